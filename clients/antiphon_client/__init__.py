@@ -1,0 +1,1 @@
+"""Clients of an Antiphon server: the probe and the terminal call."""

@@ -1,0 +1,1 @@
+"""Ring buffer, Opus, Ogg, PCM, files."""

@@ -1,0 +1,1 @@
+"""The things that run a model, behind one small interface."""

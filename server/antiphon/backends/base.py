@@ -1,0 +1,171 @@
+"""What a backend is: S rows of model state, stepped one frame at a time.
+
+A backend needs no inheritance: it is anything with the methods of :class:`Backend`. It is made by a
+factory named in :mod:`antiphon.backends.registry`, and from then on it is touched by one thread only.
+
+Rules every backend keeps (``tests/backends/contract.py`` checks them):
+
+* A tick runs over the prefix of rows ``0 .. n-1``. ``n`` is one of ``info.buckets``.
+* ``reset`` is applied first, then ``exec``. A reset row starts exactly like a fresh one.
+* A row that is not executed keeps its state, whatever garbage its input holds.
+* No row can influence another.
+* Outputs of rows that did not emit hold nothing of use and must not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+FloatArray: TypeAlias = NDArray[np.float32]
+IntArray: TypeAlias = NDArray[np.int32]
+BoolArray: TypeAlias = NDArray[np.bool_]
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with (done, total, what) while something long is under way."""
+
+NO_TOKEN = -1
+"""In ``StepOutputs.text_tokens``: this row has no text token this tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextEntry:
+    """One word for a tts row: its token ids, padding steps around it, and whether text ends here."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    padding_frames: int = 0
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One tick's input for rows ``0 .. n-1``.
+
+    ``exec`` and ``reset`` are bool ``[n]``. ``pcm`` is float32 ``[n, frame_samples]`` in [-1, 1] for
+    codec, duplex and stt, and None for tts. ``text`` holds, for tts, the entries that reach each row
+    with this tick (usually none or one), and is empty otherwise.
+    """
+
+    exec: BoolArray
+    reset: BoolArray
+    pcm: FloatArray | None = None
+    text: tuple[tuple[TextEntry, ...], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows n of this tick."""
+        return int(self.exec.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """One tick's output for rows ``0 .. n-1``.
+
+    ``consumed`` and ``emitted`` are bool ``[n]``: the row took its input frame, the row produced an
+    output frame (both false for rows not executed; a duplex row inside its first ``max_delay`` frames
+    consumes and does not emit; a tts row that thinks consumes and does not emit either).
+    ``pcm`` is float32 ``[n, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is int32 ``[n]``,
+    ``NO_TOKEN`` where there is none (duplex, stt). ``vad`` is float32 ``[n, heads]`` (stt with heads).
+    ``finished`` is bool ``[n]`` (tts: the row has spoken everything). ``stage_ms`` gives the time of
+    each stage of this tick, by name ("encode", "lm", "depformer", "sample", "decode").
+    """
+
+    consumed: BoolArray
+    emitted: BoolArray
+    pcm: FloatArray | None = None
+    text_tokens: IntArray | None = None
+    vad: FloatArray | None = None
+    finished: BoolArray | None = None
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSnapshot:
+    """The whole state of one row, to be restored into any row of a backend of the same model.
+
+    ``tensors`` maps the state's names to arrays without the row axis; what they are (numpy, torch)
+    is the backend's business. ``bytes`` is their size.
+    """
+
+    backend: str
+    tensors: Mapping[str, Any]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """The unchanging facts about a backend that was made.
+
+    ``buckets`` are the row counts a tick can run over, ascending, the last one being ``slots``.
+    ``can_snapshot`` says whether snapshot, restore and move work. ``memory`` is bytes by purpose
+    ("weights", "state_per_row", ...), for admission arithmetic and the report.
+    """
+
+    name: str
+    device: str
+    spec: ModelSpec
+    slots: int
+    buckets: tuple[int, ...]
+    dtype: str = "float32"
+    quantization: str = "none"
+    can_snapshot: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> PipelineKind:
+        """The pipeline this backend runs."""
+        return self.spec.kind
+
+
+class Backend(Protocol):
+    """S rows of model state on one device. Only the engine thread calls it."""
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts that do not change while the backend lives."""
+        ...
+
+    def warm_up(self, progress: Progress) -> None:
+        """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh."""
+        ...
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters, from the next step on. They survive a reset."""
+        ...
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        """Advance the executed rows by one frame.
+
+        Raises:
+            StepError: some rows failed, the others are intact and were advanced.
+            DeviceLostError: nothing on the device can be trusted any more.
+        """
+        ...
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        """Copy the state of a row. Raises UnsupportedError when ``info.can_snapshot`` is false."""
+        ...
+
+    def restore(self, row: int, snapshot: RowSnapshot) -> None:
+        """Put a snapshot into a row, which then continues bit-identically."""
+        ...
+
+    def move(self, source: int, target: int) -> None:
+        """Copy the state and parameters of one row over another."""
+        ...
+
+    def state_bytes(self) -> int:
+        """Bytes of state held for all rows together."""
+        ...
+
+    def close(self) -> None:
+        """Release the device. Nothing else is called afterwards."""
+        ...

@@ -1,0 +1,1 @@
+"""Sessions, rows, the scheduler and the one engine thread."""

@@ -1,0 +1,112 @@
+"""Every error Antiphon raises on purpose.
+
+::
+
+    AntiphonError
+    ├── ConfigError                  an option, a key or a value that cannot be used
+    ├── CheckpointError              a model's files
+    │   ├── CheckpointNotFoundError  nothing there, or the hub cannot be reached
+    │   └── CheckpointFormatError    there, but not what its format says
+    ├── BackendError                 the thing that runs the model
+    │   ├── MissingExtraError        an optional dependency is not installed
+    │   ├── UnsupportedError         this backend cannot do what was asked
+    │   ├── StepError                a step failed for known rows, the others are intact
+    │   └── DeviceLostError          nothing on this device can be trusted any more
+    ├── ProtocolError                the peer sent bytes that mean nothing here
+    ├── AudioError                   audio that cannot be decoded, or of the wrong shape
+    └── SessionError                 a session could not start, or could not go on
+        ├── ServerFullError          no free row (carries ``retry_after_s``)
+        ├── DrainingError            the server is leaving
+        ├── SessionTimeoutError      the peer fell silent, or never began
+        └── SessionFailedError       the server's own fault ended it
+
+Messages carry the numbers and, where there is one, the next command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class AntiphonError(Exception):
+    """Base of every error Antiphon raises on purpose."""
+
+
+class ConfigError(AntiphonError):
+    """An option, a key or a value that cannot be used."""
+
+
+class CheckpointError(AntiphonError):
+    """A model's files cannot be used."""
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """No checkpoint there, or the hub cannot be reached."""
+
+
+class CheckpointFormatError(CheckpointError):
+    """A file is there but is not what its format says."""
+
+
+class BackendError(AntiphonError):
+    """The backend could not be made, or could not run."""
+
+
+class MissingExtraError(BackendError):
+    """An optional dependency is missing; the message is the command that installs it."""
+
+    def __init__(self, what: str, *, extra: str, module: str) -> None:
+        self.extra = extra
+        self.module = module
+        super().__init__(
+            f"{what} needs the Python module '{module}', which is not installed; "
+            f"install it with: pip install 'antiphon[{extra}]'"
+        )
+
+
+class UnsupportedError(BackendError):
+    """This backend cannot do what was asked."""
+
+
+class StepError(BackendError):
+    """A step failed, and only ``rows`` were touched: their sessions end, the others go on."""
+
+    def __init__(self, message: str, *, rows: Iterable[int]) -> None:
+        self.rows = tuple(rows)
+        super().__init__(message)
+
+
+class DeviceLostError(BackendError):
+    """The device cannot be trusted any more: every session ends and the process exits."""
+
+
+class ProtocolError(AntiphonError):
+    """The peer sent bytes that mean nothing in this protocol."""
+
+
+class AudioError(AntiphonError):
+    """Audio that cannot be decoded, or has the wrong shape."""
+
+
+class SessionError(AntiphonError):
+    """A session could not start, or could not go on."""
+
+
+class ServerFullError(SessionError):
+    """No free row, and no place in the queue for as long as the caller would wait."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class DrainingError(SessionError):
+    """The server is leaving and admits nobody."""
+
+
+class SessionTimeoutError(SessionError):
+    """The peer fell silent, or never began to speak."""
+
+
+class SessionFailedError(SessionError):
+    """The server's own fault ended the session."""

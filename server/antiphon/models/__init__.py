@@ -1,0 +1,1 @@
+"""What a checkpoint is: spec, files, tokenizer, delays, sampling parameters."""

@@ -1,0 +1,1 @@
+"""The aiohttp application: sockets, HTTP, security, static page."""
