@@ -1,0 +1,62 @@
+# Everything is set up in $(VENV) on first use, and again when one of the files behind PINS changes.
+#   PYTHON    the interpreter to start from         make serve PYTHON=python3.12
+#   ARGS      passed on to the command of a verb    make serve ARGS="--slots 4"
+#   PIP_ARGS  passed on to pip                      see "Other machines" in README.md
+
+VENV ?= .venv
+ARGS ?=
+AUDIO ?=
+BENCH ?= server_capacity
+PIP_ARGS ?=
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+BIN := $(VENV)/bin
+PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
+SERVE_READY := $(VENV)/.serve-$(PINS)
+DEV_READY := $(VENV)/.dev-$(PINS)
+# moshi 0.2.13 asks for older torch, numpy and aiohttp than it needs: it goes in alone, last, unresolved.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve demo test check bench clean
+
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
+	$(BIN)/antiphon serve $(ARGS)
+
+demo: $(SERVE_READY) ## speak a clip to a server, keep the reply in out/, print the latency (AUDIO=file)
+	$(BIN)/python tools/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
+
+test: check ## set up, run every check and every test (ARGS=...)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV_READY) ## lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
+	$(BIN)/python -m bench.$(BENCH) $(ARGS)
+
+clean: ## remove outputs and caches; the environment stays (rm -r .venv)
+	rm -rf out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Antiphon needs Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVE_READY): | $(BIN)/python
+	@echo "==> 1 of 2: the server and PyTorch"
+	$(PIP) -e '.[torch]' einops
+	@echo "==> 2 of 2: the reference models"
+	$(PIP) --no-deps moshi
+	@rm -f $(VENV)/.serve-* && touch $@
+
+$(DEV_READY): $(SERVE_READY)
+	@echo "==> the development tools"
+	$(PIP) -e '.[torch,dev]'
+	@rm -f $(VENV)/.dev-* && touch $@
