@@ -1,0 +1,84 @@
+"""When each message of a live session leaves: an absolute schedule that never bursts.
+
+Message ``i`` is due at ``origin + i * period``. Being late never moves the schedule by less than a
+period, so small delays do not add up; being late by whole periods shifts it by exactly those, so two
+messages are never due at once. A schedule shifted by more than ``stale_s`` drops the oldest messages
+instead, as a live client does after a network pause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STALE_S = 0.4
+"""Audio older than this is dropped after a pause rather than sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message to send now: its index, and how long after its due time that is."""
+
+    message: int
+    late_s: float
+
+
+class Pacer:
+    """Decides, from the time alone, which message of ``messages`` leaves next and when.
+
+    ``origin_s`` is when message 0 is due and ``period_s`` the time between messages, both in seconds of
+    the caller's clock. The caller waits for ``wait_s(now)`` and then takes the turn.
+    """
+
+    def __init__(self, *, origin_s: float, period_s: float, messages: int, stale_s: float = STALE_S) -> None:
+        if period_s <= 0:
+            raise ValueError(f"a period must be above 0 s, got {period_s} s")
+        self._origin_s = origin_s
+        self._period_s = period_s
+        self._messages = messages
+        self._stale_periods = int(stale_s / period_s)
+        self._next = 0
+        self._shift_periods = 0
+        self._dropped = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message was sent or dropped."""
+        return self._next >= self._messages
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped because they were older than the limit."""
+        return self._dropped
+
+    @property
+    def shift_s(self) -> float:
+        """How far the schedule has moved behind real time, always a whole number of periods."""
+        return self._shift_periods * self._period_s
+
+    @property
+    def due_s(self) -> float:
+        """When the next message is due."""
+        return self._origin_s + (self._next + self._shift_periods) * self._period_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next message is due; 0 when it already is."""
+        return max(0.0, self.due_s - now_s)
+
+    def take(self, now_s: float) -> Turn | None:
+        """The message to send now, or None when dropping stale ones has left nothing to send."""
+        late_s = max(0.0, now_s - self.due_s)
+        self._shift_periods += int(late_s / self._period_s)
+        self._drop_stale()
+        if self.is_done:
+            return None
+        turn = Turn(message=self._next, late_s=late_s)
+        self._next += 1
+        return turn
+
+    def _drop_stale(self) -> None:
+        stale = self._shift_periods - self._stale_periods
+        if stale > 0:
+            dropped = min(stale, self._messages - self._next)
+            self._next += dropped
+            self._dropped += dropped
+            self._shift_periods = self._stale_periods

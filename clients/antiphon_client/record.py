@@ -1,0 +1,175 @@
+"""What one probed session did, frame by frame: when each frame was whole, when its reply was whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+class Outcome(StrEnum):
+    """How a session went, seen from outside."""
+
+    ANSWERED = "answered"  # it was let in and ended as planned
+    REJECTED = "rejected"  # it was never let in
+    FAILED = "failed"  # it was let in and the server ended it early
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The frames of one session, in order; all times in seconds of the client's clock.
+
+    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was handed to the socket.
+    ``replied_s``, ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN where there is no reply or no
+    stamp; a reply counts from the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are
+    ``[messages in]``. ``send_late_ms`` is ``[messages out]``: how late the generator itself was.
+    """
+
+    sent_s: Seconds
+    replied_s: Seconds
+    step_ms: Seconds
+    wait_ms: Seconds
+    arrived_s: Seconds
+    arrived_samples: NDArray[np.int64]
+    send_late_ms: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session from connecting to its end.
+
+    ``silent_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
+    came out of order, twice, or to a frame never sent. ``dropped_messages`` were too old to send after a
+    pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last count.
+    """
+
+    session: int
+    outcome: Outcome
+    detail: str
+    planned_frames: int
+    silent_frames: int
+    frame_samples: int
+    sample_rate: int
+    connect_s: float
+    ready_s: float | None
+    first_sent_s: float | None
+    ended_s: float
+    timeline: Timeline
+    misplaced: int = 0
+    interruptions: int = 0
+    dropped_messages: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    server_late: int = 0
+    server_dropped: int = 0
+    text: str = ""
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds in one frame, which is also its deadline."""
+        return self.frame_samples / self.sample_rate
+
+
+@dataclass(slots=True)
+class _Frame:
+    replied_s: float = float("nan")
+    step_ms: float = float("nan")
+    wait_ms: float = float("nan")
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects one session's frames while it lives. Pure: every time is a parameter.
+
+    Input frames are counted in samples sent, as the server counts them in samples received. Replies
+    without a stamp are counted in samples too: output frame k answers input frame k + silent_frames.
+    ``frames_answered`` are those whose whole reply is here.
+    """
+
+    frame_samples: int
+    silent_frames: int
+    misplaced: int = 0
+    frames_answered: int = 0
+    _sent_samples: int = 0
+    _heard_samples: int = 0
+    _last_frame: int = -1
+    _sent_s: list[float] = field(default_factory=list)
+    _frames: list[_Frame] = field(default_factory=list)
+    _arrived_s: list[float] = field(default_factory=list)
+    _arrived_samples: list[int] = field(default_factory=list)
+    _send_late_ms: list[float] = field(default_factory=list)
+
+    @property
+    def frames_sent(self) -> int:
+        """Whole frames handed to the socket so far."""
+        return len(self._sent_s)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last frame sent has its whole reply."""
+        last = self._frames[-1] if self._frames else _Frame()
+        return last.samples >= self.frame_samples
+
+    def sent(self, samples: int, now_s: float, late_s: float) -> None:
+        """A message of ``samples`` leaves now, ``late_s`` after it was due."""
+        self._send_late_ms.append(late_s * 1000)
+        self._sent_samples += samples
+        while self._sent_samples >= (len(self._sent_s) + 1) * self.frame_samples:
+            self._sent_s.append(now_s)
+            self._frames.append(_Frame())
+
+    def replied(self, frame: int, samples: int, now_s: float, *, step_ms: float, wait_ms: float) -> None:
+        """A stamped piece of the reply to input frame ``frame`` arrived."""
+        self._arrived(samples, now_s)
+        self._place(frame, samples, now_s, step_ms, wait_ms)
+
+    def heard(self, samples: int, now_s: float) -> None:
+        """Unstamped audio arrived: it continues the reply where the last piece left off."""
+        self._arrived(samples, now_s)
+        while samples > 0:
+            frame, into_frame = divmod(self._heard_samples, self.frame_samples)
+            piece = min(samples, self.frame_samples - into_frame)
+            self._place(frame + self.silent_frames, piece, now_s, float("nan"), float("nan"))
+            self._heard_samples += piece
+            samples -= piece
+
+    def interrupted(self, at_frame: int) -> None:
+        """The server dropped replies: the next one it may send answers frame ``at_frame`` or later."""
+        resumed = max(0, at_frame - self.silent_frames) * self.frame_samples
+        self._heard_samples = max(self._heard_samples, resumed)
+
+    def timeline(self) -> Timeline:
+        """Everything so far, as arrays."""
+        whole = [frame if frame.samples >= self.frame_samples else _Frame() for frame in self._frames]
+        return Timeline(
+            sent_s=np.array(self._sent_s, np.float64),
+            replied_s=np.array([frame.replied_s for frame in whole], np.float64),
+            step_ms=np.array([frame.step_ms for frame in whole], np.float64),
+            wait_ms=np.array([frame.wait_ms for frame in whole], np.float64),
+            arrived_s=np.array(self._arrived_s, np.float64),
+            arrived_samples=np.array(self._arrived_samples, np.int64),
+            send_late_ms=np.array(self._send_late_ms, np.float64),
+        )
+
+    def _arrived(self, samples: int, now_s: float) -> None:
+        self._arrived_s.append(now_s)
+        self._arrived_samples.append(samples)
+
+    def _place(self, index: int, samples: int, now_s: float, step_ms: float, wait_ms: float) -> None:
+        if not self._last_frame <= index < len(self._frames):
+            self.misplaced += 1
+            return
+        self._last_frame = index
+        frame = self._frames[index]
+        if frame.samples >= self.frame_samples:
+            self.misplaced += 1
+            return
+        frame.samples += samples
+        frame.replied_s, frame.step_ms, frame.wait_ms = now_s, step_ms, wait_ms
+        self.frames_answered += frame.samples >= self.frame_samples
