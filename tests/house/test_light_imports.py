@@ -1,0 +1,41 @@
+"""The light modules stay light: what a module may not drag in, asked of a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = ("torch", "onnxruntime", "moshi", "mlx", "matplotlib", "huggingface_hub")
+NETWORK = ("aiohttp", "asyncio")
+
+LIGHT = {
+    "antiphon.cli": (*FRAMEWORKS, *NETWORK, "numpy"),
+    "antiphon.errors": (*FRAMEWORKS, *NETWORK, "numpy"),
+    "antiphon.protocol.moshi": (*FRAMEWORKS, *NETWORK),
+    "antiphon.protocol.chat": (*FRAMEWORKS, *NETWORK),
+    "antiphon.protocol.events": (*FRAMEWORKS, *NETWORK),
+    "antiphon.audio.formats": (*FRAMEWORKS, *NETWORK),
+    "antiphon.models.checkpoint": (*FRAMEWORKS, *NETWORK),
+    "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),
+    "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
+    "antiphon.serve.main": FRAMEWORKS,
+    "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
+    "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
+}
+
+ASK = """
+import importlib, json, sys
+importlib.import_module(sys.argv[1])
+print(json.dumps(sorted(name for name in sys.argv[2:] if name in sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_import_stays_light(module: str) -> None:
+    command = [sys.executable, "-c", ASK, module, *LIGHT[module]]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == []
