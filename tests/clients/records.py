@@ -23,7 +23,7 @@ def make_record(
 ) -> SessionRecord:
     """A session whose frame i was whole at ``origin_s + 80 ms * i`` and answered so long after; NaN never."""
     frames = len(latencies_ms)
-    sent_s = origin_s + FRAME_S * np.arange(frames)
+    sent_s = origin_s + FRAME_S * np.arange(frames, dtype=np.float64)
     replied_s = sent_s + np.array(latencies_ms, np.float64) / 1000
     known = ~np.isnan(replied_s)
     return SessionRecord(

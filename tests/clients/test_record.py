@@ -46,9 +46,7 @@ def test_replies_backwards_twice_or_unasked_are_misplaced() -> None:
 
 
 @given(pieces=st.lists(st.integers(1, 5000), max_size=40), silent=st.integers(0, 3))
-def test_unstamped_audio_answers_in_order_after_the_silent_frames(
-    pieces: list[int], silent: int
-) -> None:
+def test_unstamped_audio_answers_in_order_after_the_silent_frames(pieces: list[int], silent: int) -> None:
     recorder = Recorder(frame_samples=FRAME, silent_frames=silent)
     recorder.sent(200 * FRAME, 0.0, 0.0)
     for k, samples in enumerate(pieces):

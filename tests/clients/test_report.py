@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clients.records import NAN, make_record
 
-from antiphon_client.record import Outcome
-from antiphon_client.report import GeneratorReport, ProbeReport, SessionRecord, report_probe, report_session
+from antiphon_client.record import Outcome, SessionRecord
+from antiphon_client.report import GeneratorReport, ProbeReport, report_probe, report_session
+from tests.clients.records import NAN, make_record
 
 GENERATOR = GeneratorReport(processes=1, cores=2, cpu_s=3.0, wall_s=10.0, loop_late_ms=None)
 

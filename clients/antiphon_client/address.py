@@ -1,0 +1,71 @@
+"""Where a server is, from any way of writing it: ``http://``, ``ws://``, ``host:port`` or just a port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
+
+from antiphon.errors import ConfigError
+
+DEFAULT_PORT = 8998
+_SECURE = {"http": False, "ws": False, "https": True, "wss": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server's host, port, path prefix, and whether it speaks TLS."""
+
+    host: str
+    port: int
+    is_secure: bool = False
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ServerAddress:
+        """Read an address; a path ending in ``/api/chat`` is understood too.
+
+        Raises:
+            ConfigError: the scheme or the port cannot be used, or there is no host.
+        """
+        text = text.strip()
+        if text.isdigit():
+            text = f"127.0.0.1:{text}"
+        scheme, separator, _ = text.partition("://")
+        if not separator:
+            scheme, text = "http", f"http://{text}"
+        if scheme.lower() not in _SECURE:
+            raise ConfigError(f"cannot use '{scheme}://' in {text!r}: write http, https, ws or wss")
+        parts = urlsplit(text)
+        try:
+            port = parts.port
+        except ValueError:
+            raise ConfigError(f"the port in {text!r} is not a number from 0 to 65535") from None
+        if not parts.hostname:
+            raise ConfigError(f"no host in {text!r}: write for example http://127.0.0.1:{DEFAULT_PORT}")
+        is_secure = _SECURE[scheme.lower()]
+        implied = (443 if is_secure else 80) if separator else DEFAULT_PORT
+        prefix = parts.path.rstrip("/").removesuffix("/api/chat")
+        return cls(host=parts.hostname, port=port or implied, is_secure=is_secure, prefix=prefix)
+
+    @property
+    def http(self) -> str:
+        """Base URL for plain requests, without a slash at its end."""
+        return f"{'https' if self.is_secure else 'http'}://{self._netloc}{self.prefix}"
+
+    def chat(self, query: Mapping[str, str]) -> str:
+        """URL of the chat socket with ``query``."""
+        base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}/api/chat"
+        return f"{base}?{urlencode(query)}" if query else base
+
+    @property
+    def _netloc(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def serve_command(self) -> str:
+        """The command that would start a server here."""
+        host = "" if self.host in ("127.0.0.1", "localhost") else f" --host {self.host}"
+        port = "" if self.port == DEFAULT_PORT else f" --port {self.port}"
+        return f"antiphon serve{host}{port}"

@@ -1,0 +1,104 @@
+"""The benchmark card: what was measured, of what, on what, in a dozen lines anyone can compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon_client.facts import ServerFacts
+from antiphon_client.measures import Distribution
+from antiphon_client.report import ProbeReport
+
+NOT_TOLD = "not told by the server"
+NOT_MEASURED = "not measured"
+
+
+def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str, Any]:
+    """The card as plain values, ready for JSON; ``load`` says in words what the probe asked for."""
+    return {
+        "model": {
+            "name": facts.model,
+            "kind": facts.kind,
+            "parameters": facts.parameters,
+            "format": facts.format,
+        },
+        "quantization": facts.quantization,
+        "server": {
+            "version": facts.version,
+            "backend": facts.backend,
+            "device": facts.device,
+            "dtype": facts.dtype,
+            "slots": facts.slots,
+            "versions": dict(facts.versions),
+        },
+        "hardware": facts.hardware,
+        "load": load,
+        "latency_ms": _percentiles(report.times.latency),
+        "throughput": {
+            "frames_per_s": round(report.frames_per_s, 2),
+            "realtime_factor": round(report.realtime_factor, 3),
+        },
+        "memory_bytes": dict(facts.memory),
+        "quality": NOT_MEASURED,
+    }
+
+
+def render_card(card: dict[str, Any]) -> str:
+    """The card as aligned text."""
+    model, server = card["model"], card["server"]
+    rows = {
+        "model": _join(
+            model["name"], model["kind"], _count(model["parameters"], "parameters"), model["format"]
+        ),
+        "quantization": card["quantization"] or NOT_TOLD,
+        "server": _join(
+            server["version"] and f"antiphon {server['version']}",
+            server["backend"] and f"backend {server['backend']}",
+            server["device"],
+            server["dtype"],
+            server["slots"] and f"{server['slots']} slots",
+        ),
+        "hardware": card["hardware"] or NOT_TOLD,
+        "load": card["load"],
+        "latency": _latency(card["latency_ms"]),
+        "throughput": "{realtime_factor:.2f} s of audio a second, {frames_per_s:.1f} frames/s".format(
+            **card["throughput"]
+        ),
+        "memory": _join(*(f"{name} {format_bytes(size)}" for name, size in card["memory_bytes"].items())),
+        "quality": card["quality"],
+    }
+    width = max(map(len, rows)) + 2
+    return "\n".join(["Benchmark card", *(f"  {name:<{width}}{text}" for name, text in rows.items())])
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: ``"512 B"``, ``"1.5 MiB"``."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _percentiles(distribution: Distribution | None) -> dict[str, float] | None:
+    if distribution is None:
+        return None
+    return {name: round(getattr(distribution, name), 2) for name in ("p50", "p95", "p99", "max")}
+
+
+def _latency(latency: dict[str, float] | None) -> str:
+    if latency is None:
+        return "not measured, no frame was answered"
+    return "p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, max {max:.1f} ms".format(**latency)
+
+
+def _count(number: int | None, what: str) -> str | None:
+    if number is None:
+        return None
+    for size, letter in ((10**9, "G"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:.1f} {letter} {what}"
+    return f"{number} {what}"
+
+
+def _join(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part) or NOT_TOLD

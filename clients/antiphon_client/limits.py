@@ -1,0 +1,69 @@
+"""Limits a probe must keep, and the sentences that say which one it broke."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon_client.report import ProbeReport
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most of each that is acceptable; None means any amount.
+
+    Times are in ms and by the client's clock. ``failed`` defaults to 0: a session the server ended early
+    is always a fault.
+    """
+
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+    first_audio_ms: float | None = None
+    lost: int | None = None
+    late: int | None = None
+    gaps: int | None = None
+    misplaced: int | None = None
+    rejected: int | None = None
+    failed: int | None = 0
+
+    def broken_by(self, report: ProbeReport) -> list[str]:
+        """One sentence for each limit the report breaks; none when all are kept.
+
+        A time that could not be measured, because nothing was answered, breaks its limit; a probe that
+        nobody answered breaks even without limits.
+        """
+        latency, first = report.times.latency, report.first_audio_ms
+        times = (
+            ("p50 frame latency", latency.p50 if latency else None, self.p50_ms),
+            ("p99 frame latency", latency.p99 if latency else None, self.p99_ms),
+            ("longest frame latency", latency.max if latency else None, self.max_ms),
+            ("longest time to first audio", first.max if first else None, self.first_audio_ms),
+        )
+        counts = (
+            ("lost frames", report.counts.lost, self.lost),
+            ("late frames", report.counts.late, self.late),
+            ("playback gaps", report.counts.gaps, self.gaps),
+            ("misplaced replies", report.counts.misplaced, self.misplaced),
+            ("rejected sessions", report.rejected, self.rejected),
+            ("failed sessions", report.failed, self.failed),
+        )
+        broken = [] if report.answered + report.failed else [_nobody(report)]
+        broken += [_time(name, value, limit) for name, value, limit in times if _exceeds(value, limit)]
+        broken += [
+            f"{name}: {value}, limit {limit}" for name, value, limit in counts if _exceeds(value, limit)
+        ]
+        return broken
+
+
+def _exceeds(value: float | None, limit: float | None) -> bool:
+    return limit is not None and (value is None or value > limit)
+
+
+def _time(name: str, value: float | None, limit: float | None) -> str:
+    measured = "not measured, no frame was answered" if value is None else f"{value:.1f} ms"
+    return f"{name}: {measured}, limit {limit:g} ms"
+
+
+def _nobody(report: ProbeReport) -> str:
+    words = report.per_session[0].detail
+    return f"none of {report.sessions} sessions was let in" + (f": {words}" if words else "")
