@@ -43,7 +43,7 @@ class LMSpec:
 
     Stream 0 is text, streams ``1 .. dep_q`` are the model's own voice, the remaining
     ``n_q - dep_q`` are what it hears. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` holds
-    the published LM arguments unchanged.
+    the published LM arguments, corrected where the weights say otherwise: a model is built from them.
     """
 
     dim: int
@@ -63,6 +63,16 @@ class LMSpec:
     def max_delay(self) -> int:
         """Frames between a token's sampling and its being heard: the largest delay."""
         return max(self.delays)
+
+    @property
+    def depformer_steps(self) -> int:
+        """Depformer steps the weights hold: ``dep_q``, or more (PersonaPlex: 16, of which 8 are used)."""
+        return int(self.config.get("dep_q", self.dep_q))
+
+    @property
+    def text_end_padding_id(self) -> int:
+        """The token that marks the last padding step before a word."""
+        return int(self.config.get("existing_text_end_padding_id", 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""From what the user calls a model to its checkpoint."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from antiphon.errors import CheckpointNotFoundError
+from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.source import HUB_PREFIX, Folder
+from antiphon.models.strict import nearest
+
+BUILTIN: Final = ("echo", "duplex-seeded")
+"""Models that come with the package, each a folder of ``antiphon/assets``."""
+
+DEFAULT_MODEL: Final = "echo"
+
+
+def builtin_folder(name: str) -> Path:
+    """Where a built-in model lies. Raises CheckpointNotFoundError when this installation lacks it."""
+    folder = Path(str(resources.files("antiphon"))) / "assets" / name
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(f"this installation lacks the built-in model '{name}' at {folder}")
+    return folder
+
+
+def load_checkpoint(ref: str) -> Checkpoint:
+    """Find a model: a built-in name, a folder, or ``hf://owner/repo[@revision]``.
+
+    A built-in name wins over a folder of the same name (``./echo`` is the folder). Raises
+    CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's client.
+    """
+    if ref in BUILTIN:
+        return read_checkpoint(Folder(builtin_folder(ref)), ref)
+    if ref.startswith(HUB_PREFIX):
+        from antiphon.models.hub import open_repository
+
+        return read_checkpoint(open_repository(ref), ref)
+    folder = Path(ref).expanduser()
+    if folder.is_dir():
+        return read_checkpoint(Folder(folder), ref)
+    hint = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else nearest(ref, BUILTIN)
+    raise CheckpointNotFoundError(
+        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
+    )

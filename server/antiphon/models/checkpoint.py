@@ -1,0 +1,196 @@
+"""A model's files, found and checked: everything a backend needs to load it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    BackendFormat,
+    Manifest,
+    QuantizationRecipe,
+    file_entry,
+    read_manifest,
+)
+from antiphon.models.published import PublishedConfig, parse_config
+from antiphon.models.shapes import build_spec
+from antiphon.models.source import FileSource, resolve
+from antiphon.models.spec import ModelSpec
+from antiphon.models.strict import nearest, read_json_object
+from antiphon.models.tokenizer import TextTokenizer
+from antiphon.models.weights import TensorInfo, read_header
+
+CONFIG_NAME: Final = "config.json"
+PLAIN_MIMI: Final[Mapping[str, Any]] = {
+    "model_type": "mimi",
+    "mimi_name": "mimi.safetensors",
+    "mimi_config_name": "mimi_config.json",
+}
+"""The configuration of a folder with nothing but a Mimi in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model that was found: its spec, and where its files lie.
+
+    ``ref`` is what it was asked for by, ``root`` the folder of its configuration, ``revision`` the
+    commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
+    "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
+    ``mimi_config`` None means the full-size Mimi.
+    """
+
+    spec: ModelSpec
+    ref: str
+    root: Path
+    files: Mapping[str, Path]
+    raw_config: Mapping[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    manifest: Manifest | None = None
+
+    @property
+    def generation(self) -> Mapping[str, Any]:
+        """The published ``lm_gen_config``, ``stt_config``, ``tts_config`` and ``model_id``, where present."""
+        return self.spec.generation
+
+    @property
+    def backends(self) -> Mapping[str, BackendFormat]:
+        """What each backend reads, by backend name; empty for the published layout."""
+        return {} if self.manifest is None else self.manifest.backends
+
+    @property
+    def quantization(self) -> QuantizationRecipe | None:
+        """How the weights were made smaller, or None."""
+        return None if self.manifest is None else self.manifest.quantization
+
+    def file(self, role: str) -> Path:
+        """The path of the file with this role. Raises CheckpointFormatError naming the roles there are."""
+        if role not in self.files:
+            raise CheckpointFormatError(
+                f"{self.spec.name} has no file for '{role}'{nearest(role, self.files)}, "
+                f"it has {', '.join(sorted(self.files))}"
+            )
+        return self.files[role]
+
+    def text_tokenizer(self) -> TextTokenizer | None:
+        """The text tokenizer, or None for a model without text."""
+        if "tokenizer" not in self.files or self.spec.lm is None:
+            return None
+        return TextTokenizer(self.files["tokenizer"], padding_id=self.spec.lm.text_padding_id)
+
+    def verify(self, progress: Callable[[int, int, str], None] | None = None) -> int:
+        """Read every file the manifest lists and compare its SHA-256. Returns how many were compared.
+
+        Without a manifest there is nothing to compare with, and the answer is 0. Raises
+        CheckpointFormatError with both digests for the first file that differs.
+        """
+        entries = {} if self.manifest is None else self.manifest.files
+        for done, (role, entry) in enumerate(entries.items()):
+            if progress is not None:
+                progress(done, len(entries), entry.path)
+            entry.check_hash(self.files[role])
+        return len(entries)
+
+
+def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
+    """Read a checkpoint: by its ``antiphon.json`` if it has one, else in the published layout.
+
+    File sizes and the headers of the weights are checked, contents are not (:meth:`Checkpoint.verify`).
+    Raises CheckpointNotFoundError and CheckpointFormatError.
+    """
+    manifest_path = source.find(MANIFEST_NAME)
+    if manifest_path is not None:
+        return _from_manifest(source, ref, manifest_path)
+    return _from_published(source, ref)
+
+
+def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
+    manifest = read_manifest(path)
+    files = {role: resolve(source, entry.path) for role, entry in manifest.files.items()}
+    for role, entry in manifest.files.items():
+        entry.check_size(files[role])
+    config = PublishedConfig(
+        {role: entry.path for role, entry in manifest.files.items()},
+        manifest.family,
+        manifest.lm,
+        manifest.generation,
+    )
+    spec = build_spec(
+        manifest.name,
+        config,
+        manifest.mimi_config,
+        _headers(files),
+        codebooks=manifest.codebooks,
+        parameters=manifest.parameters,
+    )
+    raw_config = read_json_object(files["config"]) if "config" in files else {}
+    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest)
+
+
+def _from_published(source: FileSource, ref: str) -> Checkpoint:
+    config_path = source.find(CONFIG_NAME)
+    if config_path is None:
+        raw_config: Mapping[str, Any] = {}
+        config = _guess(source, ref)
+    else:
+        raw_config = read_json_object(config_path)
+        config = parse_config(raw_config, str(config_path))
+    files = {role: resolve(source, name) for role, name in config.names.items()}
+    if config_path is not None:
+        files["config"] = config_path
+    mimi_config = read_json_object(files["mimi_config"]) if "mimi_config" in files else None
+    spec = build_spec(source.name, config, mimi_config, _headers(files))
+    root = files["config" if config_path else "mimi"].parent
+    return Checkpoint(spec, ref, root, files, raw_config, source.revision)
+
+
+def _guess(source: FileSource, ref: str) -> PublishedConfig:
+    """What a folder without ``config.json`` is: Moshi 7B, or a Mimi alone, by the names of its files."""
+    moshi, mimi = parse_config({}, ref), parse_config(PLAIN_MIMI, ref)
+    if source.find(moshi.names["lm"]) is not None:
+        return moshi
+    if source.find(mimi.names["mimi"]) is not None:
+        return mimi
+    raise CheckpointNotFoundError(
+        f"{ref} holds no model: none of {MANIFEST_NAME}, {CONFIG_NAME}, {moshi.names['lm']}, "
+        f"{mimi.names['mimi']} is there"
+    )
+
+
+def describe(
+    checkpoint: Checkpoint,
+    *,
+    name: str | None = None,
+    description: str = "",
+    license_name: str = "",
+    backends: Mapping[str, BackendFormat] | None = None,
+    quantization: QuantizationRecipe | None = None,
+) -> Manifest:
+    """The manifest of a checkpoint that was read in the published layout. Reads and hashes every file."""
+    spec = checkpoint.spec
+    files = {
+        role: file_entry(checkpoint.root, os.path.relpath(path, checkpoint.root))
+        for role, path in checkpoint.files.items()
+    }
+    return Manifest(
+        name=name or spec.name,
+        family=spec.family,
+        files=files,
+        codebooks=spec.mimi.codebooks,
+        mimi_config=spec.mimi.config,
+        lm=None if spec.lm is None else spec.lm.config,
+        generation=spec.generation,
+        parameters=spec.parameters,
+        backends=backends or {},
+        quantization=quantization,
+        description=description,
+        license=license_name,
+    )
+
+
+def _headers(files: Mapping[str, Path]) -> dict[str, dict[str, TensorInfo]]:
+    return {role: read_header(files[role]) for role in ("lm", "mimi", "lora") if role in files}

@@ -1,0 +1,248 @@
+"""``antiphon.json``: one file that says everything about a model. Its schema is in docs/manifest.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from antiphon.errors import CheckpointFormatError
+from antiphon.models.published import FAMILIES, check_lm_keys
+from antiphon.models.strict import Types, check_keys, check_type, nearest, read_json_object
+
+T = TypeVar("T")
+
+MANIFEST_NAME: Final = "antiphon.json"
+SCHEMA: Final = 1
+_CHUNK_BYTES: Final = 1 << 20
+
+_TOP: Final[Mapping[str, Types]] = {
+    "schema": int,
+    "name": str,
+    "family": str,
+    "files": dict,
+    "mimi": dict,
+}
+_TOP_OPTIONAL: Final[Mapping[str, Types]] = {
+    "description": str,
+    "license": str,
+    "lm": (dict, type(None)),
+    "generation": dict,
+    "parameters": (int, type(None)),
+    "backends": dict,
+    "quantization": (dict, type(None)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file: its path relative to the manifest, the SHA-256 of its bytes in hex, and its size."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+    def check_size(self, path: Path) -> None:
+        """Raise CheckpointFormatError unless ``path`` has the promised number of bytes."""
+        found = path.stat().st_size
+        if found != self.bytes:
+            raise CheckpointFormatError(f"{path} has {found} bytes, the manifest says {self.bytes}")
+
+    def check_hash(self, path: Path) -> None:
+        """Raise CheckpointFormatError unless ``path`` has the promised content. Reads all of it."""
+        self.check_size(path)
+        found = sha256(path)
+        if found != self.sha256:
+            raise CheckpointFormatError(f"{path} has SHA-256 {found}, the manifest says {self.sha256}")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFormat:
+    """What one backend reads: the roles of its files, the dtype it computes in, what it needs besides.
+
+    ``requires`` maps Python modules to the least version ("" for any). ``options`` are handed to the
+    backend as they are.
+    """
+
+    files: tuple[str, ...]
+    dtype: str = "float32"
+    requires: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationRecipe:
+    """How the weights were made smaller, so that it can be judged and repeated.
+
+    ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its
+    shape, ``keep`` the glob patterns of the tensors left as they were, ``source_sha256`` the weights it
+    started from, ``tool`` what did it, ``options`` whatever else the tool was given.
+    """
+
+    scheme: str
+    bits: int
+    group_size: int | None = None
+    keep: tuple[str, ...] = ()
+    source_sha256: str = ""
+    tool: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of an ``antiphon.json``.
+
+    ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
+    "onnx.encoder") to entries. ``lm`` and ``mimi_config`` are the published arguments (``mimi_config``
+    None: the full-size Mimi), ``codebooks`` the RVQ levels in use. ``parameters`` None: count them.
+    """
+
+    name: str
+    family: str
+    files: Mapping[str, FileEntry]
+    codebooks: int
+    mimi_config: Mapping[str, Any] | None = None
+    lm: Mapping[str, Any] | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    backends: Mapping[str, BackendFormat] = field(default_factory=dict)
+    quantization: QuantizationRecipe | None = None
+    description: str = ""
+    license: str = ""
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def file_entry(folder: Path, name: str) -> FileEntry:
+    """The entry of a file that exists at ``name`` relative to the manifest's folder."""
+    path = folder / name
+    return FileEntry(name, sha256(path), path.stat().st_size)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check an ``antiphon.json``. Raises CheckpointFormatError naming the faulty key."""
+    return manifest_from_json(read_json_object(path), str(path))
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write an ``antiphon.json`` that :func:`read_manifest` reads back as an equal manifest."""
+    text = json.dumps(manifest_to_json(manifest), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as JSON values, keys in the order of the documentation."""
+    return {
+        "schema": SCHEMA,
+        "name": manifest.name,
+        "description": manifest.description,
+        "license": manifest.license,
+        "family": manifest.family,
+        "files": {role: asdict(entry) for role, entry in manifest.files.items()},
+        "mimi": {"codebooks": manifest.codebooks, "config": manifest.mimi_config},
+        "lm": manifest.lm,
+        "generation": manifest.generation,
+        "parameters": manifest.parameters,
+        "backends": {name: asdict(entry) for name, entry in manifest.backends.items()},
+        "quantization": None if manifest.quantization is None else asdict(manifest.quantization),
+    }
+
+
+def manifest_from_json(values: Any, where: str) -> Manifest:
+    """The manifest that JSON values describe. Raises CheckpointFormatError naming the faulty key."""
+    if isinstance(values, Mapping) and values.get("schema") not in (None, SCHEMA):
+        raise CheckpointFormatError(f"{where} has schema {values['schema']}, this version reads {SCHEMA}")
+    top = check_keys(values, where, required=_TOP, optional=_TOP_OPTIONAL)
+    if top["family"] not in FAMILIES:
+        raise CheckpointFormatError(
+            f"{where}: unknown family '{top['family']}'{nearest(top['family'], FAMILIES)}, "
+            f"known: {', '.join(FAMILIES)}"
+        )
+    lm = top.get("lm")
+    if (lm is None) != (top["family"] == "mimi"):
+        raise CheckpointFormatError(
+            f"{where}: family '{top['family']}' with{'out' if lm is None else ''} the arguments of an LM"
+        )
+    check_lm_keys(lm or {}, f"{where}: lm")
+    files = _each(top["files"], f"{where}: files", _file_entry)
+    if "mimi" not in files:
+        raise CheckpointFormatError(f"{where}: files lacks the role mimi")
+    mimi = check_keys(
+        top["mimi"],
+        f"{where}: mimi",
+        required={"codebooks": int},
+        optional={"config": (dict, type(None))},
+    )
+    backends = _each(top.get("backends", {}), f"{where}: backends", _backend_format)
+    for name, backend in backends.items():
+        for role in backend.files:
+            if role not in files:
+                raise CheckpointFormatError(
+                    f"{where}: backends.{name} wants the file '{role}'{nearest(role, files)}, "
+                    f"files has {', '.join(files)}"
+                )
+    recipe = top.get("quantization")
+    return Manifest(
+        name=top["name"],
+        family=top["family"],
+        files=files,
+        codebooks=mimi["codebooks"],
+        mimi_config=mimi.get("config"),
+        lm=lm,
+        generation=top.get("generation", {}),
+        parameters=top.get("parameters"),
+        backends=backends,
+        quantization=None if recipe is None else _recipe(recipe, f"{where}: quantization"),
+        description=top.get("description", ""),
+        license=top.get("license", ""),
+    )
+
+
+def _each(values: Mapping[str, Any], where: str, read: Callable[[Any, str], T]) -> dict[str, T]:
+    return {name: read(value, f"{where}.{name}") for name, value in values.items()}
+
+
+def _file_entry(values: Any, where: str) -> FileEntry:
+    entry = FileEntry(**check_keys(values, where, required={"path": str, "sha256": str, "bytes": int}))
+    if len(entry.sha256) != 64 or set(entry.sha256) - set("0123456789abcdef"):
+        raise CheckpointFormatError(f"{where}.sha256 is '{entry.sha256}', expected 64 lower-case hex digits")
+    if entry.bytes < 0:
+        raise CheckpointFormatError(f"{where}.bytes is {entry.bytes}")
+    if Path(entry.path).is_absolute():
+        raise CheckpointFormatError(f"{where}.path is '{entry.path}', expected one relative to the manifest")
+    return entry
+
+
+def _strings(values: list[Any], where: str) -> tuple[str, ...]:
+    for value in values:
+        check_type(value, str, where)
+    return tuple(values)
+
+
+def _backend_format(values: Any, where: str) -> BackendFormat:
+    optional: dict[str, Types] = {"dtype": str, "requires": dict, "options": dict}
+    read = check_keys(values, where, required={"files": list}, optional=optional)
+    _strings(list(read.get("requires", {}).values()), f"{where}.requires")
+    return BackendFormat(**read | {"files": _strings(read["files"], f"{where}.files")})
+
+
+def _recipe(values: Any, where: str) -> QuantizationRecipe:
+    optional: dict[str, Types] = {
+        "group_size": (int, type(None)),
+        "keep": list,
+        "source_sha256": str,
+        "tool": str,
+        "options": dict,
+    }
+    read = check_keys(values, where, required={"scheme": str, "bits": int}, optional=optional)
+    return QuantizationRecipe(**read | {"keep": _strings(read.get("keep", []), f"{where}.keep")})

@@ -1,0 +1,77 @@
+"""Where a checkpoint's files come from: a folder here, or a repository on the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from antiphon.errors import CheckpointNotFoundError
+
+HUB_PREFIX: Final = "hf://"
+FILE_PREFIX: Final = "file://"
+
+
+class FileSource(Protocol):
+    """Finds the files of one checkpoint by the names its configuration gives them."""
+
+    @property
+    def name(self) -> str:
+        """What to call a checkpoint that does not say its own name."""
+        ...
+
+    @property
+    def revision(self) -> str | None:
+        """The commit everything comes from, where there is one."""
+        ...
+
+    def find(self, name: str) -> Path | None:
+        """The file's path here, or None when the checkpoint has no such file."""
+        ...
+
+    def get(self, name: str) -> Path:
+        """The file's path here. Raises CheckpointNotFoundError, with what to do about it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of this machine. Names may lead out of it (``../echo/mimi.safetensors``)."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.root.resolve().name
+
+    @property
+    def revision(self) -> str | None:
+        """A folder has none."""
+        return None
+
+    def find(self, name: str) -> Path | None:
+        """The file's path, or None when there is no such file. ``file://`` in front is tolerated."""
+        path = self.root / name.removeprefix(FILE_PREFIX)
+        return path if path.is_file() else None
+
+    def get(self, name: str) -> Path:
+        """The file's path. Raises CheckpointNotFoundError when there is no such file."""
+        path = self.find(name)
+        if path is None:
+            raise CheckpointNotFoundError(
+                f"{self.root} has no file '{name}', which its configuration names: copy it there"
+            )
+        return path
+
+
+def resolve(source: FileSource, name: str) -> Path:
+    """The path of a file the checkpoint must have; ``hf://owner/repo/file`` is one of another repository.
+
+    Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached.
+    """
+    if name.startswith(HUB_PREFIX):
+        from antiphon.models.hub import get_reference
+
+        return get_reference(name)
+    return source.get(name)

@@ -1,0 +1,44 @@
+"""Text tokens to text, one piece at a time, as callers are sent it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import sentencepiece
+
+from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+
+UNSPOKEN_IDS: Final = (0, 3)
+"""Never sent by any Moshi server: end of padding, and padding."""
+
+
+class TextTokenizer:
+    """A SentencePiece model. ``vocabulary`` is its number of pieces."""
+
+    def __init__(self, path: Path, *, padding_id: int = 3) -> None:
+        """Read the model. Raises CheckpointNotFoundError (no file) and CheckpointFormatError (no model)."""
+        if not path.is_file():
+            raise CheckpointNotFoundError(f"no text tokenizer at {path}")
+        self._unspoken = {*UNSPOKEN_IDS, padding_id}
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(path.read_bytes())
+        except RuntimeError as error:
+            raise CheckpointFormatError(f"{path} is not a SentencePiece model: {error}") from error
+        self.vocabulary: int = self._processor.GetPieceSize()
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token, with spaces; "" for padding and for ids outside the vocabulary.
+
+        Special pieces are spelled out ("<s>"), and bytes too ("<0x0A>"), as upstream's servers do.
+        """
+        if token_id in self._unspoken or not 0 <= token_id < self.vocabulary:
+            return ""
+        piece: str = self._processor.IdToPiece(token_id)
+        return piece.replace("▁", " ")
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        ids: list[int] = self._processor.EncodeAsIds(text)
+        return ids
