@@ -1,0 +1,50 @@
+"""What is listed somewhere is listed whole: folders, decisions, verbs, endpoints."""
+
+from __future__ import annotations
+
+import re
+
+from tests.house.tracked import ROOT, tracked_files
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+DECISIONS = ROOT / "docs" / "adr"
+
+
+def test_every_folder_with_code_has_its_sentence() -> None:
+    suffixes = {".py", ".js", ".css", ".svg", ".safetensors", ".ogg"}
+    folders = {path.parent.relative_to(ROOT) for path in tracked_files() if path.suffix in suffixes}
+    # A folder of tests mirrors a package, a folder of assets or web files belongs to the one above it.
+    tops = {folder for folder in folders if folder.parts and folder.parts[0] not in {"tests", "docs", "web"}}
+    named = set(re.findall(r"^\s*- `([^`]+)/`", ARCHITECTURE.read_text(), re.MULTILINE))
+    missing = {
+        folder.as_posix()
+        for folder in tops
+        if not any(parent.as_posix() in named for parent in (folder, folder.parent) if parent.parts)
+    }
+    assert missing == set()
+    assert {name for name in named if not (ROOT / name).is_dir()} == set()
+
+
+def test_every_decision_is_listed_and_numbered_once() -> None:
+    files = {path.name for path in DECISIONS.glob("[0-9]*.md")}
+    listing = (DECISIONS / "README.md").read_text()
+    listed = re.findall(r"^\| \[(\d{4})\]\((\d{4}-[^)]+\.md)\)", listing, re.MULTILINE)
+    assert {name for _, name in listed} == files
+    assert [number for number, _ in listed] == sorted({name[:4] for name in files})
+    for number, name in listed:
+        assert name.startswith(number)
+
+
+def test_every_decision_has_a_status_and_the_usual_headings() -> None:
+    for path in DECISIONS.glob("[0-9]*.md"):
+        text = path.read_text()
+        assert re.match(rf"# {path.name[:4]}\. \S", text), path.name
+        assert re.search(r"^Status: (accepted|replaced by \d{4})", text, re.MULTILINE), path.name
+
+
+def test_every_verb_has_a_help_text() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    described = re.findall(r"^([a-z]+):[^=\n]*## \S", makefile, re.MULTILINE)
+    assert described == phony.split()
+    assert described[:6] == ["help", "serve", "demo", "test", "check", "bench"]

@@ -1,0 +1,72 @@
+"""The page at / by itself: it obeys a strict content policy and can be read by everybody."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+STATIC = Path(__file__).parents[2] / "web" / "static"
+PAGES = sorted(STATIC.glob("*.html"))
+
+
+class Elements(HTMLParser):
+    """Collects every start tag with its attributes, and the page's text outside tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self._open = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_data(self, data: str) -> None:
+        self.text[self._open] = self.text.get(self._open, "") + data.strip()
+
+
+def read_page(path: Path) -> Elements:
+    elements = Elements()
+    elements.feed(path.read_text())
+    return elements
+
+
+def test_there_is_a_page() -> None:
+    assert STATIC / "index.html" in PAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere(page: Path) -> None:
+    elements = read_page(page)
+    assert "style" not in elements.text
+    assert not elements.text.get("script")
+    for tag, attributes in elements.tags:
+        assert "style" not in attributes, tag
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("src", "href"):
+            link = attributes.get(name) or ""
+            assert "//" not in link, f"{tag} {name}={link}"
+        if tag in {"link", "script", "img"}:
+            assert (STATIC / (attributes.get("href") or attributes.get("src") or "")).is_file(), attributes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_everybody_can_read_it(page: Path) -> None:
+    elements = read_page(page)
+    tags = [tag for tag, _ in elements.tags]
+    attributes = dict(elements.tags)
+    ids = [values["id"] for _, values in elements.tags if "id" in values]
+    assert attributes["html"].get("lang") == "en"
+    assert elements.text.get("title")
+    assert tags.count("h1") == tags.count("main") == 1
+    assert "width=device-width" in str(
+        [values.get("content") for tag, values in elements.tags if tag == "meta"]
+    )
+    assert len(ids) == len(set(ids))
+    for tag, values in elements.tags:
+        assert tag != "img" or values.get("alt") is not None
+        assert tag != "th" or values.get("scope") in {"row", "col"}
+        assert values.get("aria-labelledby") is None or values["aria-labelledby"] in ids
