@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -79,8 +80,9 @@ def test_the_two_commands_come_first() -> None:
 
 
 @pytest.mark.parametrize("block", _with_mark("make"), ids=_named)
-def test_make_sets_up_from_nothing(block: Block, tmp_path: Path) -> None:
-    for command in block.commands:
+def test_make_sets_up_from_nothing(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPU_INDEX", "https://example.org/cpu")
+    for command in map(os.path.expandvars, block.commands):
         recipe = _recipe(command, tmp_path / "venv")
         assert any(f"-m venv {tmp_path}/venv" in line for line in recipe), command
         assert any("pip install" in line and "constraints.txt" in line for line in recipe), command
