@@ -1,0 +1,1 @@
+"""Antiphon's own modules in PyTorch, with explicit state: the production path on GPUs."""

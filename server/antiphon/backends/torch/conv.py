@@ -1,0 +1,162 @@
+"""Causal convolutions that keep their past in explicit tensors.
+
+Layout is ``[n, channels, positions]``. A convolution of few positions is a matrix product whose cost is
+reading the weight, and is done as one; long ones use the library's convolution, which wins there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.state import Step, TensorSpec
+
+SHORT_POSITIONS = 16
+"""Up to so many output positions a frame, a convolution runs as a matrix product (measured on CPU)."""
+
+
+def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
+    return layer.weight.dtype if layer.linear is None else layer.linear.weight.dtype
+
+
+class CausalConv1d(nn.Module):
+    """Causal convolution. State ``{name}.past``: the last ``kernel - stride`` inputs.
+
+    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of
+    zeros, and ``{name}.started`` says whether that frame has come.
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        *,
+        positions: int,
+        stride: int = 1,
+        dilation: int = 1,
+        bias: bool = True,
+        replicate: bool = False,
+    ) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.name, self.stride, self.dilation, self.replicate = name, stride, dilation, replicate
+        self.in_channels, self.kernel = in_channels, kernel
+        self.past_positions = (kernel - 1) * dilation + 1 - stride
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False) if bias else None
+        self.is_short = positions // stride <= SHORT_POSITIONS and dilation == 1
+        self.linear: Linear | None = None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        if self.past_positions:
+            yield TensorSpec(f"{self.name}.past", (self.in_channels, self.past_positions), _dtype(self))
+        if self.replicate:
+            yield TensorSpec(f"{self.name}.started", (), torch.bool)
+
+    def prepare(self) -> None:
+        """After loading: turn a short convolution into a linear layer over windows."""
+        if self.is_short and self.linear is None:
+            out_channels = self.weight.shape[0]
+            self.linear = Linear(
+                self.in_channels * self.kernel,
+                out_channels,
+                bias=self.bias is not None,
+                dtype=self.weight.dtype,
+            )
+            self.linear.weight = nn.Parameter(self.weight.data.reshape(out_channels, -1), requires_grad=False)
+            self.linear.bias = self.bias
+            del self.weight
+
+    def _with_past(self, x: Tensor, step: Step) -> Tensor:
+        past = step.read(f"{self.name}.past")
+        if self.replicate:
+            started = step.read(f"{self.name}.started")
+            past = torch.where(started.view(-1, 1, 1), past, x[..., :1])
+            step.write(f"{self.name}.started", torch.ones_like(started))
+        joined = torch.cat([past, x], dim=-1)
+        step.write(f"{self.name}.past", joined[..., -self.past_positions :])
+        return joined
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """``[n, in_channels, T]`` to ``[n, out_channels, T / stride]``; T is a multiple of the stride."""
+        if self.past_positions:
+            x = self._with_past(x, step)
+        if self.linear is None:
+            return functional.conv1d(x, self.weight, self.bias, stride=self.stride, dilation=self.dilation)
+        windows = x.unfold(-1, self.kernel, self.stride).transpose(1, 2)
+        out: Tensor = self.linear(windows.flatten(2)).transpose(1, 2)
+        return out
+
+
+class CausalConvTranspose1d(nn.Module):
+    """Transposed convolution. State ``{name}.tail``: the overlap owed to the next frame, without bias."""
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        *,
+        positions: int,
+        stride: int,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.name, self.kernel, self.stride, self.groups = name, kernel, stride, groups
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.tail_positions = kernel - stride
+        self.weight = nn.Parameter(
+            torch.empty(in_channels, out_channels // groups, kernel), requires_grad=False
+        )
+        self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False) if bias else None
+        self.is_short = positions <= SHORT_POSITIONS and groups == 1 and kernel == 2 * stride
+        self.linear: Linear | None = None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        if self.tail_positions:
+            yield TensorSpec(f"{self.name}.tail", (self.out_channels, self.tail_positions), _dtype(self))
+
+    def prepare(self) -> None:
+        """After loading: turn a short transposed convolution into a linear layer and an overlap-add."""
+        if self.is_short and self.linear is None:
+            self.linear = Linear(self.in_channels, self.out_channels * self.kernel, dtype=self.weight.dtype)
+            self.linear.weight = nn.Parameter(
+                self.weight.data.flatten(1).t().contiguous(), requires_grad=False
+            )
+            del self.weight
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """Overlap-add without the bias: ``[n, in, T]`` to ``[n, out, T * stride + tail]``."""
+        if self.linear is None:
+            return functional.conv_transpose1d(x, self.weight, stride=self.stride, groups=self.groups)
+        blocks = self.linear(x.transpose(1, 2)).view(*x.shape[::2], self.out_channels, 2, self.stride)
+        first, second = blocks.permute(3, 0, 2, 1, 4).flatten(3)
+        pad = self.stride
+        return functional.pad(first, (0, pad)) + functional.pad(second, (pad, 0))
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """``[n, in_channels, T]`` to ``[n, out_channels, T * stride]``."""
+        out = self._spread(x)
+        if self.tail_positions:
+            tail = step.read(f"{self.name}.tail")
+            end = out.shape[-1] - self.tail_positions
+            head = out[..., : self.tail_positions] + tail
+            joined = torch.cat([head, out[..., self.tail_positions :]], dim=-1)
+            step.write(f"{self.name}.tail", joined[..., end:])
+            out = joined[..., :end]
+        return out if self.bias is None else out + self.bias.view(-1, 1)

@@ -1,0 +1,63 @@
+"""The key-value ring of one attention layer: a window of ``capacity`` positions in explicit state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from antiphon.backends.torch.state import Step, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KVRing:
+    """Names and shapes of one layer's ring.
+
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives
+    in slot ``p mod capacity``. With ``int8`` they are int8 and ``{name}.k_scale``, ``{name}.v_scale``
+    ``[H, capacity]`` float32 hold one scale per token and head, computed when the token is written:
+    a scale fixed in advance fails on audio, whose keys have far outliers.
+    """
+
+    name: str
+    heads: int
+    capacity: int
+    head_dim: int
+    dtype: torch.dtype
+    int8: bool = False
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this ring keeps."""
+        dtype = torch.int8 if self.int8 else self.dtype
+        for part in ("k", "v"):
+            yield TensorSpec(f"{self.name}.{part}", (self.heads, self.capacity, self.head_dim), dtype)
+            if self.int8:
+                yield TensorSpec(f"{self.name}.{part}_scale", (self.heads, self.capacity), torch.float32)
+
+    def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
+        for part, values in (("k", k), ("v", v)):
+            if self.int8:
+                values, scale = quantize_tokens(values)
+                step.write_slots(f"{self.name}.{part}_scale", slots, scale)
+            step.write_slots(f"{self.name}.{part}", slots, values)
+
+    def read(self, step: Step, length: int) -> tuple[Tensor, Tensor]:
+        """The first ``length`` slots as ``[n, H, length, D]`` in ``dtype``."""
+        return self._read_part(step, "k", length), self._read_part(step, "v", length)
+
+    def _read_part(self, step: Step, part: str, length: int) -> Tensor:
+        values = step.read(f"{self.name}.{part}")[:, :, :length]
+        if not self.int8:
+            return values
+        scale = step.read(f"{self.name}.{part}_scale")[:, :, :length, None]
+        return (values.float() * scale).to(self.dtype)
+
+
+def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric INT8 over the last axis: ``[..., D]`` to int8 ``[..., D]`` and float32 scales ``[...]``."""
+    wide = values.float()
+    scale = wide.abs().amax(dim=-1).clamp_min(1e-12) / 127.0
+    return torch.round(wide / scale[..., None]).clamp(-127, 127).to(torch.int8), scale

@@ -1,0 +1,130 @@
+"""Mimi, the streaming codec: PCM to codes and back, one frame or several at a time.
+
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antiphon.backends.torch.conv import CausalConv1d, CausalConvTranspose1d
+from antiphon.backends.torch.linear import pack_linears
+from antiphon.backends.torch.quantizer import ResidualQuantizer, SplitQuantizer
+from antiphon.backends.torch.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
+from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
+from antiphon.errors import UnsupportedError
+
+
+def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
+    if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
+        raise UnsupportedError(
+            f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
+            f"{table['output_dimensions']}: all of them have to be equal"
+        )
+    return TransformerConfig(
+        dim=table["d_model"],
+        heads=table["num_heads"],
+        layers=table["num_layers"],
+        context=table["context"],
+        feed_forward=table["dim_feedforward"],
+        kv_repeat=table.get("kv_repeat", 1),
+        frame_positions=frame_positions,
+        gating=table.get("gating", "none"),
+        norm=table["norm"],
+        rope=table["positional_embedding"],
+        max_period=table["max_period"],
+        layer_scale=table.get("layer_scale") is not None,
+    )
+
+
+class Mimi(nn.Module):
+    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``."""
+
+    def __init__(self, config: Mapping[str, Any], codebooks: int) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        seanet = SeanetConfig.from_published(config["seanet"])
+        quantizer = config["quantizer"]
+        self.codebooks = codebooks
+        self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
+        hop = math.prod(seanet.ratios)
+        self.frame_positions = self.frame_samples // hop
+        self.encoder = SeanetEncoder("encoder", seanet, self.frame_samples)
+        self.decoder = SeanetDecoder("decoder", seanet, self.frame_positions)
+        shape = _transformer_config(config["transformer"], self.frame_positions)
+        self.encoder_transformer = StreamingTransformer("encoder_transformer", shape)
+        self.decoder_transformer = StreamingTransformer("decoder_transformer", shape)
+        self.quantizer = SplitQuantizer(
+            codebooks,
+            quantizer.get("n_q_semantic", 1),
+            quantizer["bins"],
+            quantizer["dimension"],
+            seanet.dimension,
+        )
+        stride = self.frame_positions
+        self.downsample = CausalConv1d(
+            "encoder.downsample",
+            seanet.dimension,
+            seanet.dimension,
+            2 * stride,
+            stride=stride,
+            positions=stride,
+            bias=False,
+            replicate=True,
+        )
+        self.upsample = CausalConvTranspose1d(
+            "decoder.upsample",
+            seanet.dimension,
+            seanet.dimension,
+            2 * stride,
+            stride=stride,
+            positions=1,
+            groups=seanet.dimension,
+            bias=False,
+        )
+
+    def prepare(self, *, pack_rows: int | None = None) -> Mimi:
+        """After loading: derive what is computed from the weights; pack linears for ``pack_rows`` rows."""
+        for child in self.modules():
+            if isinstance(child, CausalConv1d | CausalConvTranspose1d | ResidualQuantizer):
+                child.prepare()
+        if pack_rows is not None:
+            pack_linears(self, pack_rows)
+        return self.eval()
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the codec."""
+        for child in self.modules():
+            if isinstance(child, CausalConv1d | CausalConvTranspose1d | StreamingTransformer):
+                yield from child.specs()
+
+    def encode(self, pcm: Tensor, step: Step, filled: int | None = None) -> Tensor:
+        """PCM float32 ``[n, F * frame_samples]`` to codes int64 ``[n, codebooks, F]``.
+
+        ``filled`` bounds the transformer's reads, in frames seen by any executed row, these included.
+        """
+        positions = None if filled is None else filled * self.frame_positions
+        x = self.encoder(pcm[:, None], step).transpose(1, 2)
+        x = self.encoder_transformer(x, step, positions)
+        x = self.downsample(x.transpose(1, 2), step).transpose(1, 2)
+        return self.quantizer.encode(x)
+
+    def decode(self, codes: Tensor, step: Step, filled: int | None = None) -> Tensor:
+        """Codes int64 ``[n, codebooks, F]`` to PCM float32 ``[n, F * frame_samples]``."""
+        positions = None if filled is None else filled * self.frame_positions
+        x = self.quantizer.decode(codes).transpose(1, 2)
+        x = self.upsample(x, step).transpose(1, 2)
+        x = self.decoder_transformer(x, step, positions)
+        out: Tensor = self.decoder(x.transpose(1, 2), step)[:, 0]
+        return out
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.quantizer.rvq_first.tables.device

@@ -1,0 +1,270 @@
+"""The streaming transformer of Mimi and of the language model, with its KV rings in explicit state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.feedforward import make_feed_forward
+from antiphon.backends.torch.kv import KVRing
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.norms import LayerNorm, make_norm
+from antiphon.backends.torch.rope import Rotation, rotation
+from antiphon.backends.torch.state import State, Step, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """Shape of a streaming transformer.
+
+    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
+    positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
+    of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
+    (halves) or "none".
+    """
+
+    dim: int
+    heads: int
+    layers: int
+    context: int
+    feed_forward: int
+    kv_repeat: int = 1
+    frame_positions: int = 1
+    gating: str = "none"
+    norm: str = "layer_norm"
+    rope: str = "rope"
+    max_period: float = 10000.0
+    layer_scale: bool = False
+    cross_attention: bool = False
+    cross_positions: int = 0
+    dtype: torch.dtype = torch.float32
+    int8_kv: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.dim // self.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
+        return self.heads // self.kv_repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What all layers share in one forward pass.
+
+    ``slots [n, W]``: where this pass's last W positions go. ``mask`` bool ``[n, 1, T, keys]``.
+    ``length``: ring slots read. ``wide``: attend to the ring as it was plus this pass's own keys
+    (several frames at once), instead of writing first and reading the ring only (one frame).
+    """
+
+    slots: Tensor
+    mask: Tensor
+    length: int
+    wide: bool
+    rotation: Rotation | None
+
+
+def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
+    """Position held by each of the first ``length`` slots, ``[n, length]``; negative where nothing is."""
+    slots = torch.arange(length, device=last.device)
+    return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """``[n, T, H * D]`` to ``[n, H, T, D]``."""
+    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def merge_heads(x: Tensor, out_proj: Linear) -> Tensor:
+    """``[n, H, T, D]`` through the output projection: ``[n, T, dim]``."""
+    out: Tensor = out_proj(x.transpose(1, 2).flatten(2))
+    return out
+
+
+class SelfAttention(nn.Module):
+    """Causal attention over a KV ring. Weights: ``in_proj`` (q, k, v stacked) and ``out_proj``."""
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.config = config
+        kv_dim = config.kv_heads * config.head_dim
+        self.in_proj = Linear(config.dim, config.dim + 2 * kv_dim, dtype=config.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+        self.ring = KVRing(
+            name, config.kv_heads, config.context, config.head_dim, config.dtype, int8=config.int8_kv
+        )
+
+    def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        config = self.config
+        kv_dim = config.kv_heads * config.head_dim
+        parts = self.in_proj(x).split([config.dim, kv_dim, kv_dim], dim=-1)
+        q, k, v = (split_heads(part, config.head_dim) for part in parts)
+        if window.rotation is not None:
+            q, k = window.rotation.apply(q), window.rotation.apply(k)
+        written = window.slots.shape[1]
+        if window.wide:
+            old_k, old_v = self.ring.read(step, window.length)
+            keys, values = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
+            self.ring.write(step, window.slots, k[:, :, -written:], v[:, :, -written:])
+        else:
+            self.ring.write(step, window.slots, k, v)
+            keys, values = self.ring.read(step, window.length)
+        out = functional.scaled_dot_product_attention(
+            q, keys, values, window.mask, enable_gqa=config.kv_repeat > 1
+        )
+        return merge_heads(out, self.out_proj)
+
+
+class CrossAttention(nn.Module):
+    """Attention to a fixed source, whose keys and values are state (a voice is computed once).
+
+    State, row first: ``{name}.cross_k`` and ``{name}.cross_v`` ``[H, cross_positions, D]``.
+    """
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.name, self.config = name, config
+        self.in_proj = Linear(config.dim, 3 * config.dim, dtype=config.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        shape = (self.config.heads, self.config.cross_positions, self.config.head_dim)
+        for part in ("cross_k", "cross_v"):
+            yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype)
+
+    def project_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[1, H, P, D]`` of a source ``[1, P, dim]``."""
+        _, k, v = self.in_proj(source).chunk(3, dim=-1)
+        return split_heads(k, self.config.head_dim), split_heads(v, self.config.head_dim)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        q = split_heads(self.in_proj(x).chunk(3, dim=-1)[0], self.config.head_dim)
+        k, v = step.read(f"{self.name}.cross_k"), step.read(f"{self.name}.cross_v")
+        out = functional.scaled_dot_product_attention(q, k, v)
+        return merge_heads(out, self.out_proj)
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a learnt number (Touvron et al. 2021)."""
+
+    def __init__(self, dim: int, dtype: torch.dtype) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        return x * self.scale
+
+
+def _layer_scale(config: TransformerConfig) -> nn.Module:
+    return LayerScale(config.dim, config.dtype) if config.layer_scale else nn.Identity()
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.self_attn = SelfAttention(name, config)
+        self.norm1 = make_norm(config.norm, config.dim, config.dtype)
+        self.norm2 = make_norm(config.norm, config.dim, config.dtype)
+        self.feed_forward = make_feed_forward(config.gating, config.dim, config.feed_forward, config.dtype)
+        self.cross_attention: CrossAttention | None = None
+        if config.cross_attention:
+            self.cross_attention = CrossAttention(name, config)
+            self.norm_cross = LayerNorm(config.dim, eps=1e-5, in_float32=False, dtype=config.dtype)
+            self.layer_scale_cross = _layer_scale(config)
+        self.layer_scale_1 = _layer_scale(config)
+        self.layer_scale_2 = _layer_scale(config)
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        yield from self.self_attn.ring.specs()
+        if self.cross_attention is not None:
+            yield from self.cross_attention.specs()
+
+    def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
+        if self.cross_attention is not None:
+            x = x + self.layer_scale_cross(self.cross_attention(self.norm_cross(x), step))
+        out: Tensor = x + self.layer_scale_2(self.feed_forward(self.norm2(x)))
+        return out
+
+
+class StreamingTransformer(nn.Module):
+    """Layers over a common position counter. State ``{name}.position`` int64: positions seen."""
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.name, self.config = name, config
+        self.layers = nn.ModuleList(TransformerLayer(f"{name}.{i}", config) for i in range(config.layers))
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this transformer keeps."""
+        yield TensorSpec(f"{self.name}.position", (), torch.int64)
+        for layer in self.layers:
+            assert isinstance(layer, TransformerLayer)
+            yield from layer.specs()
+
+    def _window(self, positions: Tensor, length: int) -> Window:
+        config, (_, count) = self.config, positions.shape
+        capacity = config.context
+        wide = count > config.frame_positions
+        if wide:
+            old = _ring_positions(positions[:, 0] - 1, length, capacity)
+            keys = torch.cat([old, positions], dim=1)
+            frame = config.frame_positions
+            frame_end = torch.div(positions, frame, rounding_mode="floor") * frame + frame - 1
+            inside = keys[:, None] > frame_end[:, :, None] - capacity
+        else:
+            keys = _ring_positions(positions[:, -1], length, capacity)
+            inside = torch.ones((), dtype=torch.bool, device=positions.device)
+        mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None]) & inside
+        turn = None
+        if config.rope != "none":
+            turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
+        slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
+        return Window(slots, mask[:, None], length, wide, turn)
+
+    def forward(self, x: Tensor, step: Step, filled: int | None = None) -> Tensor:
+        """``[n, T, dim]`` to the same, T being one frame's positions or several frames'.
+
+        ``filled`` bounds how many ring slots are read: every executed row must have seen at most that
+        many positions, this pass's included where it is a single frame. None reads the whole ring.
+        """
+        position = step.read(f"{self.name}.position")
+        count = x.shape[1]
+        positions = position[:, None] + torch.arange(count, device=x.device)
+        length = self.config.context if filled is None else min(filled, self.config.context)
+        window = self._window(positions, length)
+        for layer in self.layers:
+            x = layer(x, step, window)
+        step.write(f"{self.name}.position", position + count)
+        return x
+
+    def set_cross(self, state: State, row: int, source: Tensor) -> None:
+        """Give a row its cross-attention source ``[cross_positions, dim]``."""
+        for layer in self.layers:
+            assert isinstance(layer, TransformerLayer)
+            cross = layer.cross_attention
+            if cross is None:
+                continue
+            k, v = cross.project_source(source[None].to(self.config.dtype))
+            state.tensors[f"{cross.name}.cross_k"][row].copy_(k[0])
+            state.tensors[f"{cross.name}.cross_v"][row].copy_(v[0])

@@ -1,0 +1,30 @@
+"""Fixtures around small seeded models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.backends.torch.small import MimiPair, make_mimi
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # small models gain nothing from more, and a busy machine takes much away
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="session")
+def mimi() -> MimiPair:
+    with torch.no_grad():
+        return make_mimi()

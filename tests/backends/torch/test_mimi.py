@@ -1,0 +1,220 @@
+"""Our Mimi against upstream's, and against itself under every way of being called."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.state import State, Step, row_bytes
+from antiphon.backends.torch.weights import load_mimi
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+from tests.backends.torch.small import MimiPair
+
+FRAME = 1920
+ROWS = 4
+
+
+def alone(pair: MimiPair, pcm: Tensor) -> tuple[Tensor, Tensor]:
+    """Upstream on one session by itself: codes ``[codebooks, F]`` and PCM ``[F * 1920]``."""
+    codes, out = [], []
+    with pair.upstream.streaming(1):
+        for frame in pcm.split(FRAME):
+            codes.append(pair.upstream.encode(frame.view(1, 1, -1)))
+            out.append(pair.upstream.decode(codes[-1]))
+    return torch.cat(codes, -1)[0], torch.cat(out, -1)[0, 0]
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-4) -> bool:
+    return bool((ours - theirs).abs().max() <= tolerance * theirs.abs().max())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_sessions_that_join_pause_and_restart_equal_upstream_alone(mimi: MimiPair, packed: bool) -> None:
+    model = mimi.ours
+    if packed:
+        model = copy.deepcopy(model).prepare(pack_rows=2)
+    state = State(model.specs(), ROWS)
+    generator = torch.Generator().manual_seed(3)
+    loudness = torch.tensor([0.1, 5.0, 0.02, 0.3])
+    heard = {(row, life): [] for row in range(ROWS) for life in range(2)}
+    codes = {key: [] for key in heard}
+    spoken = {key: [] for key in heard}
+    life = [0] * ROWS
+    for tick in range(44):
+        mask = torch.rand(ROWS, generator=generator) < 0.8
+        mask &= torch.tensor([tick >= 2 * row for row in range(ROWS)])
+        if tick in (19, 22, 25):
+            row = (tick - 19) // 3
+            state.reset([row])
+            life[row] = 1
+        pcm = torch.randn(ROWS, FRAME, generator=generator) * loudness[:, None]
+        pcm[~mask] = float("nan")
+        got = model.encode(pcm, state.step(ROWS, mask))
+        got = torch.where(mask[:, None, None], got, 0)
+        out = model.decode(got, state.step(ROWS, mask))
+        for row in mask.nonzero().flatten().tolist():
+            heard[row, life[row]].append(pcm[row])
+            codes[row, life[row]].append(got[row])
+            spoken[row, life[row]].append(out[row])
+    assert sum(len(frames) > 10 for frames in heard.values()) >= 6  # past the window of 5 frames, twice
+    for key, frames in heard.items():
+        if not frames:
+            continue
+        want_codes, want_pcm = alone(mimi, torch.cat(frames))
+        assert torch.equal(torch.cat(codes[key], -1), want_codes)
+        assert close(torch.cat(spoken[key]), want_pcm)
+
+
+def test_several_frames_at_once_equal_one_by_one(mimi: MimiPair) -> None:
+    model, pcm = mimi.ours, torch.randn(2, 24 * FRAME) * 0.1
+    one, many = State(model.specs(), 2), State(model.specs(), 2)
+    by_one = torch.cat([model.encode(frame, one.step(2)) for frame in pcm.split(FRAME, dim=1)], -1)
+    at_once = torch.cat([model.encode(part, many.step(2)) for part in pcm.split(8 * FRAME, dim=1)], -1)
+    assert torch.equal(by_one, at_once)
+    pcm_one = torch.cat([model.decode(code, one.step(2)) for code in by_one.split(1, dim=-1)], -1)
+    pcm_many = torch.cat([model.decode(code, many.step(2)) for code in by_one.split(8, dim=-1)], -1)
+    assert close(pcm_many, pcm_one)
+    assert all(torch.allclose(one.tensors[name], many.tensors[name], atol=1e-4) for name in one.tensors)
+
+
+def test_offline_equals_upstream_offline_inside_the_window(mimi: MimiPair) -> None:
+    pcm = torch.randn(1, 5 * FRAME) * 0.1
+    codes = mimi.ours.encode(pcm, State(mimi.ours.specs(), 1).step(1))
+    assert torch.equal(codes, mimi.upstream.encode(pcm[:, None]))
+    out = mimi.ours.decode(codes, State(mimi.ours.specs(), 1).step(1))
+    assert close(out, mimi.upstream.decode(codes)[:, 0])
+
+
+def test_reads_bounded_by_what_is_filled_change_nothing(mimi: MimiPair) -> None:
+    model, pcm = mimi.ours, torch.randn(8, 2, FRAME) * 0.1
+    bounded, full = State(model.specs(), 2), State(model.specs(), 2)
+    for done, frame in enumerate(pcm):
+        codes = model.encode(frame, full.step(2))
+        assert torch.equal(codes, model.encode(frame, bounded.step(2), filled=done + 1))
+        out = model.decode(codes, full.step(2))
+        assert close(model.decode(codes, bounded.step(2), filled=done + 1), out, 1e-6)
+
+
+def test_a_restored_row_continues_bit_identically(mimi: MimiPair) -> None:
+    model, pcm = mimi.ours, torch.randn(20, 2, FRAME) * 0.1
+    state, other = State(model.specs(), 2), State(model.specs(), 2)
+    for frame in pcm[:9]:
+        model.decode(model.encode(frame, state.step(2)), state.step(2))
+    other.restore(0, state.snapshot(0))
+    other.restore(1, state.snapshot(1))
+    state.move(0, 1)
+    for frame in pcm[9:]:
+        frame = frame[:1].expand(2, -1)
+        codes = model.encode(frame, state.step(2))
+        assert torch.equal(codes[0], model.encode(frame, other.step(2))[0])
+        out = model.decode(codes, state.step(2))
+        assert torch.equal(out[0], out[1])
+        assert torch.equal(out[0], model.decode(codes, other.step(2))[0])
+
+
+def test_a_reset_row_is_a_fresh_one_whatever_it_held(mimi: MimiPair) -> None:
+    state, fresh = State(mimi.ours.specs(), 3), State(mimi.ours.specs(), 3)
+    for _ in range(7):
+        codes = mimi.ours.encode(torch.full((3, FRAME), float("nan")), state.step(3))
+        mimi.ours.decode(codes, state.step(3))
+    kept = state.snapshot(1)
+    state.reset([0, 2])
+    for name, tensor in state.tensors.items():
+        assert torch.equal(tensor[[0, 2]], fresh.tensors[name][[0, 2]])
+        assert torch.equal(tensor[1].nan_to_num(), kept[name].nan_to_num())
+
+
+def test_a_masked_row_does_not_move(mimi: MimiPair) -> None:
+    state = State(mimi.ours.specs(), 2)
+    mimi.ours.encode(torch.randn(2, FRAME), state.step(2))
+    before = state.snapshot(1)
+    mimi.ours.encode(torch.full((2, FRAME), float("inf")), state.step(2, torch.tensor([True, False])))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.snapshot(1).items())
+
+
+def test_pure_functions_and_updates_in_place_agree(mimi: MimiPair) -> None:
+    state = State(mimi.ours.specs(), 2)
+    pcm, mask = torch.randn(2, FRAME), torch.tensor([True, False])
+    start = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    pure = Step(start, mask)
+    codes = mimi.ours.encode(pcm, pure)
+    assert all(torch.equal(start[name], tensor) for name, tensor in state.tensors.items())
+    assert torch.equal(codes, mimi.ours.encode(pcm, state.step(2, mask)))
+    assert all(torch.equal(pure.tensors[name], tensor) for name, tensor in state.tensors.items())
+
+
+def test_both_directions_can_be_exported(mimi: MimiPair) -> None:
+    class Encode(torch.nn.Module):
+        def __init__(self, model: Mimi) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(
+            self, pcm: Tensor, state: dict[str, Tensor], mask: Tensor
+        ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            step = Step(state, mask)
+            codes = self.model.encode(pcm, step)
+            return codes, self.model.decode(codes, step), step.tensors
+
+    state = State(mimi.ours.specs(), 3).tensors
+    args = (torch.randn(3, FRAME), state, torch.tensor([True, True, False]))
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = ({0: rows}, {name: {0: rows} for name in state}, {0: rows})
+    program = torch.export.export(Encode(mimi.ours), args, dynamic_shapes=shapes)
+    got, want = program.module()(*args), Encode(mimi.ours)(*args)
+    assert torch.equal(got[0], want[0])
+    assert close(got[1][:2], want[1][:2])
+
+
+def test_state_is_counted_before_it_is_allocated(mimi: MimiPair) -> None:
+    assert State(mimi.ours.specs(), 3).bytes() == 3 * row_bytes(mimi.ours.specs())
+
+
+def test_a_published_file_loads_and_a_broken_one_is_named(mimi: MimiPair, tmp_path: Path) -> None:
+    path = tmp_path / "mimi.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in mimi.upstream.state_dict().items()}
+    save_file(tensors, path)
+    loaded = load_mimi(path, mimi.config, 4).prepare()
+    pcm = torch.randn(1, FRAME)
+    codes = loaded.encode(pcm, State(loaded.specs(), 1).step(1))
+    assert torch.equal(codes, mimi.ours.encode(pcm, State(mimi.ours.specs(), 1).step(1)))
+    del tensors["upsample.convtr.convtr.convtr.weight"]
+    tensors["extra"] = torch.zeros(1)
+    save_file(tensors, path)
+    message = r"1 tensors missing \['upsample.weight'\], 1 unknown \['extra'\]"
+    with pytest.raises(CheckpointFormatError, match=message):
+        load_mimi(path, mimi.config, 4)
+
+
+def test_a_shape_that_disagrees_is_named(mimi: MimiPair, tmp_path: Path) -> None:
+    path = tmp_path / "mimi.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in mimi.upstream.state_dict().items()}
+    tensors["encoder.model.0.conv.conv.bias"] = torch.zeros(9)
+    save_file(tensors, path)
+    with pytest.raises(
+        CheckpointFormatError, match=r"encoder.model.0.bias is \(9,\), the configuration says \(4,\)"
+    ):
+        load_mimi(path, mimi.config, 4)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("seanet", {"pad_mode": "reflect"}, "pad_mode is 'reflect'; only 'constant' can be run"),
+        ("transformer", {"d_model": 64}, "width 64 between 32 and"),
+        ("transformer", {"norm": "batch"}, "norm is 'batch'; it can be one of"),
+        ("transformer", {"gating": "glu"}, "gating is 'glu'; it can be none, silu"),
+    ],
+)
+def test_what_cannot_be_run_is_said(mimi: MimiPair, part: str, change: dict[str, Any], message: str) -> None:
+    config = copy.deepcopy(mimi.config)
+    config[part] |= change
+    with pytest.raises(UnsupportedError, match=message):
+        Mimi(config, 4)
