@@ -1,6 +1,6 @@
 """One server, one caller, one report: start `antiphon serve`, speak a clip to it, keep what it answers.
 
-Usage: python tools/demo.py [--audio FILE] [--reply FILE.wav] [options of `antiphon serve`]
+Usage: python tools/demo.py [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
 
 Exits with 0 when every frame was answered, in order and in time, and leaves no server behind.
 """
@@ -73,12 +73,14 @@ def running_server(command: list[str], port: int, log: Path) -> Iterator[str]:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Speak a clip to a fresh server and keep its reply.")
     parser.add_argument("--audio", type=Path, help="what to say: WAV, MP3, FLAC or Ogg [a clip of our own]")
-    parser.add_argument("--reply", type=Path, default=Path("out/demo-reply.wav"), help="[%(default)s]")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/demo-reply.wav"), help="the reply [%(default)s]"
+    )
     args, serve_options = parser.parse_known_args(argv)
     if args.audio is not None and not args.audio.is_file():
         parser.error(f"there is no file {args.audio}")
-    args.reply.parent.mkdir(parents=True, exist_ok=True)
-    log = args.reply.with_name("demo-server.log")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    log = args.out.with_name("demo-server.log")
     # A terminated demo unwinds like an interrupted one, so that its server goes with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"==> starting a server (its log: {log})", flush=True)
@@ -87,14 +89,14 @@ def main(argv: list[str]) -> int:
     try:
         with running_server(server, port, log) as url:
             print(f"==> speaking to {url}", flush=True)
-            probe = [*ANTIPHON, "probe", url, "--sessions", "1", "--reply", str(args.reply)]
+            probe = [*ANTIPHON, "probe", url, "--sessions", "1", "--out", str(args.out)]
             probe += ["--audio", str(args.audio)] if args.audio is not None else []
             probe += ["--max-lost", "0", "--max-late", "0", "--max-misplaced", "0"]
             code = subprocess.run(probe, check=False).returncode
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    print(f"==> the reply: {args.reply}" if code == 0 else "==> not every frame came back in time")
+    print(f"==> the reply: {args.out}" if code == 0 else "==> not every frame came back in time")
     return code
 
 
