@@ -1,0 +1,212 @@
+"""The events of the extension: one table of their kinds, and a builder for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    DrainingError,
+    ProtocolError,
+    ServerFullError,
+    SessionTimeoutError,
+    UnsupportedError,
+)
+from antiphon.protocol.moshi import Event
+
+FieldType: TypeAlias = type | tuple[type, ...]
+
+_WHOLE: FieldType = int
+_NUMBER: FieldType = (int, float)
+
+
+class Sender(StrEnum):
+    """Who may send an event."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """The fields an event must have and those it may have, by JSON type. Others are ignored."""
+
+    sender: Sender
+    required: Mapping[str, FieldType]
+    optional: Mapping[str, FieldType]
+
+
+EVENT_KINDS: Mapping[str, EventKind] = {
+    "queued": EventKind(Sender.SERVER, {"position": _WHOLE, "ahead": _WHOLE, "retry_after_s": _WHOLE}, {}),
+    "ready": EventKind(
+        Sender.SERVER,
+        {
+            "session": str,
+            "model": str,
+            "sample_rate": _WHOLE,
+            "frame_samples": _WHOLE,
+            "slots": _WHOLE,
+            "parameters": dict,
+        },
+        {},
+    ),
+    "interrupted": EventKind(Sender.SERVER, {"at_frame": _WHOLE}, {}),
+    "stats": EventKind(
+        Sender.SERVER,
+        {
+            "frames_in": _WHOLE,
+            "frames_out": _WHOLE,
+            "queue_frames": _WHOLE,
+            "late": _WHOLE,
+            "lost": _WHOLE,
+            "dropped": _WHOLE,
+            "dropped_out": _WHOLE,
+            "step_ms_p50": _NUMBER,
+            "step_ms_p99": _NUMBER,
+        },
+        {},
+    ),
+    "draining": EventKind(Sender.SERVER, {"deadline_s": _NUMBER}, {}),
+    "error": EventKind(Sender.SERVER, {"code": _WHOLE, "message": str}, {"retry_after_s": _WHOLE}),
+    "set": EventKind(Sender.CLIENT, {"parameters": dict}, {}),
+    "flush": EventKind(Sender.CLIENT, {}, {}),
+    "bye": EventKind(Sender.CLIENT, {}, {}),
+}
+
+
+def check_event(event: Event, *, sender: Sender) -> None:
+    """Hold an event against the table.
+
+    Raises:
+        ProtocolError: an unknown type, the wrong sender, a field missing or of the wrong type.
+    """
+    kind = EVENT_KINDS.get(event.type)
+    if kind is None or kind.sender is not sender:
+        known = ", ".join(name for name, kind in EVENT_KINDS.items() if kind.sender is sender)
+        raise ProtocolError(f"a {sender} sends no event {event.type[:40]!r}, only {known}")
+    missing = sorted(kind.required.keys() - event.fields.keys())
+    if missing:
+        raise ProtocolError(f"event {event.type!r} lacks {', '.join(missing)}")
+    for name, needed in (*kind.required.items(), *kind.optional.items()):
+        value = event.fields.get(name)
+        # JSON's true is a Python int, and no number.
+        if name in event.fields and (not isinstance(value, needed) or isinstance(value, bool)):
+            raise ProtocolError(f"event {event.type!r}: {name} is a {type(value).__name__}")
+
+
+def queued(*, position: int, ahead: int, retry_after_s: int) -> Event:
+    """Waiting for a row: place in the queue from 0, callers ahead, and when one may be expected."""
+    return Event("queued", {"position": position, "ahead": ahead, "retry_after_s": retry_after_s})
+
+
+def ready(
+    *,
+    session: str,
+    model: str,
+    sample_rate: int,
+    frame_samples: int,
+    slots: int,
+    parameters: Mapping[str, Any],
+) -> Event:
+    """Admitted: from now on audio is heard. ``parameters`` as :func:`chat.parameters_to_json` gives them."""
+    return Event(
+        "ready",
+        {
+            "session": session,
+            "model": model,
+            "sample_rate": sample_rate,
+            "frame_samples": frame_samples,
+            "slots": slots,
+            "parameters": dict(parameters),
+        },
+    )
+
+
+def interrupted(at_frame: int) -> Event:
+    """Audio was thrown away: ``at_frame`` is the first input frame whose answer may still come."""
+    return Event("interrupted", {"at_frame": at_frame})
+
+
+def stats(
+    *,
+    frames_in: int,
+    frames_out: int,
+    queue_frames: int,
+    late: int,
+    lost: int,
+    dropped: int,
+    dropped_out: int,
+    step_ms_p50: float,
+    step_ms_p99: float,
+) -> Event:
+    """Once a second: totals of this session, input frames waiting now, and recent step times.
+
+    ``dropped`` counts input frames, ``dropped_out`` replies, that went for lack of room.
+    """
+    return Event(
+        "stats",
+        {
+            "frames_in": frames_in,
+            "frames_out": frames_out,
+            "queue_frames": queue_frames,
+            "late": late,
+            "lost": lost,
+            "dropped": dropped,
+            "dropped_out": dropped_out,
+            "step_ms_p50": step_ms_p50,
+            "step_ms_p99": step_ms_p99,
+        },
+    )
+
+
+def draining(deadline_s: float) -> Event:
+    """The server leaves in so many seconds."""
+    return Event("draining", {"deadline_s": deadline_s})
+
+
+def error(code: int, message: str, retry_after_s: int | None = None) -> Event:
+    """The session ends: ``code`` is the close code that follows."""
+    fields: dict[str, Any] = {"code": code, "message": message}
+    if retry_after_s is not None:
+        fields["retry_after_s"] = retry_after_s
+    return Event("error", fields)
+
+
+def set_parameters(parameters: Mapping[str, Any]) -> Event:
+    """The client changes its sampling parameters (type ``set``)."""
+    return Event("set", {"parameters": dict(parameters)})
+
+
+def flush() -> Event:
+    """The client wants its queued input, and everything not yet sent to it, thrown away."""
+    return Event("flush")
+
+
+def bye() -> Event:
+    """The client leaves."""
+    return Event("bye")
+
+
+def close_code(reason: AntiphonError) -> int:
+    """The WebSocket close code (RFC 6455, section 7.4) that tells a client what to do about ``reason``."""
+    match reason:
+        case ServerFullError():
+            return 1013  # try again later
+        case DrainingError():
+            return 1001  # going away
+        case ProtocolError() | AudioError():
+            return 1007  # your data is wrong
+        case SessionTimeoutError() | UnsupportedError():
+            return 1008  # not allowed
+        case _:
+            return 1011  # our fault
+
+
+def error_of(reason: AntiphonError) -> Event:
+    """The ``error`` event for ``reason``, with its close code and, when full, when to come again."""
+    retry_after_s = reason.retry_after_s if isinstance(reason, ServerFullError) else None
+    return error(close_code(reason), str(reason), retry_after_s)

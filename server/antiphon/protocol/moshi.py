@@ -1,0 +1,310 @@
+"""The binary messages of ``/api/chat``: one tag byte, then the payload, little endian.
+
+Tags 0 to 9 are those of the Moshi family of servers and clients (rust/protocol.md, moshi-backend,
+moshi-server and the web client of kyutai-labs/moshi); 0x10 and 0x11 are Antiphon's own and are only sent
+to clients that asked for them. ``docs/protocol.md`` states both; ``tests/protocol/vectors`` pins the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol.payload import decode_object, decode_text, encode_object, encode_text
+
+
+class Tag(IntEnum):
+    """The first byte of a message."""
+
+    HANDSHAKE = 0x00
+    AUDIO = 0x01
+    TEXT = 0x02
+    CONTROL = 0x03
+    METADATA = 0x04
+    ERROR = 0x05
+    PING = 0x06
+    COLOURED_TEXT = 0x07
+    CODES = 0x09
+    EVENT = 0x10
+    STAMPED_AUDIO = 0x11
+
+
+class ControlAction(IntEnum):
+    """The payload of a control message."""
+
+    START = 0
+    END_TURN = 1
+    PAUSE = 2
+    RESTART = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """The server is ready. Both versions are u32; 0 is the only protocol version there is."""
+
+    protocol_version: int = 0
+    model_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A piece of audio in the session's format; with Ogg, any piece of one stream."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One SentencePiece piece, with spaces."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A turn-taking command of half-duplex clients."""
+
+    action: ControlAction
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A JSON object about the model and its parameters."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong, in words."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Nothing but a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColouredText:
+    """A piece of text and the u8 index of its colour."""
+
+    colour: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """One frame of codec tokens, each a u32."""
+
+    codes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A JSON object whose key ``type`` says what happened; ``fields`` are its other keys."""
+
+    type: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StampedAudio:
+    """The audio that answers input frame ``frame`` (u32).
+
+    ``step_ms`` is the time of the tick that made it and ``wait_ms`` the time the frame waited for that
+    tick; on the wire both are u16 in units of 0.1 ms and saturate at 6553.5 ms.
+    """
+
+    frame: int
+    step_ms: float
+    wait_ms: float
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A tag that means nothing here: to be discarded."""
+
+    tag: int
+    data: bytes
+
+
+Message: TypeAlias = (
+    Handshake
+    | Audio
+    | Text
+    | Control
+    | Metadata
+    | Error
+    | Ping
+    | ColouredText
+    | Codes
+    | Event
+    | StampedAudio
+    | Unknown
+)
+
+_VERSIONS = struct.Struct("<II")
+_STAMP = struct.Struct("<IHH")
+_STAMPED_HEAD = struct.Struct("<BIHH")
+_U32_MAX = 0xFFFF_FFFF
+_TENTHS_MAX = 0xFFFF
+
+
+def decode(data: bytes) -> Message:
+    """Read one message; an unknown tag is :class:`Unknown`, not an error.
+
+    Raises:
+        ProtocolError: no bytes at all, or a payload that its tag does not allow.
+    """
+    if not data:
+        raise ProtocolError("a message of 0 bytes: at least the tag is needed")
+    decoder = _DECODERS.get(data[0])
+    return Unknown(data[0], data[1:]) if decoder is None else decoder(data[1:])
+
+
+def encode(message: Message) -> bytes:
+    """Write one message.
+
+    Raises:
+        ProtocolError: a value that its field cannot hold.
+    """
+    match message:
+        case StampedAudio(frame, step_ms, wait_ms, data):
+            stamp = (_u32(frame, "frame"), _tenths(step_ms, "step_ms"), _tenths(wait_ms, "wait_ms"))
+            return _STAMPED_HEAD.pack(Tag.STAMPED_AUDIO, *stamp) + data
+        case Audio(data):
+            return b"\x01" + data
+        case Text(text):
+            return b"\x02" + encode_text(text, "text")
+        case Event(type_, fields):
+            return b"\x10" + encode_object(_event_object(type_, fields), "an event")
+        case Handshake(protocol_version, model_version):
+            versions = (_u32(protocol_version, "protocol_version"), _u32(model_version, "model_version"))
+            return b"\x00" + _VERSIONS.pack(*versions)
+        case Control(action):
+            return bytes((Tag.CONTROL, action))
+        case Metadata(values):
+            return b"\x04" + encode_object(values, "metadata")
+        case Error(words):
+            return b"\x05" + encode_text(words, "an error")
+        case Ping():
+            return b"\x06"
+        case ColouredText(colour, text):
+            return bytes((Tag.COLOURED_TEXT, _u8(colour, "colour"))) + encode_text(text, "coloured text")
+        case Codes(codes):
+            return b"\x09" + b"".join(_u32(code, "a code").to_bytes(4, "little") for code in codes)
+        case Unknown(tag, data):
+            if tag in _DECODERS:
+                raise ProtocolError(f"tag {tag:#04x} is {Tag(tag).name}, not unknown")
+            return bytes((_u8(tag, "tag"),)) + data
+
+
+def _decode_handshake(payload: bytes) -> Handshake:
+    """Nothing (Python servers), two u8 (what the web client would write) or two u32 (Rust servers)."""
+    match len(payload):
+        case 0:
+            return Handshake()
+        case 2:
+            return Handshake(payload[0], payload[1])
+        case 8:
+            return Handshake(*_VERSIONS.unpack(payload))
+    raise ProtocolError(f"a handshake with {len(payload)} bytes after its tag, 0, 2 or 8 are known")
+
+
+def _decode_text(payload: bytes) -> Text:
+    return Text(decode_text(payload, "text"))
+
+
+def _decode_control(payload: bytes) -> Control:
+    if len(payload) != 1 or payload[0] > max(ControlAction):
+        raise ProtocolError(f"control {payload[:4].hex() or 'with no byte'}, one byte of 00 to 03 is needed")
+    return Control(ControlAction(payload[0]))
+
+
+def _decode_metadata(payload: bytes) -> Metadata:
+    return Metadata(decode_object(payload, "metadata"))
+
+
+def _decode_error(payload: bytes) -> Error:
+    return Error(decode_text(payload, "an error"))
+
+
+def _decode_ping(payload: bytes) -> Ping:
+    if payload:
+        raise ProtocolError(f"a ping with {len(payload)} bytes after its tag, it has none")
+    return Ping()
+
+
+def _decode_coloured_text(payload: bytes) -> ColouredText:
+    if not payload:
+        raise ProtocolError("coloured text with 0 bytes after its tag, the colour is missing")
+    return ColouredText(payload[0], decode_text(payload[1:], "coloured text"))
+
+
+def _decode_codes(payload: bytes) -> Codes:
+    if len(payload) % 4:
+        raise ProtocolError(f"codes in {len(payload)} bytes, each one takes 4")
+    return Codes(struct.unpack(f"<{len(payload) // 4}I", payload))
+
+
+def _decode_event(payload: bytes) -> Event:
+    fields = decode_object(payload, "an event")
+    type_ = fields.pop("type", None)
+    if not isinstance(type_, str) or not type_:
+        raise ProtocolError(f"an event of type {type_!r}, a word is needed")
+    return Event(type_, fields)
+
+
+def _decode_stamped_audio(payload: bytes) -> StampedAudio:
+    if len(payload) < _STAMP.size:
+        raise ProtocolError(f"stamped audio with {len(payload)} bytes after its tag, the stamp takes 8")
+    frame, step, wait = _STAMP.unpack_from(payload)
+    return StampedAudio(frame, step / 10, wait / 10, payload[_STAMP.size :])
+
+
+_DECODERS: Mapping[int, Callable[[bytes], Message]] = {
+    Tag.HANDSHAKE: _decode_handshake,
+    Tag.AUDIO: Audio,
+    Tag.TEXT: _decode_text,
+    Tag.CONTROL: _decode_control,
+    Tag.METADATA: _decode_metadata,
+    Tag.ERROR: _decode_error,
+    Tag.PING: _decode_ping,
+    Tag.COLOURED_TEXT: _decode_coloured_text,
+    Tag.CODES: _decode_codes,
+    Tag.EVENT: _decode_event,
+    Tag.STAMPED_AUDIO: _decode_stamped_audio,
+}
+
+
+def _event_object(type_: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not type_ or "type" in fields:
+        raise ProtocolError(
+            f"an event of type {type_!r} with fields {sorted(fields)}: one type, outside its fields"
+        )
+    return {"type": type_, **fields}
+
+
+def _u8(value: int, what: str) -> int:
+    if not 0 <= value <= 0xFF:
+        raise ProtocolError(f"{what} is {value}, a byte holds 0 to 255")
+    return value
+
+
+def _u32(value: int, what: str) -> int:
+    if not 0 <= value <= _U32_MAX:
+        raise ProtocolError(f"{what} is {value}, a u32 holds 0 to {_U32_MAX}")
+    return value
+
+
+def _tenths(milliseconds: float, what: str) -> int:
+    if not milliseconds >= 0:  # also false for NaN
+        raise ProtocolError(f"{what} is {milliseconds} ms, a time is 0 or more")
+    return round(min(milliseconds * 10, _TENTHS_MAX))
