@@ -1,0 +1,229 @@
+"""The delay cache against upstream's own, for rows that start, pause and restart at random."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moshi.models.lm import LMGen, LMModel
+from numpy.typing import NDArray
+
+from antiphon.models.delays import UNGENERATED, DelayCache
+from antiphon.models.spec import LMSpec
+
+CARD, TEXT_CARD = 11, 13
+ROWS = 3
+SPECS = {
+    "moshi": (4, 2, (0, 0, 1, 0, 1)),
+    "hibiki": (4, 2, (0, 0, 2, 0, 2)),
+    "stt": (2, 0, (3, 0, 0)),
+    "tts": (3, 3, (0, 0, 2, 2)),
+    "listens late": (3, 1, (1, 0, 2, 4)),
+    "no delay": (2, 1, (0, 0, 0)),
+}
+
+
+def make_spec(name: str) -> LMSpec:
+    n_q, dep_q, delays = SPECS[name]
+    return LMSpec(8, 1, 1, 4, n_q, dep_q, CARD, TEXT_CARD, delays)
+
+
+class Upstream:
+    """Upstream's LMGen over a model that predicts what it is told, and records what it was fed."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = make_spec(name)
+        self.fed = torch.zeros(0)
+        self.text = torch.zeros(ROWS, dtype=torch.long)
+        self.voice = torch.zeros(ROWS, self.spec.dep_q, dtype=torch.long)
+        model = LMModel(
+            delays=list(self.spec.delays), n_q=self.spec.n_q, dep_q=self.spec.dep_q, card=CARD,
+            text_card=TEXT_CARD, dim=8, num_heads=1, num_layers=1, context=4, hidden_scale=1, gating="silu",
+            depformer_dim=8, depformer_num_heads=1, depformer_num_layers=1, depformer_weights_per_step=True,
+            depformer_multi_linear=True, depformer_dim_feedforward=8,
+        )  # fmt: skip
+        model.eval()
+        model.forward_text = self._forward_text  # type: ignore[method-assign, assignment]
+        self.gen = LMGen(model, use_sampling=False, support_out_of_sync=True)
+        self.gen.streaming_forever(ROWS)
+        if self.spec.dep_q:
+            state = self.gen._streaming_state
+            assert state is not None
+            state.graphed_depth = self._forward_depth  # type: ignore[assignment]
+
+    def _forward_depth(self, text: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self.voice
+
+    def _forward_text(self, sequence: torch.Tensor, *conditions: object) -> tuple[torch.Tensor, torch.Tensor]:
+        self.fed = sequence.clone()
+        return torch.zeros(ROWS, 1, 8), torch.nn.functional.one_hot(self.text, TEXT_CARD)[:, None, None]
+
+    def reset(self, mask: NDArray[np.bool_]) -> None:
+        self.gen.reset_streaming(torch.from_numpy(mask))
+
+    def step(
+        self,
+        heard: NDArray[np.int32],
+        text: NDArray[np.int32],
+        voice: NDArray[np.int32],
+        exec_mask: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self.text = torch.from_numpy(text).long()
+        self.voice = torch.from_numpy(voice).long()
+        self.gen.set_exec_mask(torch.from_numpy(exec_mask))
+        out = self.gen.step(torch.from_numpy(heard).long()[:, :, None])
+        assert out is not None
+        return self.fed[:, :, 0].numpy(), out[:, :, 0].numpy()
+
+
+@functools.cache
+def upstream(name: str) -> Upstream:
+    return Upstream(name)
+
+
+masks = st.lists(st.booleans(), min_size=ROWS, max_size=ROWS).map(lambda row: np.array(row, dtype=np.bool_))
+ticks = st.lists(st.tuples(masks, st.just(None) | masks), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@settings(max_examples=25, deadline=None)
+@given(ticks=ticks, seed=st.integers(0, 2**32 - 1))
+def test_every_input_and_output_is_upstreams(
+    name: str, ticks: list[tuple[NDArray[np.bool_], NDArray[np.bool_] | None]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    theirs, spec = upstream(name), make_spec(name)
+    theirs.reset(np.ones(ROWS, dtype=np.bool_))
+    ours = DelayCache(spec, ROWS)
+    for exec_mask, reset in ticks:
+        if reset is not None:
+            theirs.reset(reset)
+            ours.reset(reset)
+        heard = rng.integers(0, CARD, (ROWS, spec.n_q - spec.dep_q), dtype=np.int32)
+        text = rng.integers(0, TEXT_CARD, ROWS, dtype=np.int32)
+        voice = rng.integers(0, CARD, (ROWS, spec.dep_q), dtype=np.int32)
+        fed, out = theirs.step(heard, text, voice, exec_mask)
+        np.testing.assert_array_equal(ours.inputs(heard, exec_mask), fed)
+        tokens, emitted = ours.outputs(text, voice, exec_mask)
+        np.testing.assert_array_equal(tokens, out)
+        np.testing.assert_array_equal(emitted, (out != UNGENERATED).all(axis=1))
+
+
+def run(cache: DelayCache, seed: int, steps: int, rows: int) -> NDArray[np.int32]:
+    """Step the first ``rows`` rows with tokens that follow from the seed; return what each step gave."""
+    rng = np.random.default_rng(seed)
+    everyone = np.ones(rows, dtype=np.bool_)
+    frames = []
+    for _ in range(steps):
+        fed = cache.inputs(rng.integers(0, CARD, (rows, 2), dtype=np.int32), everyone)
+        text = rng.integers(0, TEXT_CARD, rows, dtype=np.int32)
+        tokens, _ = cache.outputs(text, rng.integers(0, CARD, (rows, 2), dtype=np.int32), everyone)
+        frames.append(np.concatenate([fed, tokens], axis=1))
+    return np.array(frames)
+
+
+@pytest.mark.parametrize("name", ["moshi", "hibiki"])
+def test_first_frames_do_not_emit(name: str) -> None:
+    spec = make_spec(name)
+    cache = DelayCache(spec, 1)
+    emitted = []
+    for _ in range(6):
+        cache.inputs(np.zeros((1, 2), np.int32), np.array([True]))
+        emitted.append(
+            bool(cache.outputs(np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.array([True]))[1][0])
+        )
+    assert emitted == [False] * spec.max_delay + [True] * (6 - spec.max_delay)
+
+
+def test_first_frame_heard_reaches_nothing() -> None:
+    everyone = np.ones(1, dtype=np.bool_)
+    fed = []
+    for first in (0, 7):
+        cache = DelayCache(make_spec("moshi"), 1)
+        for heard in (first, 1, 2, 3):
+            codes = np.full((1, 2), heard, np.int32)
+            fed.append(cache.inputs(codes, everyone).copy())
+            cache.outputs(np.zeros(1, np.int32), np.zeros((1, 2), np.int32), everyone)
+    acoustic_of_first = fed[1][0, 4], fed[5][0, 4]  # delay 1: read at step 1, still initial
+    assert acoustic_of_first == (CARD, CARD)
+    np.testing.assert_array_equal(fed[:4], fed[4:])
+
+
+def test_reset_row_is_like_a_fresh_one() -> None:
+    used, fresh = DelayCache(make_spec("hibiki"), 2), DelayCache(make_spec("hibiki"), 2)
+    run(used, 1, 9, 2)
+    used.reset(np.array([True, True]))
+    np.testing.assert_array_equal(run(used, 2, 9, 2), run(fresh, 2, 9, 2))
+
+
+def test_rows_beyond_the_prefix_keep_their_state() -> None:
+    cache = DelayCache(make_spec("moshi"), 3)
+    run(cache, 1, 5, 3)
+    before = cache.snapshot(2)
+    run(cache, 2, 5, 2)
+    after = cache.snapshot(2)
+    np.testing.assert_array_equal(after["tokens"], before["tokens"])
+    assert after["offset"] == before["offset"]
+
+
+def test_row_not_executed_keeps_its_state_whatever_it_hears() -> None:
+    cache = DelayCache(make_spec("moshi"), 2)
+    run(cache, 1, 5, 2)
+    before = cache.snapshot(1)
+    only_first = np.array([True, False])
+    garbage = np.full((2, 2), 2**31 - 1, np.int32)
+    fed = cache.inputs(garbage, only_first)
+    tokens, emitted = cache.outputs(garbage[:, 0], garbage, only_first)
+    assert fed[1].tolist() == [TEXT_CARD, CARD, CARD, CARD, CARD]
+    assert tokens[1].tolist() == [UNGENERATED] * 3
+    assert not emitted[1]
+    after = cache.snapshot(1)
+    np.testing.assert_array_equal(after["tokens"], before["tokens"])
+    assert after["offset"] == before["offset"]
+
+
+def test_failed_step_can_be_repeated() -> None:
+    tried, once = DelayCache(make_spec("moshi"), 1), DelayCache(make_spec("moshi"), 1)
+    run(tried, 1, 4, 1)
+    run(once, 1, 4, 1)
+    everyone = np.array([True])
+    tried.inputs(np.full((1, 2), 9, np.int32), everyone)  # and then the model failed
+    np.testing.assert_array_equal(run(tried, 5, 6, 1), run(once, 5, 6, 1))
+
+
+@pytest.mark.parametrize("way", ["restore", "move"])
+def test_copied_row_continues_the_same(way: str) -> None:
+    cache, alone = DelayCache(make_spec("hibiki"), 3), DelayCache(make_spec("hibiki"), 1)
+    run(cache, 1, 7, 1)
+    run(alone, 1, 7, 1)
+    if way == "restore":
+        state = cache.snapshot(0)
+        cache.reset(np.ones(3, dtype=np.bool_))
+        cache.restore(2, state)
+    else:
+        cache.move(0, 2)
+    cache.move(2, 0)
+    np.testing.assert_array_equal(run(cache, 3, 9, 1), run(alone, 3, 9, 1))
+
+
+def test_snapshot_of_another_model_is_refused() -> None:
+    state = DelayCache(make_spec("moshi"), 1).snapshot(0)
+    with pytest.raises(ValueError, match=r"\(5, 3\) does not fit \(5, 4\)"):
+        DelayCache(make_spec("hibiki"), 1).restore(0, state)
+
+
+def test_more_codebooks_than_listened_to_are_ignored() -> None:
+    few, many = DelayCache(make_spec("moshi"), 1), DelayCache(make_spec("moshi"), 1)
+    everyone = np.array([True])
+    heard = np.arange(5, dtype=np.int32)[None]
+    for cache, codes in ((few, heard[:, :2]), (many, heard)):
+        cache.inputs(codes, everyone)
+    np.testing.assert_array_equal(few.tokens, many.tokens)
+
+
+def test_state_bytes_counts_both_arrays() -> None:
+    assert DelayCache(make_spec("moshi"), 2).state_bytes == 2 * 5 * 3 * 4 + 2 * 8
