@@ -47,7 +47,7 @@ clean: ## remove outputs and caches; the environment stays (rm -r .venv)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Antiphon needs Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is needed (Debian: python3-venv)"; exit 1; }
 
 $(SERVE_READY): | $(BIN)/python
 	@echo "==> 1 of 2: the server and PyTorch"

@@ -1,0 +1,75 @@
+"""The Makefile sets up once, again when the pins change, and says so when it cannot."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.house.tracked import ROOT
+
+PINS = ("Makefile", "pyproject.toml", "constraints.txt")
+
+
+def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in PINS:
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def _pretend_to_set_up(checkout: Path, verb: str) -> None:
+    """Leave the marks that a finished set-up for ``verb`` leaves."""
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").touch()
+    for mark in re.findall(r"touch (\S+)", _make(checkout, "--dry-run", verb).stdout):
+        (checkout / mark).touch()
+
+
+@pytest.mark.parametrize(("verb", "command"), [("serve", "antiphon serve"), ("test", "python -m pytest")])
+def test_what_is_set_up_is_not_set_up_again(checkout: Path, verb: str, command: str) -> None:
+    before = _make(checkout, "--dry-run", verb).stdout.splitlines()
+    assert [line for line in before if " -m venv " in line]
+    assert [line for line in before if "--no-deps moshi" in line]
+    _pretend_to_set_up(checkout, verb)
+    after = _make(checkout, "--dry-run", verb).stdout.splitlines()
+    assert not [line for line in after if "pip" in line or "venv .venv" in line]
+    assert after[-1].strip() == f".venv/bin/{command}"
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_changed_pins_are_installed(checkout: Path, name: str) -> None:
+    _pretend_to_set_up(checkout, "test")
+    with (checkout / name).open("a") as pins:
+        pins.write("# changed\n")
+    assert "pip install" in _make(checkout, "--dry-run", "test").stdout
+
+
+def test_a_machine_without_a_fitting_python_is_told(checkout: Path) -> None:
+    run = _make(checkout, "serve", "PYTHON=")
+    assert run.returncode != 0
+    assert "Antiphon needs Python 3.11 or newer" in run.stdout
+
+
+def test_help_lists_every_verb(checkout: Path) -> None:
+    run = _make(checkout)
+    assert run.returncode == 0
+    assert re.findall(r"^  make (\w+)", run.stdout, re.MULTILINE) == [
+        *("help", "serve", "demo", "test", "check", "bench", "clean")
+    ]
+
+
+def test_moshi_and_torch_are_pinned_exactly() -> None:
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {"torch", "moshi", "numpy", "aiohttp", "av", "einops"} <= pins.keys()
+    extras = (ROOT / "pyproject.toml").read_text()
+    assert f'"moshi=={pins["moshi"]}"' in extras
+    assert "+" not in pins["torch"]
