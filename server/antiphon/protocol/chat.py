@@ -140,13 +140,10 @@ def parameters_to_json(parameters: SamplingParameters) -> dict[str, Any]:
 
 def _with_values(current: SamplingParameters, values: Mapping[str, Any]) -> SamplingParameters:
     """``current`` with some fields replaced by numbers (or None) that lie in their ranges."""
-    return replace(
-        current,
-        **{
-            name: None if value is None else _RANGES[name].check(name, value)
-            for name, value in values.items()
-        },
-    )
+    checked: dict[str, Any] = {
+        name: None if value is None else _RANGES[name].check(name, value) for name, value in values.items()
+    }
+    return replace(current, **checked)
 
 
 def _check_type(name: str, value: Any, kind: _Range) -> None:

@@ -1,0 +1,80 @@
+"""Samples as bytes: signed 16-bit and float32, little endian, mono, to and from float32 arrays."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import AudioError
+
+FloatArray: TypeAlias = NDArray[np.float32]
+
+_S16_SCALE = np.float32(32768)
+
+
+def limited(pcm: FloatArray) -> FloatArray:
+    """``pcm`` clipped to [-1, 1]; the same array when nothing exceeds that.
+
+    Raises:
+        AudioError: a sample is NaN or infinite.
+    """
+    if not pcm.size:
+        return pcm
+    low, high = float(pcm.min()), float(pcm.max())
+    if low >= -1.0 and high <= 1.0:  # both false for NaN, which min and max pass on
+        return pcm
+    finite = np.isfinite(pcm)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        raise AudioError(f"sample {first} of {pcm.size} is {pcm[first]}, it must be finite")
+    clipped: FloatArray = np.clip(pcm, -1.0, 1.0)
+    return clipped
+
+
+def float_from_s16le(data: bytes) -> FloatArray:
+    """Signed 16-bit samples to float32 ``[N]`` in [-1, 1).
+
+    Raises:
+        AudioError: an odd number of bytes.
+    """
+    _check_whole(data, 2, "s16le")
+    pcm: FloatArray = np.multiply(np.frombuffer(data, "<i2"), 1 / _S16_SCALE, dtype=np.float32)
+    return pcm
+
+
+def float_from_f32le(data: bytes) -> FloatArray:
+    """Float32 samples, clipped to [-1, 1]; read-only float32 ``[N]`` on the bytes themselves where it can be.
+
+    Raises:
+        AudioError: not a multiple of 4 bytes, or a sample that is NaN or infinite.
+    """
+    _check_whole(data, 4, "f32le")
+    return limited(np.frombuffer(data, "<f4").astype(np.float32, copy=False))
+
+
+def s16le_from_float(pcm: FloatArray) -> bytes:
+    """Float32 ``[N]`` to signed 16-bit, clipped and rounded; gives back exactly what came from s16le.
+
+    Raises:
+        AudioError: a sample is NaN or infinite.
+    """
+    scaled = limited(pcm) * _S16_SCALE
+    np.rint(scaled, out=scaled)
+    np.minimum(scaled, 32767, out=scaled)
+    return scaled.astype("<i2").tobytes()
+
+
+def f32le_from_float(pcm: FloatArray) -> bytes:
+    """Float32 ``[N]`` to its bytes, clipped to [-1, 1].
+
+    Raises:
+        AudioError: a sample is NaN or infinite.
+    """
+    return limited(pcm).astype("<f4", copy=False).tobytes()
+
+
+def _check_whole(data: bytes, sample_bytes: int, what: str) -> None:
+    if len(data) % sample_bytes:
+        raise AudioError(f"{len(data)} bytes are no whole number of {what} samples of {sample_bytes} bytes")
