@@ -27,9 +27,9 @@ UNGENERATED: Final = -2
 class DelayCache:
     """The delay rings of ``rows`` rows.
 
-    A step is :meth:`inputs`, then the model, then :meth:`outputs`, both with the same ``exec_mask`` [n]. Arrays may
-    hold only the first n rows. Until outputs is called nothing has advanced, so a step that failed in
-    between can be tried again.
+    A step is :meth:`inputs`, then the model, then :meth:`outputs`, both with the same ``exec_mask``
+    (bool ``[n]``: the first n rows take part). Until outputs is called nothing has advanced, so a step
+    that failed in between can be tried again.
 
     State, row first: ``tokens`` int32 ``[rows, n_q + 1, max_delay + 2]``, ring position of frame f is
     f modulo its length; ``offsets`` int64 ``[rows]``, steps taken since the row was reset.
