@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon_client.facts import ServerFacts
+from antiphon_client.facts import ServerFacts, format_bytes
 from antiphon_client.measures import Distribution
 from antiphon_client.report import ProbeReport
 
@@ -68,15 +68,6 @@ def render_card(card: dict[str, Any]) -> str:
     }
     width = max(map(len, rows)) + 2
     return "\n".join(["Benchmark card", *(f"  {name:<{width}}{text}" for name, text in rows.items())])
-
-
-def format_bytes(size: float) -> str:
-    """A size for people: ``"512 B"``, ``"1.5 MiB"``."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def _percentiles(distribution: Distribution | None) -> dict[str, float] | None:

@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
+
+from antiphon.errors import SessionError
+from antiphon_client.address import ServerAddress
+
+ASK_TIMEOUT_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """The server's own description, as far as it gives one; None where it is silent.
 
-    ``memory`` is bytes by purpose ("rss", "weights", "state"), ``hardware`` one line naming the machine,
+    ``memory`` is bytes by purpose ("process", "weights", ...), ``hardware`` one line naming the machine and
     ``raw`` the whole answer.
     """
 
@@ -30,3 +37,86 @@ class ServerFacts:
     memory: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: ``"512 B"``, ``"1.5 MiB"``."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def read_facts(answer: Any) -> ServerFacts:
+    """Facts from the JSON value of ``/api/build_info``; what is missing or of another type stays None."""
+    raw = _object(answer)
+    model, backend = _object(raw.get("model")), _object(raw.get("backend"))
+    return ServerFacts(
+        version=_text(raw.get("version")),
+        model=_text(model.get("name")),
+        kind=_text(model.get("kind")),
+        parameters=_number(model.get("parameters")),
+        format=_text(model.get("format")),
+        quantization=_text(model.get("quantization")),
+        backend=_text(backend.get("name")),
+        device=_text(backend.get("device")),
+        dtype=_text(model.get("dtype")),
+        slots=_number(_object(raw.get("slots")).get("total")),
+        silent_frames=_number(model.get("silent_frames")),
+        hardware=_hardware(_object(raw.get("hardware"))),
+        memory={key: int(value) for key, value in _object(raw.get("memory_bytes")).items() if _number(value)},
+        versions={key: str(value) for key, value in _object(raw.get("versions")).items()},
+        raw=raw,
+    )
+
+
+def _hardware(machine: Mapping[str, Any]) -> str | None:
+    cpus, memory_bytes = _number(machine.get("cpus")), _number(machine.get("memory_bytes"))
+    parts = [
+        _text(machine.get("cpu")),
+        f"{cpus} CPUs" if cpus else None,
+        format_bytes(memory_bytes) if memory_bytes else None,
+        _text(machine.get("accelerator")),
+        _text(machine.get("system")),
+    ]
+    return ", ".join(part for part in parts if part) or None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+async def ask_facts(address: ServerAddress, *, verifies_tls: bool = True) -> ServerFacts:
+    """Ask a server about itself; one that does not know the question gives no facts.
+
+    Raises:
+        SessionError: nothing answers there; the message says how to start a server.
+    """
+    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as http,
+            http.get(f"{address.http}/api/build_info", ssl=verifies_tls) as response,
+        ):
+            if response.status != 200 or response.content_type != "application/json":
+                return ServerFacts()
+            return read_facts(await response.json())
+    except (aiohttp.ClientError, OSError) as error:
+        raise cannot_connect(address, error) from error
+
+
+def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
+    """The error that says so, why, and what to type."""
+    reason = str(error) or "no answer in time"
+    return SessionError(
+        f"cannot connect to {address.http}: {reason}; start a server there with: {address.serve_command}"
+    )

@@ -30,6 +30,7 @@ class Pacer:
     """
 
     def __init__(self, *, origin_s: float, period_s: float, messages: int, stale_s: float = STALE_S) -> None:
+        """Set up a schedule of which nothing was sent yet."""
         if period_s <= 0:
             raise ValueError(f"a period must be above 0 s, got {period_s} s")
         self._origin_s = origin_s

@@ -13,6 +13,7 @@ class ProgressBar:
     """Shows how far a run is. Everything it needs to know is passed in, the time too."""
 
     def __init__(self, stream: TextIO, *, is_quiet: bool = False) -> None:
+        """Draw on ``stream``, or nothing at all."""
         self._stream = stream
         self._is_quiet = is_quiet
         self._is_terminal = stream.isatty()

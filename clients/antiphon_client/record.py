@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Seconds: TypeAlias = NDArray[np.float64]
+Samples: TypeAlias = NDArray[np.float32]
 
 
 class Outcome(StrEnum):
@@ -75,12 +78,8 @@ class SessionRecord:
         return self.frame_samples / self.sample_rate
 
 
-@dataclass(slots=True)
-class _Frame:
-    replied_s: float = float("nan")
-    step_ms: float = float("nan")
-    wait_ms: float = float("nan")
-    samples: int = 0
+def _doubles() -> array[float]:
+    return array("d")
 
 
 @dataclass(slots=True)
@@ -89,7 +88,8 @@ class Recorder:
 
     Input frames are counted in samples sent, as the server counts them in samples received. Replies
     without a stamp are counted in samples too: output frame k answers input frame k + silent_frames.
-    ``frames_answered`` are those whose whole reply is here.
+    ``frames_answered`` are those whose whole reply is here. Everything is kept in flat arrays, which the
+    garbage collector of a generator with hundreds of sessions need not look through.
     """
 
     frame_samples: int
@@ -99,11 +99,14 @@ class Recorder:
     _sent_samples: int = 0
     _heard_samples: int = 0
     _last_frame: int = -1
-    _sent_s: list[float] = field(default_factory=list)
-    _frames: list[_Frame] = field(default_factory=list)
-    _arrived_s: list[float] = field(default_factory=list)
-    _arrived_samples: list[int] = field(default_factory=list)
-    _send_late_ms: list[float] = field(default_factory=list)
+    _sent_s: array[float] = field(default_factory=_doubles)
+    _replied_s: array[float] = field(default_factory=_doubles)
+    _step_ms: array[float] = field(default_factory=_doubles)
+    _wait_ms: array[float] = field(default_factory=_doubles)
+    _replied_samples: array[float] = field(default_factory=_doubles)
+    _arrived_s: array[float] = field(default_factory=_doubles)
+    _arrived_samples: array[float] = field(default_factory=_doubles)
+    _send_late_ms: array[float] = field(default_factory=_doubles)
 
     @property
     def frames_sent(self) -> int:
@@ -113,8 +116,7 @@ class Recorder:
     @property
     def is_answered(self) -> bool:
         """Whether the last frame sent has its whole reply."""
-        last = self._frames[-1] if self._frames else _Frame()
-        return last.samples >= self.frame_samples
+        return bool(self._sent_s) and self._replied_samples[-1] >= self.frame_samples
 
     def sent(self, samples: int, now_s: float, late_s: float) -> None:
         """A message of ``samples`` leaves now, ``late_s`` after it was due."""
@@ -122,7 +124,9 @@ class Recorder:
         self._sent_samples += samples
         while self._sent_samples >= (len(self._sent_s) + 1) * self.frame_samples:
             self._sent_s.append(now_s)
-            self._frames.append(_Frame())
+            self._replied_samples.append(0)
+            for unknown in (self._replied_s, self._step_ms, self._wait_ms):
+                unknown.append(math.nan)
 
     def replied(self, frame: int, samples: int, now_s: float, *, step_ms: float, wait_ms: float) -> None:
         """A stamped piece of the reply to input frame ``frame`` arrived."""
@@ -135,7 +139,7 @@ class Recorder:
         while samples > 0:
             frame, into_frame = divmod(self._heard_samples, self.frame_samples)
             piece = min(samples, self.frame_samples - into_frame)
-            self._place(frame + self.silent_frames, piece, now_s, float("nan"), float("nan"))
+            self._place(frame + self.silent_frames, piece, now_s, math.nan, math.nan)
             self._heard_samples += piece
             samples -= piece
 
@@ -146,30 +150,29 @@ class Recorder:
 
     def timeline(self) -> Timeline:
         """Everything so far, as arrays."""
-        whole = [frame if frame.samples >= self.frame_samples else _Frame() for frame in self._frames]
+        is_whole = np.array(self._replied_samples) >= self.frame_samples
         return Timeline(
-            sent_s=np.array(self._sent_s, np.float64),
-            replied_s=np.array([frame.replied_s for frame in whole], np.float64),
-            step_ms=np.array([frame.step_ms for frame in whole], np.float64),
-            wait_ms=np.array([frame.wait_ms for frame in whole], np.float64),
-            arrived_s=np.array(self._arrived_s, np.float64),
-            arrived_samples=np.array(self._arrived_samples, np.int64),
-            send_late_ms=np.array(self._send_late_ms, np.float64),
+            sent_s=np.array(self._sent_s),
+            replied_s=np.where(is_whole, self._replied_s, math.nan),
+            step_ms=np.where(is_whole, self._step_ms, math.nan),
+            wait_ms=np.where(is_whole, self._wait_ms, math.nan),
+            arrived_s=np.array(self._arrived_s),
+            arrived_samples=np.array(self._arrived_samples).astype(np.int64),
+            send_late_ms=np.array(self._send_late_ms),
         )
 
     def _arrived(self, samples: int, now_s: float) -> None:
         self._arrived_s.append(now_s)
         self._arrived_samples.append(samples)
 
-    def _place(self, index: int, samples: int, now_s: float, step_ms: float, wait_ms: float) -> None:
-        if not self._last_frame <= index < len(self._frames):
+    def _place(self, frame: int, samples: int, now_s: float, step_ms: float, wait_ms: float) -> None:
+        is_due = self._last_frame <= frame < len(self._sent_s)
+        if not is_due or self._replied_samples[frame] >= self.frame_samples:
             self.misplaced += 1
             return
-        self._last_frame = index
-        frame = self._frames[index]
-        if frame.samples >= self.frame_samples:
-            self.misplaced += 1
-            return
-        frame.samples += samples
-        frame.replied_s, frame.step_ms, frame.wait_ms = now_s, step_ms, wait_ms
-        self.frames_answered += frame.samples >= self.frame_samples
+        self._last_frame = frame
+        self._replied_s[frame] = now_s
+        self._step_ms[frame] = step_ms
+        self._wait_ms[frame] = wait_ms
+        self._replied_samples[frame] += samples
+        self.frames_answered += self._replied_samples[frame] >= self.frame_samples

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import MissingExtraError
-from antiphon_client.card import NOT_TOLD, format_bytes, make_card, render_card
-from antiphon_client.facts import ServerFacts
+from antiphon_client.card import NOT_TOLD, make_card, render_card
+from antiphon_client.facts import ServerFacts, format_bytes
 from antiphon_client.plot import load_matplotlib, plot_records
 from antiphon_client.progress import ProgressBar
 from antiphon_client.record import Outcome

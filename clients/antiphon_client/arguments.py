@@ -1,0 +1,200 @@
+"""The command line of ``antiphon probe``, read into one frozen value."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from antiphon.protocol.chat import AudioFormat
+from antiphon_client.address import DEFAULT_PORT, ServerAddress
+from antiphon_client.limits import Limits
+
+EXAMPLES = """\
+examples:
+  antiphon probe                                        our own clip, one session, the server on this machine
+  antiphon probe host:8998 --audio clip.mp3 --out reply.wav --plot latency.png
+  antiphon probe --sessions 32 --seconds 30 --max-p99-ms 80 --max-lost 0
+  antiphon probe http://moshi:8998 --stock              any Moshi server, by the client's clock only
+  antiphon probe --sessions 200 --processes 2 --json -  a heavy load, as JSON on standard output
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """Everything ``antiphon probe`` can be told; :func:`parse_arguments` documents each."""
+
+    address: ServerAddress
+    audio: Path | None = None
+    sessions: int = 1
+    seconds: float | None = None
+    format: AudioFormat = AudioFormat.OPUS
+    is_stock: bool = False
+    message_ms: int | None = None
+    wait_s: float = 0.0
+    ready_timeout_s: float = 10.0
+    silent_frames: int | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    processes: int = 1
+    seed: int = 0
+    verifies_tls: bool = True
+    json: str | None = None
+    plot: Path | None = None
+    out: Path | None = None
+    is_quiet: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
+    """Read a command line; argparse ends the process with code 2 when it cannot be used.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    parser = _build_parser()
+    values = vars(parser.parse_args(argv))
+    if values["is_stock"] and values["format"] not in (None, AudioFormat.OGG):
+        parser.error(f"--stock servers speak ogg only, not {values['format']}")
+    default = AudioFormat.OGG if values["is_stock"] else AudioFormat.OPUS
+    limits = Limits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(Limits)})
+    return ProbeOptions(
+        address=ServerAddress.parse(values.pop("url")),
+        format=values.pop("format") or default,
+        query=dict(values.pop("query")),
+        limits=limits,
+        **values,
+    )
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="antiphon probe",
+        description="Hold paced real-time conversations with a server and report what each frame took.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "url",
+        nargs="?",
+        default=f"http://127.0.0.1:{DEFAULT_PORT}",
+        metavar="URL",
+        help="http(s)://host:port, ws(s)://host:port or host:port [%(default)s]",
+    )
+    _add_load(parser.add_argument_group("load"))
+    _add_connection(parser.add_argument_group("connection"))
+    _add_output(parser.add_argument_group("output"))
+    _add_limits(parser.add_argument_group("limits, each with exit code 1 when broken"))
+    return parser
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--audio", type=Path, metavar="FILE", help="speech to send: WAV, MP3, FLAC, Ogg [our own]"
+    )
+    group.add_argument("--sessions", type=_at_least_one, default=1, metavar="N", help="sessions at once [1]")
+    group.add_argument(
+        "--seconds", type=_positive, metavar="S", help="speak so long, repeating the clip [the clip once]"
+    )
+    group.add_argument(
+        "--message-ms", type=int, metavar="MS", help="audio in one message: 20, 40 or 80 [by format]"
+    )
+    group.add_argument(
+        "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the sessions' random phases [0]")
+
+
+def _add_connection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--format",
+        type=AudioFormat,
+        choices=list(AudioFormat),
+        help="audio both ways [opus; ogg with --stock]",
+    )
+    group.add_argument(
+        "--stock",
+        action="store_true",
+        dest="is_stock",
+        help="speak plain /api/chat, as any Moshi server does",
+    )
+    group.add_argument(
+        "--wait", type=float, default=0.0, dest="wait_s", metavar="S", help="stand in the queue so long [0]"
+    )
+    group.add_argument(
+        "--ready-timeout",
+        type=_positive,
+        default=10.0,
+        dest="ready_timeout_s",
+        metavar="S",
+        help="besides --wait, how long the server may take to let a session in [10]",
+    )
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=name_and_value,
+        dest="query",
+        metavar="NAME=VALUE",
+        help="a query parameter such as text_temperature=0 or model=echo; may be repeated",
+    )
+    group.add_argument(
+        "--silent-frames",
+        type=int,
+        metavar="N",
+        help="frames without a reply at the start [asked from the server, else 0]",
+    )
+    group.add_argument(
+        "--insecure", action="store_false", dest="verifies_tls", help="accept any TLS certificate"
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--json", metavar="FILE", help="everything as JSON; - for standard output")
+    group.add_argument("--plot", type=Path, metavar="FILE.png", help="latency over time and its distribution")
+    group.add_argument("--out", type=Path, metavar="REPLY.wav", help="what session 0 heard")
+    group.add_argument("--quiet", action="store_true", dest="is_quiet", help="no progress bar")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    for flag, name, what in (
+        ("--max-p50-ms", "p50_ms", "p50 frame latency"),
+        ("--max-p99-ms", "p99_ms", "p99 frame latency"),
+        ("--max-ms", "max_ms", "longest frame latency"),
+        ("--max-first-audio-ms", "first_audio_ms", "longest time to first audio"),
+    ):
+        group.add_argument(flag, type=float, dest=f"limit_{name}", metavar="MS", help=what)
+    for flag, name, what in (
+        ("--max-lost", "lost", "frames without a reply"),
+        ("--max-late", "late", "frames answered after 80 ms"),
+        ("--max-gaps", "gaps", "times a client runs dry"),
+        ("--max-misplaced", "misplaced", "replies out of order, twice or unasked"),
+        ("--max-rejected", "rejected", "sessions not let in"),
+    ):
+        group.add_argument(flag, type=int, dest=f"limit_{name}", metavar="N", help=what)
+    group.add_argument(
+        "--max-failed", type=int, default=0, dest="limit_failed", metavar="N", help="sessions ended early [0]"
+    )
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {value:g}")
+    return value
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``, for argparse."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    return name, value

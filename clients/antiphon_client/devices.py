@@ -1,0 +1,97 @@
+"""Microphone and speaker through sounddevice (PortAudio), an extra. Callbacks run on PortAudio's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from antiphon.errors import AudioError, MissingExtraError
+from antiphon_client.encoding import PACKET_SAMPLES, SAMPLE_RATE
+from antiphon_client.jitter import JitterBuffer
+from antiphon_client.record import Samples
+from antiphon_client.screen import FLOOR_DB, level_db
+
+BLOCK_SAMPLES = PACKET_SAMPLES
+"""What the microphone delivers and the speaker asks for at a time: one Opus packet."""
+
+
+def load_sounddevice() -> Any:
+    """The module ``sounddevice``.
+
+    Raises:
+        MissingExtraError: it is not installed.
+        AudioError: it is, but the system library it needs is not.
+    """
+    try:
+        import sounddevice
+    except ImportError as error:
+        raise MissingExtraError("a call", extra="talk", module="sounddevice") from error
+    except OSError as error:
+        raise AudioError(
+            f"sounddevice cannot use this system's audio: {error}; "
+            "on Debian and Ubuntu: apt install libportaudio2"
+        ) from error
+    return sounddevice
+
+
+class Speaker:
+    """Plays what is pushed, through a jitter buffer that the event loop and PortAudio's thread share."""
+
+    def __init__(self) -> None:
+        """Start silent."""
+        self.buffer = JitterBuffer(SAMPLE_RATE)
+        self.db = FLOOR_DB
+        self._lock = threading.Lock()
+
+    def push(self, pcm: Samples) -> None:
+        """Queue float32 ``[samples]`` for playing."""
+        with self._lock:
+            self.buffer.push(pcm)
+
+    def interrupt(self) -> None:
+        """Fall silent at once."""
+        with self._lock:
+            self.buffer.clear()
+
+    def callback(self, out: Any, frames: int, _time: Any, _status: Any) -> None:
+        """Fill PortAudio's float32 ``[frames, 1]``."""
+        with self._lock:
+            pcm = self.buffer.pull(frames)
+        out[:, 0] = pcm
+        self.db = level_db(pcm)
+
+
+@contextlib.contextmanager
+def open_devices(
+    sounddevice: Any,
+    *,
+    speaker: Speaker,
+    on_block: Callable[[Samples], object],
+    microphone_name: str | int | None,
+    speaker_name: str | int | None,
+) -> Iterator[None]:
+    """Microphone and speaker running; ``on_block`` gets float32 ``[480]`` on PortAudio's thread.
+
+    Raises:
+        AudioError: a device cannot be opened at 24 kHz.
+    """
+
+    def heard(block: Any, _frames: int, _time: Any, _status: Any) -> None:
+        on_block(np.array(block[:, 0], np.float32))
+
+    shape = {"samplerate": SAMPLE_RATE, "channels": 1, "dtype": "float32", "blocksize": BLOCK_SAMPLES}
+    try:
+        with (
+            sounddevice.OutputStream(device=speaker_name, callback=speaker.callback, **shape),
+            sounddevice.InputStream(device=microphone_name, callback=heard, **shape),
+        ):
+            yield
+    except sounddevice.PortAudioError as error:
+        raise AudioError(
+            f"cannot open microphone and speaker at {SAMPLE_RATE} Hz: {error}; "
+            "see the names of all devices with: antiphon talk --list-devices"
+        ) from error

@@ -1,0 +1,44 @@
+"""Speech on its way out: chunks of samples to the payloads of audio messages, in any of the formats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.ogg import OggOpusWriter
+from antiphon.audio.opus import OpusEncoder
+from antiphon.protocol.chat import AudioFormat
+from antiphon_client.record import Samples
+
+SAMPLE_RATE = 24_000
+FRAME_SAMPLES = 1920
+PACKET_MS = 20
+PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
+"""One Opus packet."""
+
+
+class MessageEncoder:
+    """Encodes one stream, a message at a time; a server's decoder follows it in the same order.
+
+    Ogg pages hold packets of 20 ms, as the stock web client's do, where :class:`AudioEncoder` would make one
+    longer packet.
+    """
+
+    def __init__(self, audio_format: AudioFormat) -> None:
+        """Start a stream."""
+        self._plain = AudioEncoder(audio_format) if audio_format is not AudioFormat.OGG else None
+        self._opus = OpusEncoder(SAMPLE_RATE)
+        self._ogg = OggOpusWriter(1, SAMPLE_RATE, pre_skip=self._opus.lookahead_samples)
+        self._headers = self._ogg.headers()
+
+    def encode(self, pcm: Samples) -> bytes:
+        """The payload of one message.
+
+        ``pcm`` is float32 ``[samples]``: 480 of them for opus, a multiple of 480 for ogg, any for pcm.
+        """
+        if self._plain is not None:
+            (payload,) = self._plain.encode(pcm)
+            return payload
+        packets = [self._opus.encode(part) for part in np.split(pcm, pcm.size // PACKET_SAMPLES)]
+        headers, self._headers = self._headers, b""
+        return headers + self._ogg.page(packets, pcm.size)

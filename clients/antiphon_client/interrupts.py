@@ -1,0 +1,32 @@
+"""Ctrl-C as a wish, not a blow: the first one asks to end, the second one is a KeyboardInterrupt."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
+    """Call back on the first Ctrl-C, in the main thread, between two of its instructions."""
+
+    def handle(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        callback()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    """Nothing happens on Ctrl-C, here and in every process started meanwhile."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,154 @@
+"""Many sessions at once on one event loop, and how punctual that loop was."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import aiohttp
+
+from antiphon_client.clip import EncodedClip
+from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
+from antiphon_client.session import ProbeSession, SessionPlan, SessionResult, SessionState
+
+RAMP_S_PER_SESSION = 0.01
+"""Sessions connect spread over this much time each, so that a hundred upgrades do not arrive as one."""
+
+CONNECT_TIMEOUT_S = 10.0
+WATCH_INTERVAL_S = 0.05
+PROGRESS_INTERVAL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Sessions to hold, all with the same clip. ``verifies_tls`` is off for self-signed certificates."""
+
+    plans: tuple[SessionPlan, ...]
+    clip: EncodedClip
+    verifies_tls: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a load is: sessions by state, and frames."""
+
+    speaking: int = 0
+    closed: int = 0
+    frames_sent: int = 0
+    frames_answered: int = 0
+
+    @classmethod
+    def of(cls, sessions: Sequence[ProbeSession]) -> Progress:
+        """What ``sessions`` have done so far."""
+        return cls(
+            speaking=sum(session.state is SessionState.SPEAKING for session in sessions),
+            closed=sum(session.state is SessionState.CLOSED for session in sessions),
+            frames_sent=sum(session.recorder.frames_sent for session in sessions),
+            frames_answered=sum(session.recorder.frames_answered for session in sessions),
+        )
+
+    def __add__(self, other: Progress) -> Progress:
+        """Both together."""
+        return Progress(
+            speaking=self.speaking + other.speaking,
+            closed=self.closed + other.closed,
+            frames_sent=self.frames_sent + other.frames_sent,
+            frames_answered=self.frames_answered + other.frames_answered,
+        )
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One event loop's part of a load, done: CPU and wall time, and how late the loop woke each time."""
+
+    results: tuple[SessionResult, ...]
+    cpu_s: float
+    wall_s: float
+    loop_late_ms: tuple[float, ...]
+
+
+def spread(
+    url: str,
+    sessions: int,
+    *,
+    seed: int,
+    silent_frames: int = 0,
+    is_extended: bool = True,
+    ready_timeout_s: float = 10.0,
+    keeps_audio: bool = False,
+) -> tuple[SessionPlan, ...]:
+    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to."""
+    chance = random.Random(seed)
+    ramp_s = sessions * RAMP_S_PER_SESSION
+    return tuple(
+        SessionPlan(
+            session=session,
+            url=url,
+            connect_after_s=chance.uniform(0, ramp_s) if sessions > 1 else 0.0,
+            phase_s=chance.uniform(0, FRAME_SAMPLES / SAMPLE_RATE),
+            is_extended=is_extended,
+            silent_frames=silent_frames,
+            ready_timeout_s=ready_timeout_s,
+            keeps_audio=keeps_audio and session == 0,
+        )
+        for session in range(sessions)
+    )
+
+
+class Stop:
+    """A wish to end early that may come from a signal handler, before or while a loop runs."""
+
+    def __init__(self) -> None:
+        """Not wished for yet."""
+        self.is_set = False
+
+    def set(self) -> None:
+        """End early."""
+        self.is_set = True
+
+
+async def run_share(load: Load, *, on_progress: OnProgress, stop: Stop, clock: Callable[[], float]) -> Share:
+    """Hold the sessions of ``load`` on this event loop."""
+    start_s, start_cpu_s = clock(), time.process_time()
+    sessions = [ProbeSession(plan, load.clip, start_s=start_s, clock=clock) for plan in load.plans]
+    late_ms: list[float] = []
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=load.verifies_tls),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+    ) as http:
+        watch = asyncio.ensure_future(_watch(sessions, late_ms, on_progress, stop, clock))
+        try:
+            results = await asyncio.gather(*(session.run(http) for session in sessions))
+        finally:
+            watch.cancel()
+    on_progress(Progress.of(sessions))
+    return Share(tuple(results), time.process_time() - start_cpu_s, clock() - start_s, tuple(late_ms))
+
+
+async def _watch(
+    sessions: Sequence[ProbeSession],
+    late_ms: list[float],
+    on_progress: OnProgress,
+    stop: Stop,
+    clock: Callable[[], float],
+) -> None:
+    """Measure how late the loop wakes, pass on a wish to stop, and tell the progress."""
+    told_s = clock()
+    while True:
+        asleep_s = clock()
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        now_s = clock()
+        late_ms.append((now_s - asleep_s - WATCH_INTERVAL_S) * 1000)
+        if stop.is_set:
+            for session in sessions:
+                session.stop()
+        if now_s - told_s >= PROGRESS_INTERVAL_S:
+            told_s = now_s
+            on_progress(Progress.of(sessions))

@@ -1,0 +1,177 @@
+"""``antiphon probe``: call a server with recorded speech and report what each frame took."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from antiphon.audio.wav import write_wav
+
+from antiphon.errors import ConfigError
+from antiphon_client.arguments import ProbeOptions, parse_arguments
+from antiphon_client.card import make_card, render_card
+from antiphon_client.clip import EncodedClip, encode_clip, fit_clip, load_clip
+from antiphon_client.encoding import SAMPLE_RATE
+from antiphon_client.facts import ServerFacts, ask_facts
+from antiphon_client.generator import LoadResult, generate
+from antiphon_client.load import Load, Progress, spread
+from antiphon_client.plot import load_matplotlib, plot_records
+from antiphon_client.progress import ProgressBar
+from antiphon_client.replies import decode_replies
+from antiphon_client.report import ProbeReport, report_probe
+from antiphon_client.table import render_report, report_to_json
+
+SCHEMA = "antiphon.probe/1"
+EXIT_BROKEN = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A finished probe: the facts, the report, the card, and one sentence for each limit it broke."""
+
+    started_at: str
+    facts: ServerFacts
+    result: LoadResult
+    report: ProbeReport
+    card: dict[str, Any]
+    broken: tuple[str, ...]
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line; 0 when every limit was kept, 1 when one was broken, 130 after Ctrl-C.
+
+    Raises:
+        ConfigError, AudioError, MissingExtraError, SessionError: as their messages say.
+    """
+    options = parse_arguments(argv)
+    check_outputs(options)
+    clip = encode_clip(
+        fit_clip(load_clip(options.audio), options.seconds), options.format, message_ms=options.message_ms
+    )
+    done = run_probe(options, clip, sys.stderr)
+    write_files(options, done)
+    text = sys.stderr if options.json == "-" else sys.stdout
+    print(render_result(done), file=text)
+    for sentence in done.broken:
+        print(f"antiphon probe: limit broken: {sentence}", file=sys.stderr)  # noqa: T201
+    if done.result.was_interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_BROKEN if done.broken else 0
+
+
+def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> ProbeResult:
+    """Hold the sessions ``options`` ask for, showing the progress on a stream.
+
+    Raises:
+        SessionError: there is no server.
+    """
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    facts = asyncio.run(ask_facts(options.address, verifies_tls=options.verifies_tls))
+    silent_frames = options.silent_frames if options.silent_frames is not None else facts.silent_frames or 0
+    plans = spread(
+        options.address.chat(chat_query(options)),
+        options.sessions,
+        seed=options.seed,
+        silent_frames=silent_frames,
+        is_extended=not options.is_stock,
+        ready_timeout_s=options.ready_timeout_s + options.wait_s,
+        keeps_audio=options.out is not None,
+    )
+    bar = ProgressBar(progress, is_quiet=options.is_quiet)
+    planned = options.sessions * clip.frames
+
+    def show(now: Progress) -> None:
+        detail = f"{now.speaking} speaking, {now.frames_answered} of {now.frames_sent} frames answered"
+        bar.show(now.frames_sent / planned, detail, time.monotonic())
+
+    load = Load(plans, clip, verifies_tls=options.verifies_tls)
+    result = generate(load, processes=options.processes, on_progress=show)
+    bar.clear()
+    report = report_probe([item.record for item in result.results], result.generator)
+    return ProbeResult(
+        started_at=started_at,
+        facts=facts,
+        result=result,
+        report=report,
+        card=make_card(facts, report, load=describe_load(options, clip)),
+        broken=tuple(options.limits.broken_by(report)),
+    )
+
+
+def chat_query(options: ProbeOptions) -> dict[str, str]:
+    """The query of the chat socket; nothing of ours for a stock server."""
+    if options.is_stock:
+        return dict(options.query)
+    wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
+    return {"ext": "1", "format": options.format.value, **wait, **options.query}
+
+
+def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
+    """The load in words, for the card."""
+    sessions = f"{options.sessions} session{'s' if options.sessions > 1 else ''}"
+    message_ms = clip.message_s * 1000
+    return (
+        f"{sessions} of {clip.seconds:.1f} s ({clip.frames} frames), {clip.format} in {message_ms:.0f} ms "
+        "messages, real time, random phases"
+    )
+
+
+def render_result(done: ProbeResult) -> str:
+    """Everything a person wants to see: the report, what the first session was told, the card."""
+    parts = [render_report(done.report)]
+    if done.result.was_interrupted:
+        parts.insert(0, "interrupted: what follows is about the time until then")
+    text = done.report.per_session[0].text.strip()
+    if text:
+        parts.append(f"text       {text}")
+    parts.append(render_card(done.card))
+    return "\n\n".join(parts)
+
+
+def result_to_json(done: ProbeResult) -> dict[str, Any]:
+    """Everything for a machine, with the schema's name."""
+    return {
+        "schema": SCHEMA,
+        "started_at": done.started_at,
+        "interrupted": done.result.was_interrupted,
+        "broken_limits": list(done.broken),
+        "card": done.card,
+        "report": report_to_json(done.report),
+        "build_info": dict(done.facts.raw),
+    }
+
+
+def check_outputs(options: ProbeOptions) -> None:
+    """Find out before the run, not after it, that a result could not be written.
+
+    Raises:
+        ConfigError: a file's folder does not exist.
+        MissingExtraError: a figure is wanted and matplotlib is not installed.
+    """
+    report = Path(options.json) if options.json not in (None, "-") else None
+    for path in (report, options.plot, options.out):
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+    if options.plot is not None:
+        load_matplotlib()
+
+
+def write_files(options: ProbeOptions, done: ProbeResult) -> None:
+    """Write what was asked for: JSON, the figure, the reply."""
+    if options.json == "-":
+        print(json.dumps(result_to_json(done), indent=2))  # noqa: T201
+    elif options.json is not None:
+        Path(options.json).write_text(json.dumps(result_to_json(done), indent=2) + "\n", encoding="utf-8")
+    if options.plot is not None:
+        title = f"{done.facts.model or options.address.http}: {done.card['load']}"
+        plot_records([item.record for item in done.result.results], options.plot, title=title)
+    if options.out is not None:
+        reply = decode_replies(done.result.results[0].payloads, options.format)
+        write_wav(options.out, reply, sample_rate=SAMPLE_RATE)

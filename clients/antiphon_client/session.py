@@ -1,0 +1,259 @@
+"""One paced conversation with a server: connect, wait to be let in, speak in real time, listen, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+
+import aiohttp
+
+from antiphon.errors import AudioError, ProtocolError
+from antiphon.protocol import events, moshi
+from antiphon_client.clip import EncodedClip
+from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
+from antiphon_client.hearing import Hearing
+from antiphon_client.pacing import Pacer
+from antiphon_client.record import Outcome, Recorder, SessionRecord
+
+MAX_MESSAGE_BYTES = 1 << 20
+CLOSE_TIMEOUT_S = 1.0
+_UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+class SessionState(StrEnum):
+    """Where a session is on its way."""
+
+    WAITING = "waiting"  # its time to connect has not come
+    CONNECTING = "connecting"
+    QUEUED = "queued"  # connected, not let in yet
+    SPEAKING = "speaking"
+    LISTENING = "listening"  # everything is said, replies are still due
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What one session is to do.
+
+    The session connects ``connect_after_s`` into the run, gives the server ``ready_timeout_s`` to let it
+    in, sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
+    ``is_extended`` says whether the server stamps and answers in events, or is a stock one.
+    """
+
+    session: int
+    url: str
+    connect_after_s: float
+    phase_s: float
+    is_extended: bool = True
+    silent_frames: int = 0
+    ready_timeout_s: float = 10.0
+    grace_s: float = 2.0
+    keeps_audio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResult:
+    """The record of a session and, if it was to keep them, the audio payloads it heard."""
+
+    record: SessionRecord
+    payloads: tuple[bytes, ...] = ()
+
+
+class _EndedError(Exception):
+    """The conversation is over before its time; the message says why."""
+
+
+class ProbeSession:
+    """Carries out one plan; whatever the server does becomes the record's outcome, never an exception."""
+
+    def __init__(
+        self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
+    ) -> None:
+        """Prepare a session of a run that began at ``start_s`` on ``clock``."""
+        self.state = SessionState.WAITING
+        self._plan = plan
+        self._clip = clip
+        self._start_s = start_s
+        self._clock = clock
+        self._hearing = Hearing(
+            clip.format,
+            is_extended=plan.is_extended,
+            silent_frames=plan.silent_frames,
+            keeps_audio=plan.keeps_audio,
+        )
+        self._begin = asyncio.Event()  # let in, or told to stop
+        self._answered = asyncio.Event()
+        self._is_stopped = False
+        self._first_sent_s: float | None = None
+        self._dropped_messages = self._bytes_out = 0
+
+    @property
+    def recorder(self) -> Recorder:
+        """The session's frames so far."""
+        return self._hearing.recorder
+
+    def stop(self) -> None:
+        """Say no more: replies to what was said are still awaited, then the session leaves."""
+        self._is_stopped = True
+        self._begin.set()
+
+    async def run(self, http: aiohttp.ClientSession) -> SessionResult:
+        """Hold the conversation and return what it was like."""
+        await self._begun_within(self._start_s + self._plan.connect_after_s - self._clock())
+        connect_s = self._clock()
+        detail = ""
+        try:
+            await self._converse(http)
+        except _EndedError as error:
+            detail = str(error)
+        self.state = SessionState.CLOSED
+        ended = Outcome.FAILED if detail else Outcome.ANSWERED
+        outcome = Outcome.REJECTED if self._hearing.ready_s is None else ended
+        return SessionResult(self._record(connect_s, outcome, detail), tuple(self._hearing.payloads))
+
+    async def _converse(self, http: aiohttp.ClientSession) -> None:
+        if self._is_stopped:
+            raise _EndedError("stopped before it connected")
+        self.state = SessionState.CONNECTING
+        try:
+            async with http.ws_connect(
+                self._plan.url,
+                compress=0,
+                max_msg_size=MAX_MESSAGE_BYTES,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+            ) as socket:
+                self.state = SessionState.QUEUED
+                await until_either_ends(self._speak(socket), self._listen(socket))
+        except aiohttp.WSServerHandshakeError as error:
+            raise _EndedError(await describe_refusal(http, self._plan.url, error)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            words = self._hearing.error or f"connection lost: {error or type(error).__name__}"
+            raise _EndedError(words) from error
+
+    # What we say.
+
+    async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        await self._let_in()
+        self.state = SessionState.SPEAKING
+        await self._send_clip(socket)
+        self.state = SessionState.LISTENING
+        self._check_answered()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.grace_s):
+                await self._answered.wait()
+        if self._plan.is_extended:
+            await socket.send_bytes(moshi.encode(events.bye()))
+
+    async def _let_in(self) -> None:
+        await self._begun_within(self._plan.ready_timeout_s)
+        if self._hearing.ready_s is not None:
+            return
+        if self._is_stopped:
+            raise _EndedError("stopped before it was let in")
+        hint = "; a stock Moshi server is probed with --stock" if self._hearing.has_handshake else ""
+        raise _EndedError(f"not let in within {self._plan.ready_timeout_s:g} s{hint}")
+
+    async def _send_clip(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        clip = self._clip
+        origin_s = self._clock() + self._plan.phase_s
+        pacer = Pacer(origin_s=origin_s, period_s=clip.message_s, messages=len(clip.messages))
+        while not pacer.is_done:
+            await asyncio.sleep(pacer.wait_s(self._clock()))
+            now_s = self._clock()
+            if self._is_stopped or (turn := pacer.take(now_s)) is None:
+                break
+            if self._first_sent_s is None:
+                self._first_sent_s = now_s
+            message = clip.messages[turn.message]
+            # Stamped before the call: time spent waiting for room in the socket belongs to the latency.
+            self.recorder.sent(clip.message_samples, now_s, turn.late_s)
+            self._bytes_out += len(message)
+            await socket.send_bytes(message)
+        self._dropped_messages = pacer.dropped
+
+    async def _begun_within(self, seconds: float) -> None:
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._begin.wait()
+
+    # What we hear.
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                continue
+            try:
+                self._hearing.hear(message.data, self._clock())
+            except (ProtocolError, AudioError) as error:
+                raise _EndedError(f"the server sent what cannot be used: {error}") from error
+            if self.state is SessionState.QUEUED and self._hearing.ready_s is not None:
+                self._begin.set()
+            elif self.state is SessionState.LISTENING:
+                self._check_answered()
+        raise _EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
+
+    def _check_answered(self) -> None:
+        if self.recorder.is_answered or not self.recorder.frames_sent:
+            self._answered.set()
+
+    def _record(self, connect_s: float, outcome: Outcome, detail: str) -> SessionRecord:
+        hearing = self._hearing
+        return SessionRecord(
+            session=self._plan.session,
+            outcome=outcome,
+            detail=detail,
+            planned_frames=self._clip.frames,
+            silent_frames=self._plan.silent_frames,
+            frame_samples=FRAME_SAMPLES,
+            sample_rate=SAMPLE_RATE,
+            connect_s=connect_s,
+            ready_s=hearing.ready_s,
+            first_sent_s=self._first_sent_s,
+            ended_s=self._clock(),
+            timeline=hearing.recorder.timeline(),
+            misplaced=hearing.recorder.misplaced,
+            interruptions=hearing.interruptions,
+            dropped_messages=self._dropped_messages,
+            bytes_out=self._bytes_out,
+            bytes_in=hearing.bytes_in,
+            server_late=hearing.server_late,
+            server_dropped=hearing.server_dropped,
+            text=hearing.text,
+        )
+
+
+async def until_either_ends(first: Coroutine[None, None, None], second: Coroutine[None, None, None]) -> None:
+    """Run both; when one ends, raise what it raised and cancel the other. At a tie, the first counts."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def describe_refusal(
+    http: aiohttp.ClientSession, url: str, error: aiohttp.WSServerHandshakeError
+) -> str:
+    """Words for an upgrade refused with an HTTP status; aiohttp hides the body, so it is asked for again."""
+    retry_after = error.headers.get("Retry-After") if error.headers else None
+    words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")
+    if error.status not in (400, 404):  # the others may be answered otherwise a moment later
+        return words
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with http.get(url.replace("ws", "http", 1), headers=_UPGRADE) as response:
+            text = (await response.text())[:300].strip()
+            if response.status == error.status and text:
+                words += f": {text}"
+    return words

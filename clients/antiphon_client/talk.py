@@ -1,0 +1,232 @@
+"""``antiphon talk``: a conversation with a server through this machine's microphone and speaker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from antiphon.audio.formats import AudioDecoder
+
+from antiphon.errors import SessionError
+from antiphon.protocol import events, moshi
+from antiphon.protocol.chat import AudioFormat
+from antiphon_client.address import DEFAULT_PORT, ServerAddress
+from antiphon_client.arguments import name_and_value
+from antiphon_client.devices import Speaker, load_sounddevice, open_devices
+from antiphon_client.encoding import PACKET_MS, MessageEncoder
+from antiphon_client.facts import cannot_connect
+from antiphon_client.interrupts import on_interrupt
+from antiphon_client.pacing import STALE_S
+from antiphon_client.record import Samples
+from antiphon_client.screen import FLOOR_DB, Screen, level_db
+from antiphon_client.session import describe_refusal, until_either_ends
+
+METER_INTERVAL_S = 0.1
+STALE_BLOCKS = round(STALE_S * 1000 / PACKET_MS)
+"""Blocks of the microphone that may wait for the network; older ones are dropped."""
+
+EXAMPLES = """\
+Wear headphones: the model hears its own voice otherwise. Ctrl-C ends the call.
+
+examples:
+  antiphon talk                                  the server on this machine
+  antiphon talk https://voice.example --wait 60  stand in the queue for a minute
+  antiphon talk host:8998 --stock                any Moshi server
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TalkOptions:
+    """Everything ``antiphon talk`` can be told."""
+
+    address: ServerAddress
+    format: AudioFormat = AudioFormat.OPUS
+    is_stock: bool = False
+    wait_s: float = 0.0
+    query: Mapping[str, str] = field(default_factory=dict)
+    verifies_tls: bool = True
+    microphone: str | int | None = None
+    speaker: str | int | None = None
+    lists_devices: bool = False
+
+    @property
+    def url(self) -> str:
+        """The chat socket with its query."""
+        if self.is_stock:
+            return self.address.chat(self.query)
+        ours = {"ext": "1", "format": self.format.value, "wait": f"{self.wait_s:g}"}
+        return self.address.chat({**ours, **self.query})
+
+
+def parse_arguments(argv: Sequence[str]) -> TalkOptions:
+    """Read a command line; argparse ends the process with code 2 when it cannot be used.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    parser = argparse.ArgumentParser(
+        prog="antiphon talk",
+        description="Talk to a server with this machine's microphone and speaker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("url", nargs="?", default=f"http://127.0.0.1:{DEFAULT_PORT}", metavar="URL", help="[%(default)s]")
+    add("--format", type=AudioFormat, choices=list(AudioFormat), default=AudioFormat.OPUS, help="[opus]")
+    add("--stock", action="store_true", dest="is_stock", help="speak plain /api/chat, in ogg")
+    add(
+        "--wait", type=float, default=30.0, dest="wait_s", metavar="S", help="stand in the queue so long [30]"
+    )
+    add("--set", action="append", default=[], type=name_and_value, dest="query", metavar="NAME=VALUE")
+    add("--insecure", action="store_false", dest="verifies_tls", help="accept any TLS certificate")
+    add("--microphone", type=_device, metavar="NAME", help="name or number of the input device")
+    add("--speaker", type=_device, metavar="NAME", help="name or number of the output device")
+    add("--list-devices", action="store_true", dest="lists_devices", help="print all devices and end")
+    values = vars(parser.parse_args(argv))
+    if values["is_stock"]:
+        values["format"] = AudioFormat.OGG
+    return TalkOptions(
+        address=ServerAddress.parse(values.pop("url")), query=dict(values.pop("query")), **values
+    )
+
+
+def _device(text: str) -> str | int:
+    return int(text) if text.isdigit() else text
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line until Ctrl-C or until the server ends the call; always 0 then.
+
+    Raises:
+        ConfigError, MissingExtraError, AudioError, SessionError: as their messages say.
+    """
+    options = parse_arguments(argv)
+    sounddevice = load_sounddevice()
+    if options.lists_devices:
+        print(sounddevice.query_devices())  # noqa: T201
+        return 0
+    screen = Screen(sys.stdout)
+    call = TalkCall(options, screen)
+    with on_interrupt(call.stop):
+        try:
+            asyncio.run(call.hold(sounddevice))
+        finally:
+            screen.close()
+    screen.say(call.summary())
+    return 0
+
+
+class TalkCall:
+    """One call: what the microphone hears goes out, what comes back is played and written down."""
+
+    def __init__(self, options: TalkOptions, screen: Screen) -> None:
+        """Prepare a call; nothing is opened yet."""
+        self._options = options
+        self._screen = screen
+        self._encoder = MessageEncoder(options.format)
+        self._decoder = AudioDecoder(options.format)
+        self._speaker = Speaker()
+        self._microphone_db = FLOOR_DB
+        self._blocks: asyncio.Queue[Samples] = asyncio.Queue(STALE_BLOCKS)
+        self._is_ready = asyncio.Event()
+        self._is_stopped = False
+        self._error = ""
+        self._sent = self._dropped = 0
+
+    def stop(self) -> None:
+        """Hang up, soon; safe from a signal handler."""
+        self._is_stopped = True
+
+    def summary(self) -> str:
+        """The call in a line."""
+        buffer = self._speaker.buffer
+        return (
+            f"{self._sent * PACKET_MS / 1000:.1f} s spoken, "
+            f"{self._dropped} blocks dropped by a slow network, "
+            f"{buffer.underruns} gaps in playback, buffer {buffer.start_ms:.0f} ms"
+        )
+
+    async def hold(self, sounddevice: Any) -> None:
+        """Connect, wait to be let in, and talk until stopped.
+
+        Raises:
+            SessionError: no server there, or it did not let us in, or it ended the call with an error.
+            AudioError: a device cannot be opened, or the server's audio cannot be decoded.
+        """
+        options = self._options
+        async with aiohttp.ClientSession() as http:
+            try:
+                async with http.ws_connect(options.url, compress=0, ssl=options.verifies_tls) as socket:
+                    await until_either_ends(self._watch(), self._converse(socket, sounddevice))
+                    if not options.is_stock:
+                        await socket.send_bytes(moshi.encode(events.bye()))
+            except aiohttp.WSServerHandshakeError as error:
+                raise SessionError(await describe_refusal(http, options.url, error)) from error
+            except (aiohttp.ClientConnectorError, OSError) as error:
+                raise cannot_connect(options.address, error) from error
+
+    async def _watch(self) -> None:
+        """Draw the meters until told to stop."""
+        while not self._is_stopped:
+            await asyncio.sleep(METER_INTERVAL_S)
+            if self._is_ready.is_set():
+                self._screen.levels(self._microphone_db, self._speaker.db)
+
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse, sounddevice: Any) -> None:
+        await until_either_ends(self._listen(socket), self._speak(socket, sounddevice))
+
+    async def _speak(self, socket: aiohttp.ClientWebSocketResponse, sounddevice: Any) -> None:
+        await self._is_ready.wait()
+        self._screen.say("connected; speak, and end with Ctrl-C")
+        loop = asyncio.get_running_loop()
+        with open_devices(
+            sounddevice,
+            speaker=self._speaker,
+            on_block=lambda block: loop.call_soon_threadsafe(self._heard_block, block),
+            microphone_name=self._options.microphone,
+            speaker_name=self._options.speaker,
+        ):
+            while True:
+                block = await self._blocks.get()
+                await socket.send_bytes(moshi.encode(moshi.Audio(self._encoder.encode(block))))
+                self._sent += 1
+
+    def _heard_block(self, block: Samples) -> None:
+        self._microphone_db = level_db(block)
+        if self._blocks.full():  # the network is slow: the oldest is not worth sending any more
+            self._blocks.get_nowait()
+            self._dropped += 1
+        self._blocks.put_nowait(block)
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                self._hear(moshi.decode(message.data))
+        raise SessionError(self._error or f"the server closed with code {socket.close_code}")
+
+    def _hear(self, message: moshi.Message) -> None:
+        match message:
+            case moshi.StampedAudio(data=payload) | moshi.Audio(data=payload):
+                self._speaker.push(self._decoder.feed(payload))
+            case moshi.Text(text) | moshi.ColouredText(_, text):
+                self._screen.text(text)
+            case moshi.Handshake() if self._options.is_stock:
+                self._is_ready.set()
+            case moshi.Error(words):
+                self._error = words
+            case moshi.Event("ready"):
+                self._is_ready.set()
+            case moshi.Event("interrupted"):
+                self._speaker.interrupt()
+            case moshi.Event("queued", fields):
+                self._screen.say(f"in the queue: {fields.get('ahead', 'some')} ahead")
+            case moshi.Event("draining", fields):
+                self._screen.say(f"the server leaves in {fields.get('deadline_s', 'a few')} s")
+            case moshi.Event("error", fields):
+                self._error = str(fields.get("message", "an error without a message"))

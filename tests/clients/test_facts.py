@@ -1,0 +1,74 @@
+"""Facts from a server's own description, and from none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.errors import SessionError
+from antiphon_client.address import ServerAddress
+from antiphon_client.facts import ServerFacts, ask_facts, read_facts
+
+ANSWER: dict[str, Any] = {
+    "name": "antiphon",
+    "version": "0.1.0",
+    "model": {
+        "name": "echo",
+        "kind": "codec",
+        "parameters": 2_600_000,
+        "format": "moshi",
+        "dtype": "float32",
+        "quantization": "none",
+        "silent_frames": 2,
+    },
+    "backend": {"name": "reference", "device": "cpu"},
+    "hardware": {"cpu": "AMD EPYC", "cpus": 2, "memory_bytes": 24 * 2**30, "system": "Linux x86_64"},
+    "versions": {"python": "3.11.9"},
+    "memory_bytes": {"process": 400 * 2**20, "weights": 10 * 2**20},
+    "slots": {"used": 0, "queued": 0, "total": 8},
+}
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(ANSWER)), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def test_every_fact_is_read() -> None:
+    facts = read_facts(ANSWER)
+    assert (facts.model, facts.kind, facts.parameters, facts.silent_frames) == ("echo", "codec", 2_600_000, 2)
+    assert (facts.backend, facts.device, facts.dtype, facts.slots) == ("reference", "cpu", "float32", 8)
+    assert facts.hardware == "AMD EPYC, 2 CPUs, 24.0 GiB, Linux x86_64"
+    assert facts.memory == {"process": 400 * 2**20, "weights": 10 * 2**20}
+    assert facts.raw == ANSWER
+
+
+@given(json_values)
+def test_any_answer_can_be_read(answer: Any) -> None:
+    assert isinstance(read_facts(answer), ServerFacts)
+
+
+async def test_a_server_is_asked_over_http_and_one_that_does_not_know_tells_nothing() -> None:
+    async def build_info(_: web.Request) -> web.Response:
+        return web.json_response(ANSWER)
+
+    app = web.Application()
+    app.router.add_get("/api/build_info", build_info)
+    async with TestServer(app) as server, TestServer(web.Application()) as stock:
+        assert await ask_facts(ServerAddress.parse(str(server.make_url("/")))) == read_facts(ANSWER)
+        assert await ask_facts(ServerAddress.parse(str(stock.make_url("/")))) == ServerFacts()
+
+
+async def test_nobody_there_is_an_error_with_the_command_that_serves(unused_tcp_port: int) -> None:
+    with pytest.raises(SessionError) as caught:
+        await ask_facts(ServerAddress.parse(f"127.0.0.1:{unused_tcp_port}"))
+    assert f"cannot connect to http://127.0.0.1:{unused_tcp_port}" in str(caught.value)
+    assert f"antiphon serve --port {unused_tcp_port}" in str(caught.value)

@@ -1,0 +1,151 @@
+"""The command itself, from its command line to its exit code and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.audio.files import read_audio
+from antiphon.audio.wav import write_wav
+from antiphon.errors import ConfigError, SessionError
+from antiphon_client.probe import main
+from tests.clients.fake_server import Behaviour, FakeServer, fake_server_in_thread
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A tone of 10.5 frames."""
+    path = tmp_path / "tone.wav"
+    samples = np.arange(10 * 1920 + 960)
+    write_wav(path, (0.3 * np.sin(samples * 0.1)).astype(np.float32), sample_rate=24_000)
+    return path
+
+
+def probe(server: FakeServer, *words: object) -> int:
+    return main([server.address.http, "--quiet", *map(str, words)])
+
+
+def test_the_whole_report_is_printed_and_written(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server_in_thread() as server:
+        limits = ("--max-lost", 0, "--max-p99-ms", 500)
+        files = ("--json", tmp_path / "a.json", "--plot", tmp_path / "a.png", "--out", tmp_path / "a.wav")
+        code = probe(server, "--audio", recording, "--sessions", 2, *limits, *files)
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "2 asked, 2 answered, 0 rejected, 0 failed" in printed
+    assert "22 in, 22 due, 22 answered (100.0% of 22 planned)" in printed
+    assert "Benchmark card" in printed
+    assert "2 sessions of 0.9 s (11 frames), opus in 20 ms messages" in printed
+    values = json.loads((tmp_path / "a.json").read_text())
+    assert values["schema"] == "antiphon.probe/1"
+    assert values["report"]["counts"]["answered"] == 22
+    assert values["card"]["model"]["name"] == "fake"
+    assert values["broken_limits"] == []
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    reply = read_audio(tmp_path / "a.wav")
+    assert reply.size == 11 * 1920
+    assert 0.1 < float(np.sqrt(np.mean(reply[4800:-4800] ** 2))) < 0.3
+
+
+def test_a_broken_limit_is_exit_code_1_and_a_line_that_names_it(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server_in_thread(Behaviour(delay_s=lambda frame: None if frame == 3 else 0.03)) as server:
+        code = probe(server, "--audio", recording, "--max-lost", 0, "--max-p99-ms", 1, "--max-late", 100)
+    errors = capsys.readouterr().err.splitlines()
+    assert code == 1
+    assert errors[1] == "antiphon probe: limit broken: lost frames: 1, limit 0"
+    assert errors[0].startswith("antiphon probe: limit broken: p99 frame latency: ")
+    assert errors[0].endswith(" ms, limit 1 ms")
+    assert len(errors) == 2
+
+
+def test_rejected_sessions_are_counted_and_may_be_forbidden(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server_in_thread(Behaviour(slots=1)) as server:
+        words = ("--audio", recording, "--sessions", 3)
+        assert probe(server, *words) == 0
+        assert probe(server, *words, "--max-rejected", 0) == 1
+        assert "50.0%" not in capsys.readouterr().out
+    with fake_server_in_thread(Behaviour(slots=0)) as full:
+        assert probe(full, "--audio", recording) == 1
+    assert "none of 1 sessions was let in: the server is full" in capsys.readouterr().err
+
+
+def test_json_on_standard_output_is_nothing_but_json(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server_in_thread() as server:
+        assert probe(server, "--audio", recording, "--json", "-") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["report"]["answered"] == 1
+    assert "Benchmark card" in captured.err
+
+
+def test_options_reach_the_server_as_its_query(recording: Path) -> None:
+    with fake_server_in_thread() as server:
+        probe(server, "--audio", recording, "--format", "pcm_s16le", "--wait", 3, "--set", "text_topk=1")
+        probe(server, "--audio", recording, "--stock", "--set", "text_seed=5")
+    assert server.queries == [
+        {"ext": "1", "format": "pcm_s16le", "wait": "3", "text_topk": "1"},
+        {"text_seed": "5"},
+    ]
+
+
+def test_seconds_repeat_or_cut_the_recording(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server_in_thread() as server:
+        probe(server, "--audio", recording, "--seconds", 1.6, "--format", "pcm_f32le")
+        probe(server, "--audio", recording, "--seconds", 0.1)
+    printed = capsys.readouterr().out
+    assert "1 session of 1.6 s (20 frames), pcm_f32le in 80 ms messages" in printed
+    assert "1 session of 0.2 s (2 frames), opus in 20 ms messages" in printed
+
+
+def test_silent_frames_are_asked_from_the_server(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server_in_thread(Behaviour(silent_frames=2)) as server:
+        assert probe(server, "--audio", recording, "--max-lost", 0) == 0
+    assert "11 in, 9 due, 9 answered" in capsys.readouterr().out
+
+
+def test_an_interrupt_still_prints_the_report(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server_in_thread() as server:
+        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        code = probe(server, "--audio", recording, "--seconds", 60)
+        timer.join()
+    assert code == 130
+    printed = capsys.readouterr().out
+    assert printed.startswith("interrupted: ")
+    assert "1 asked, 1 answered" in printed
+
+
+def test_the_progress_goes_to_standard_error(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server_in_thread() as server:
+        assert main([server.address.http, "--audio", str(recording)]) == 0
+    captured = capsys.readouterr()
+    assert "1 speaking" in captured.err
+    assert "1 speaking" not in captured.out
+
+
+def test_no_server_is_an_error_with_the_next_command(recording: Path, unused_tcp_port: int) -> None:
+    with pytest.raises(
+        SessionError, match=f"start a server there with: antiphon serve --port {unused_tcp_port}"
+    ):
+        main([f"127.0.0.1:{unused_tcp_port}", "--audio", str(recording)])
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot", "--out"])
+def test_a_file_that_cannot_be_written_is_found_before_the_run(
+    recording: Path, option: str, unused_tcp_port: int
+) -> None:
+    with pytest.raises(ConfigError, match="cannot write /nowhere/file: there is no folder /nowhere"):
+        main([f"127.0.0.1:{unused_tcp_port}", "--audio", str(recording), option, "/nowhere/file"])
