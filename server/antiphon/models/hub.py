@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Final
 
-from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
+from antiphon.errors import AntiphonError, CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
 from antiphon.models.source import HUB_PREFIX
 
 _CONFIGURATION: Final = ("config.json", "antiphon.json")
@@ -40,6 +40,8 @@ class Repository:
 
         When the hub cannot be reached, a file that is not cached counts as one there is not.
         """
+        if name in _CONFIGURATION and not (self.snapshot / name).is_file():
+            return None  # it was asked for when the repository was opened
         try:
             return self._fetch(name)
         except _errors().EntryNotFoundError:  # covers "not cached, and offline" too
@@ -110,6 +112,8 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
     errors = _errors()
     try:
         yield
+    except (AntiphonError, errors.EntryNotFoundError):
+        raise  # about one file: the caller explains
     except errors.GatedRepoError as error:
         raise CheckpointNotFoundError(
             f"{repo} is gated: accept its terms on its page on the hub, then run: hf auth login"
@@ -120,6 +124,10 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         raise CheckpointNotFoundError(
             f"the hub has no repository '{repo}' that you may read; if it is private, run: hf auth login"
         ) from error
+    except errors.HFValidationError as error:
+        raise CheckpointFormatError(f"'{repo}' cannot be a repository: {_reason(error)}") from error
+    except Exception as error:  # whatever its transport raises: requests or httpx, by version
+        raise CheckpointNotFoundError(f"fetching from {repo} failed: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:
