@@ -1,0 +1,112 @@
+"""The ``antiphon`` command: one table of subcommands, each imported only when it is asked for.
+
+Exit codes: 0 done, 1 the command's own verdict (a limit was missed), 2 a usage or configuration error,
+130 interrupted; ``serve`` adds 70 for a lost device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon import __version__
+from antiphon.errors import AntiphonError, ConfigError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: where its ``main(argv) -> int`` lives, as "module:function", and its one-line help."""
+
+    target: str
+    help: str
+
+    def load(self) -> Callable[[list[str]], int]:
+        """Import the module and return its main function."""
+        module, _, function = self.target.partition(":")
+        main: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
+        return main
+
+
+COMMANDS: Mapping[str, Command] = {
+    "serve": Command("antiphon.serve.main:main", "run the server"),
+    "probe": Command(
+        "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
+    ),
+    "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
+}
+
+EXAMPLES = """\
+Examples:
+  antiphon serve                                        the default model on http://127.0.0.1:8998
+  antiphon serve --model hf://kyutai/moshiko-pytorch-bf16 --slots 8
+  antiphon serve --backend null --null-step-ms 5        no model: stamps, for testing clients
+  antiphon probe http://127.0.0.1:8998 --audio clip.wav --sessions 4
+  antiphon talk http://127.0.0.1:8998
+"""
+
+
+def usage(commands: Mapping[str, Command] = COMMANDS) -> str:
+    """The text of ``antiphon --help``."""
+    width = max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
+    return (
+        "Usage: antiphon COMMAND [OPTIONS]\n\n"
+        "A real-time streaming speech server for the Moshi family of models.\n\n"
+        "Commands:\n" + "\n".join(lines) + "\n\n"
+        "Options:\n"
+        "  -h, --help     this text; 'antiphon COMMAND --help' for a command's own options\n"
+        "  --version      the version\n\n" + EXAMPLES
+    )
+
+
+def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Command:
+    """The command called ``name``.
+
+    Raises:
+        ConfigError: there is none; the message names the nearest one.
+    """
+    command = commands.get(name)
+    if command is not None:
+        return command
+    nearest = difflib.get_close_matches(name, commands, n=1, cutoff=0.5)
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(commands)}"
+    raise ConfigError(f"no command '{name}'; {hint}")
+
+
+def wants_traceback(argv: Sequence[str]) -> bool:
+    """Whether the command line asks for log level debug, which also shows where an error came from."""
+    return "--log-level=debug" in argv or any(
+        option == "--log-level" and value == "debug" for option, value in itertools.pairwise(argv)
+    )
+
+
+def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
+    """Run one command line (without the program's name) and return its exit code."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage(commands))  # noqa: T201
+        return 0 if argv else EXIT_USAGE
+    if argv[0] in ("--version", "version"):
+        print(f"antiphon {__version__}")  # noqa: T201
+        return 0
+    try:
+        return find_command(argv[0], commands).load()(list(argv[1:]))
+    except AntiphonError as error:
+        if wants_traceback(argv):
+            traceback.print_exc()
+        print(f"antiphon: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def main() -> None:
+    """Entry point of the ``antiphon`` script."""
+    sys.exit(run(sys.argv[1:]))

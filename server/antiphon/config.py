@@ -1,0 +1,245 @@
+"""Configuration: frozen, strict and single.
+
+Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
+with its default and its unit in the name. A TOML file and the command line fill the same fields: the file
+overrides the defaults, the command line overrides the file. A key nobody knows is an error that names the
+nearest one; a value of the wrong type is an error that names the key and the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from antiphon.engine.config import EngineConfig
+from antiphon.errors import ConfigError
+from antiphon.log import LEVELS
+
+T = TypeVar("T")
+
+AUTO = "auto"
+"""What a file or the command line says for a number that the server may choose (None in the dataclass)."""
+
+
+def option(default: Any, help_text: str, **metadata: Any) -> Any:
+    """A dataclass field with a help text; ``metadata`` may hold ``choices``, ``minimum``, ``metavar``."""
+    return field(default=default, metadata={"help": help_text, **metadata})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one caller may take, and how long the server waits for anybody."""
+
+    drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
+    handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
+    idle_timeout_s: float = option(60.0, "from one audio message to the next", minimum=0.1)
+    liveness_timeout_s: float = option(20.0, "from one sign of life of the peer to the next", minimum=0.1)
+    close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
+    max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
+    max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
+    max_messages_per_s: int = option(
+        500, "messages read from one socket, beyond which reading slows", minimum=1
+    )
+    max_unsent_bytes: int = option(
+        32_768,
+        "written to a socket and not yet taken by the network, beyond which audio is dropped",
+        minimum=4096,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything ``antiphon serve`` can be told."""
+
+    model: str = option("echo", "a built-in name, a folder, or hf://owner/repo[@revision]")
+    backend: str = option(AUTO, "what runs the model: auto, null, reference, ...")
+    device: str | None = option(None, "where it runs, in the backend's own words")
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8998, "port to listen on, 0 for any free one", minimum=0)
+    tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
+    tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
+    allow_origin: tuple[str, ...] = option(
+        (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
+    )
+    backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
+    threads: int | None = option(None, "codec threads; auto is one a CPU", minimum=1)
+    log_level: str = option("info", "how much is logged", choices=LEVELS)
+    trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
+    trace_file: str = option("antiphon-trace.json", "where the trace goes")
+    null_step_ms: float = option(5.0, "backend null: time of one step", minimum=0)
+    null_hold_gil: bool = option(False, "backend null: compute instead of sleeping")
+    switch_interval_ms: float = option(
+        0.5, "how long a thread may hold the interpreter while another waits", minimum=0.01
+    )
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for values that contradict one another."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise ConfigError(f"{given} is given without {missing}; TLS needs both")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One leaf of the configuration: the path to it, its type, default and help."""
+
+    path: tuple[str, ...]
+    hint: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The option's own name, unique over the whole configuration."""
+        return self.path[-1]
+
+    @property
+    def key(self) -> str:
+        """The name as a TOML file has it: ``limits.idle_timeout_s``."""
+        return ".".join(self.path)
+
+
+def options(cls: type = ServerConfig, prefix: tuple[str, ...] = ()) -> dict[str, OptionInfo]:
+    """All leaves of a configuration dataclass, by name, in order."""
+    hints = typing.get_type_hints(cls)
+    found: dict[str, OptionInfo] = {}
+    for item in dataclasses.fields(cls):
+        hint = hints[item.name]
+        if dataclasses.is_dataclass(hint):
+            found.update(options(typing.cast("type", hint), (*prefix, item.name)))
+            continue
+        default = item.default if item.default is not dataclasses.MISSING else None
+        if item.default_factory is not dataclasses.MISSING:
+            default = item.default_factory()
+        info = OptionInfo(
+            path=(*prefix, item.name),
+            hint=hint,
+            default=default,
+            help=item.metadata.get("help", ""),
+            choices=tuple(item.metadata.get("choices", ())),
+            minimum=item.metadata.get("minimum"),
+            metavar=item.metadata.get("metavar"),
+        )
+        found[item.name] = info
+    return found
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A sentence that helps with a name nobody knows."""
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"
+
+
+def check_value(info: OptionInfo, value: Any) -> Any:
+    """``value`` as the option's type: int to float is fine, anything else must fit exactly.
+
+    Raises:
+        ConfigError: wrong type, not one of the choices, or below the minimum.
+    """
+    wanted, is_optional = _unwrap(info.hint)
+    if is_optional and value == AUTO and wanted is not str:
+        return None
+    if wanted == tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+            return tuple(items)
+        raise _wrong(info, value, "a list of strings")
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not wanted:
+        auto = f" or '{AUTO}'" if is_optional and wanted is not str else ""
+        raise _wrong(info, value, _TYPE_NAMES[wanted] + auto)
+    if info.choices and value not in info.choices:
+        raise ConfigError(f"{info.key} = {value!r}: {nearest(value, info.choices)}")
+    if info.minimum is not None and not value >= info.minimum:
+        raise ConfigError(f"{info.key} = {value!r} is below {info.minimum:g}, the least it can be")
+    return value
+
+
+_TYPE_NAMES: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+}
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool]:
+    """``int | None`` to (int, True); ``int`` to (int, False)."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        inner = [argument for argument in typing.get_args(hint) if argument is not type(None)]
+        return inner[0], True
+    return hint, False
+
+
+def _wrong(info: OptionInfo, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{info.key} = {value!r} is not {wanted}")
+
+
+def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> T:
+    """``config`` with the values of a nested table (as TOML parses it) in place.
+
+    Raises:
+        ConfigError: a key nobody knows, or a value that does not fit.
+    """
+    assert dataclasses.is_dataclass(config)
+    assert not isinstance(config, type)
+    hints = typing.get_type_hints(type(config))
+    known = {key: info for key, info in options(type(config), prefix).items() if info.path[:-1] == prefix}
+    changes: dict[str, Any] = {}
+    for key, value in table.items():
+        dotted = ".".join((*prefix, key))
+        if key not in hints:
+            raise ConfigError(f"unknown key '{dotted}'; {nearest(key, hints)}")
+        if key in known:
+            changes[key] = check_value(known[key], value)
+        elif isinstance(value, Mapping):
+            changes[key] = apply(getattr(config, key), value, (*prefix, key))
+        else:
+            raise ConfigError(f"{dotted} = {value!r} is not a table; write [{dotted}]")
+    return typing.cast("T", dataclasses.replace(config, **changes))
+
+
+def load_file(path: str) -> dict[str, Any]:
+    """The table of a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def load_config(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> ServerConfig:
+    """The configuration of a file's ``table`` with ``overrides`` (option name to value) on top.
+
+    Raises:
+        ConfigError: as :func:`apply`, or values that contradict one another.
+    """
+    known = options()
+    merged: dict[str, Any] = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()
+    }
+    for name, value in overrides.items():
+        target = merged
+        for part in known[name].path[:-1]:
+            target = target.setdefault(part, {})
+        target[name] = value
+    return apply(ServerConfig(), merged)

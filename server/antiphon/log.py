@@ -1,0 +1,98 @@
+"""Structured logs: one line of ``key=value`` pairs on stderr, made to be searched by session.
+
+What is logged are facts about the service. Audio, text, query strings and prompts never are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from typing import TextIO
+
+LEVELS = ("debug", "info", "warning", "error")
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
+
+
+def format_value(value: object) -> str:
+    """One value: bare when it has no spaces, quotes or controls, else quoted on one line."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.encode("unicode_escape").decode("ascii").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+class LogfmtFormatter(logging.Formatter):
+    """``time=... level=... event=... key=value ...``, UTC with milliseconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as one line; an exception's traceback follows on its own lines."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        pairs: dict[str, object] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        pairs.update(getattr(record, "fields", {}))
+        line = " ".join(f"{key}={format_value(value)}" for key, value in pairs.items())
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class Log:
+    """A logger that takes its facts as keywords and carries some of them along.
+
+    ``log.info("session opened", model="echo")``; ``log.bind(session="a1")`` gives a child that adds
+    ``session=a1`` to all its lines.
+    """
+
+    def __init__(self, name: str = "antiphon", **bound: object) -> None:
+        """Log to the logger called ``name``, with ``bound`` on every line."""
+        self._logger = logging.getLogger(name)
+        self._bound = bound
+
+    def bind(self, **fields: object) -> Log:
+        """A child that adds ``fields`` to each of its lines."""
+        return Log(self._logger.name, **{**self._bound, **fields})
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Something only a developer wants to know."""
+        self._emit(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something an operator wants to find later."""
+        self._emit(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something that may need an operator."""
+        self._emit(logging.WARNING, event, fields)
+
+    def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
+        """Something that broke a promise."""
+        self._emit(logging.ERROR, event, fields, exc_info)
+
+    def _emit(
+        self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | None = None
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(
+                level, "%s", event, extra={"fields": {**self._bound, **fields}}, exc_info=exc_info
+            )
+
+
+def set_up_logging(level: str, stream: TextIO | None = None) -> None:
+    """Send the process's log lines of ``level`` (one of ``LEVELS``) and above to ``stream`` (stderr)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LogfmtFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # aiohttp logs full request lines, query strings included; asyncio's debug lines hold reprs of data.
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

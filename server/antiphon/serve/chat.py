@@ -1,0 +1,88 @@
+"""``/api/chat``: from a request to a conversation, or to a refusal the client can read.
+
+Everything that can be refused is refused before the upgrade, with an HTTP status: 403 origin, 400 query,
+404 model, 503 full or draining. Extended clients (``?ext=1``) are browsers, which cannot read a failed
+upgrade: they are accepted, told why in an ``error`` event, and closed with its code.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from antiphon.errors import ProtocolError, ServerFullError, SessionError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.protocol.chat import ChatRequest, parse_chat_query
+from antiphon.serve.call import Call
+from antiphon.serve.security import check_origin
+from antiphon.serve.services import SERVICES, Services
+from antiphon.serve.socket import Socket
+
+DRAINING_RETRY_AFTER_S = 10
+"""What stock clients are told while the server drains: by then another one should have taken its place."""
+
+
+async def handle_chat(request: web.Request) -> web.WebSocketResponse:
+    """One WebSocket of ``/api/chat``, for as long as it lasts.
+
+    Raises:
+        web.HTTPException: refused, see the module.
+    """
+    services = request.app[SERVICES]
+    try:
+        chat = check_request(services, request)
+        call = Call(services, chat)
+        try:
+            return await _converse(services, request, chat, call)
+        finally:
+            call.abandon()
+    except web.HTTPException as refusal:
+        services.metrics.refused(refusal.status)
+        raise
+
+
+async def _converse(
+    services: Services, request: web.Request, chat: ChatRequest, call: Call
+) -> web.WebSocketResponse:
+    refusal: SessionError | None = None
+    try:
+        call.admit()
+    except SessionError as error:
+        if not chat.extended:
+            raise unavailable(error) from error
+        refusal = error
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with services.metrics.sockets.track_inprogress():
+        if refusal is not None:
+            await call.refuse(socket, refusal)
+        else:
+            await call.run(socket)
+    return socket.response
+
+
+def check_request(services: Services, request: web.Request) -> ChatRequest:
+    """What the request asks for.
+
+    Raises:
+        web.HTTPForbidden: a foreign origin.
+        web.HTTPBadRequest: no WebSocket request, or a query that cannot be honoured.
+        web.HTTPNotFound: a model that is not here.
+    """
+    check_origin(request, services.config.allow_origin)
+    if not web.WebSocketResponse().can_prepare(request):
+        raise web.HTTPUpgradeRequired(
+            text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
+        )
+    try:
+        chat = parse_chat_query(request.query, defaults=SamplingParameters())
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    known = {services.engine.info.spec.name, services.config.model}
+    if chat.model is not None and chat.model not in known:
+        raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {', '.join(sorted(known))}\n")
+    return chat
+
+
+def unavailable(error: SessionError) -> web.HTTPServiceUnavailable:
+    """503, and after how many seconds to try again."""
+    retry_after_s = error.retry_after_s if isinstance(error, ServerFullError) else DRAINING_RETRY_AFTER_S
+    return web.HTTPServiceUnavailable(text=f"{error}\n", headers={"Retry-After": str(retry_after_s)})

@@ -1,0 +1,114 @@
+"""The command line of ``antiphon serve``, made from the configuration's own fields."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from antiphon.config import (
+    AUTO,
+    OptionInfo,
+    ServerConfig,
+    check_value,
+    load_config,
+    load_file,
+    nearest,
+    options,
+)
+from antiphon.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  antiphon serve                                   the default model on http://127.0.0.1:8998
+  antiphon serve --model ./checkpoint --slots 4    a local checkpoint, four rows
+  antiphon serve --config antiphon.toml --port 80  a file, one option overridden
+  antiphon serve --backend null --null-step-ms 5   no model: every frame comes back stamped
+  antiphon serve --trace 100                       a Chrome trace of 100 ticks, in antiphon-trace.json
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ConfigErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def flag(name: str) -> str:
+    """The command-line flag of an option."""
+    return "--" + name.replace("_", "-")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """One flag for each option; a flag that is not given leaves no trace in the result."""
+    parser = _Parser(
+        prog="antiphon serve",
+        description="Serve speech over WebSockets: /api/chat for Moshi clients, and the page at /.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="options in a file; the command line overrides it"
+    )
+    groups = {
+        "": parser,
+        **{title: parser.add_argument_group(f"[{title}]") for title in ("engine", "limits")},
+    }
+    for info in options(ServerConfig).values():
+        groups[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
+    return parser
+
+
+def _argument(info: OptionInfo) -> dict[str, Any]:
+    default = AUTO if info.default is None and info.hint != (str | None) else info.default
+    shown = "" if info.default in (None, (), False) and default is not AUTO else f" [{default}]"
+    common = {"dest": info.name, "help": info.help + shown}
+    if info.hint is bool:
+        return {**common, "action": argparse.BooleanOptionalAction}
+    if typing.get_origin(info.hint) is tuple:
+        return {**common, "action": "append", "metavar": info.metavar}
+    metavar = "{" + ",".join(info.choices) + "}" if info.choices else info.name.rsplit("_", 1)[-1].upper()
+    return {**common, "metavar": metavar}
+
+
+def parse_value(info: OptionInfo, text: Any) -> Any:
+    """A command-line string as the option's type, checked as a file's value would be.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    if not isinstance(text, str):
+        return check_value(info, text)
+    value: Any = text
+    for kind in (int, float):
+        if kind is info.hint or kind in typing.get_args(info.hint):
+            try:
+                value = kind(text)
+            except ValueError:
+                continue
+    return check_value(info, value)
+
+
+def parse_command_line(argv: Sequence[str]) -> ServerConfig:
+    """The configuration a command line asks for.
+
+    Raises:
+        ConfigError: an unknown flag (naming the nearest one), a value that does not fit, a bad file.
+    """
+    parser = build_parser()
+    given, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        known = options(ServerConfig)
+        word = unknown[0].split("=", 1)[0]
+        flags = [flag(name) for name in known] + ["--config", "--help"]
+        hint = nearest(word, flags) if word.startswith("-") else "options start with --"
+        raise ConfigError(f"unknown option '{word}'; {hint}")
+    values = vars(given)
+    table = load_file(values.pop("config")) if "config" in values else {}
+    known = options(ServerConfig)
+    overrides = {name: parse_value(known[name], text) for name, text in values.items()}
+    return load_config(table, {name: AUTO if value is None else value for name, value in overrides.items()})

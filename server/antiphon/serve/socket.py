@@ -1,0 +1,154 @@
+"""One WebSocket, seen from a session: messages in, frames out, and every wait bounded.
+
+aiohttp upgrades, parses and closes. Ours are the rules: the peer must show a sign of life, unless we are the
+ones who do not read; messages are read no faster than a rate; what is written and not taken by the network
+is counted in bytes. aiohttp's heartbeat is off, because it closes a socket that we paused ourselves, and so
+is compression, which would cost more than it saves on Opus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket as sockets
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp import WSMsgType, web
+
+from antiphon.config import Limits
+from antiphon.serve.frames import PING, PONG, frame
+
+MAX_REASON_BYTES = 123
+"""A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
+
+
+class Socket:
+    """An upgraded WebSocket. Only the event loop touches it."""
+
+    def __init__(
+        self,
+        ws: web.WebSocketResponse,
+        transport: asyncio.Transport,
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        """Wrap ``ws`` after its upgrade; :meth:`open` does both."""
+        self._ws = ws
+        self._transport = transport
+        self._limits = limits
+        self._clock = clock
+        self._message_s = 1.0 / limits.max_messages_per_s
+        self._paid_until_s = 0.0
+        self._is_paused = False
+        self._is_closing = False
+        self._stall_start_s: float | None = None
+        self._last_stall_s = (0.0, 0.0)
+        self.seen_s = clock()
+        self.close_code: int | None = None
+
+    @classmethod
+    async def open(cls, request: web.Request, limits: Limits, clock: Callable[[], float]) -> Socket:
+        """Upgrade a request.
+
+        Raises:
+            ConnectionResetError: the peer left meanwhile.
+        """
+        ws = web.WebSocketResponse(
+            timeout=limits.close_timeout_s,
+            autoping=False,
+            heartbeat=None,
+            compress=False,
+            max_msg_size=limits.max_message_bytes,
+        )
+        await ws.prepare(request)
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the peer left during the upgrade")
+        _bound_kernel_buffer(transport, limits.max_unsent_bytes)
+        return cls(ws, transport, limits, clock)
+
+    @property
+    def response(self) -> web.WebSocketResponse:
+        """What the request handler returns to aiohttp."""
+        return self._ws
+
+    async def receive(self) -> bytes | None:
+        """The next binary message; None once the connection is over. Text messages are passed over."""
+        while True:
+            message = await self._ws.receive()
+            if self._transport.is_closing() and message.type is WSMsgType.BINARY:
+                return None  # the peer is gone: what it had sent before concerns nobody
+            self.seen_s = now_s = self._clock()
+            kind = message.type
+            self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
+            if self._paid_until_s > now_s + 1.0:  # a second's worth ahead of the rate
+                async with self.paused():
+                    await asyncio.sleep(0.5)
+            if kind is WSMsgType.BINARY:
+                return cast("bytes", message.data)
+            if kind is WSMsgType.PING:
+                self.write(frame(message.data, PONG))
+            elif kind not in (WSMsgType.PONG, WSMsgType.TEXT):
+                self.close_code = self._ws.close_code
+                return None
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> Any:
+        """While this lasts we do not read, so the peer's silence says nothing about it."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            self.seen_s = self._clock()
+
+    def silent_s(self) -> float:
+        """Seconds since the last sign of life; 0 while reading is paused."""
+        return 0.0 if self._is_paused else self._clock() - self.seen_s
+
+    def write(self, frames: bytes) -> None:
+        """Hand whole frames to the network; after the connection is over they go nowhere."""
+        if not self._is_closing and not self._transport.is_closing():
+            self._transport.write(frames)
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.write(frame(b"", PING))
+
+    def is_congested(self) -> bool:
+        """Whether more is unsent than ``max_unsent_bytes``: the peer reads too slowly, or not at all."""
+        is_congested = self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes
+        if is_congested and self._stall_start_s is None:
+            self._stall_start_s = self._clock()
+        elif not is_congested and self._stall_start_s is not None:
+            self._last_stall_s = (self._stall_start_s, self._clock())
+            self._stall_start_s = None
+        return is_congested
+
+    def stalled_s(self, since_s: float) -> float:
+        """How long the peer's last congestion kept something waiting that was ready at ``since_s``."""
+        start_s, end_s = self._last_stall_s
+        return max(0.0, end_s - max(start_s, since_s))
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close with a code and a reason; a peer that does not answer in time is cut off."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.close_code = code
+        message = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            # aiohttp bounds the wait for the peer's answer, not the one for room to write.
+            async with asyncio.timeout(2 * self._limits.close_timeout_s):
+                await self._ws.close(code=code, message=message)
+        # A closed transport still tries to send what it holds, for as long as TCP believes in the peer.
+        if self._transport.get_write_buffer_size() > 0:
+            self._transport.abort()
+
+
+def _bound_kernel_buffer(transport: asyncio.Transport, size: int) -> None:
+    """Keep the kernel from holding minutes of Opus for a peer that does not read: it grows to megabytes."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, size)

@@ -1,0 +1,200 @@
+"""Between a call's messages and its session: decode and push on the way in, take and encode on the way out.
+
+A transcoder is owned by one lane (:mod:`antiphon.serve.lanes`), whose turns are :meth:`Transcoder.turn`; the
+event loop gives it input and collects its output. Between the two lie bounded queues:
+
+* Input: at most ``MAX_PENDING`` pieces. Beyond, the loop stops reading the socket, and the peer's own network
+  stack holds the rest: bytes of an Ogg stream cannot be dropped in its middle.
+* Output: at most ``MAX_BATCHES`` batches, and none while the socket is congested. Then replies stay in the
+  engine's queue, which drops the oldest before they are encoded: an Opus stream must not lose packets either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.engine.outbox import FrameReply
+from antiphon.engine.session import Session, SessionState
+from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.protocol import events, moshi
+from antiphon.protocol.chat import AudioFormat, ChatRequest
+from antiphon.serve.frames import frame
+from antiphon.serve.services import Services
+
+MAX_PENDING = 32
+"""Pieces of input: 0.64 s of 20 ms packets, more than any hiccup of a codec thread."""
+
+MAX_BATCHES = 8
+"""Batches of output: 0.64 s at one frame a batch, more than any hiccup of the event loop."""
+
+PIECE_BYTES = 4096
+"""A longer Ogg message is decoded in pieces of about a second, so that no turn is long."""
+
+PCM_FORMATS = frozenset({AudioFormat.PCM_S16LE, AudioFormat.PCM_F32LE})
+"""Formats that cost less to convert than to hand to a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Audio bytes, and when the last of them had been read; None in their place asks for a flush."""
+
+    data: bytes | None
+    received_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """WebSocket frames to write at once, and the replies that are thereby sent."""
+
+    frames: bytes
+    replies: tuple[FrameReply, ...]
+
+
+class Transcoder:
+    """The codec side of one call. ``announce`` is called when the loop has something to collect."""
+
+    def __init__(self, services: Services, request: ChatRequest, *, announce: Callable[[], None]) -> None:
+        """Make a decoder and an encoder of the request's format."""
+        self.session: Session | None = None
+        self.error: AntiphonError | None = None
+        self.is_congested = False
+        self.is_muted = False
+        self.is_room_wanted = False
+        self._is_extended = request.extended
+        self._is_stamped = request.extended and request.format is not AudioFormat.OGG
+        self._slices = request.format is AudioFormat.OGG
+        self._decoder = AudioDecoder(request.format)
+        self._encoder = AudioEncoder(request.format)
+        self._tokenizer = services.tokenizer
+        self._tracer = services.tracer
+        self._clock = services.clock
+        self._log = services.log
+        self._announce = announce
+        self._inbox: deque[Piece] = deque()
+        self._outbox: deque[Batch] = deque()
+        self._is_held = False
+        self._is_closed = False
+        self._seen_state: SessionState | None = None
+
+    # The event loop's side.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the loop should stop reading the socket."""
+        return len(self._inbox) >= MAX_PENDING
+
+    def put(self, data: bytes | None, received_s: float) -> None:
+        """Queue a message's audio, or a flush (None); the lane is to be woken."""
+        if data is None or not self._slices or len(data) <= PIECE_BYTES:
+            self._inbox.append(Piece(data, received_s))
+            return
+        for start in range(0, len(data), PIECE_BYTES):
+            self._inbox.append(Piece(data[start : start + PIECE_BYTES], received_s))
+
+    def collect(self) -> Batch | None:
+        """All output so far as one batch."""
+        batches: list[Batch] = []
+        while self._outbox:
+            batches.append(self._outbox.popleft())
+        if len(batches) < 2:
+            return batches[0] if batches else None
+        return Batch(
+            b"".join(batch.frames for batch in batches),
+            tuple(reply for batch in batches for reply in batch.replies),
+        )
+
+    def is_waiting(self) -> bool:
+        """Whether replies were left in the engine's queue and may be taken now: the lane is to be woken."""
+        return self._is_held and not self.is_congested and len(self._outbox) < MAX_BATCHES
+
+    def close(self) -> None:
+        """Do no more work; the next turn, for which the lane is to be woken, releases the codecs."""
+        self._is_closed = True
+
+    # The lane's side.
+
+    def turn(self) -> bool:
+        """Send what is ready, then take in one piece; true when more pieces wait."""
+        session = self.session
+        if self._is_closed:
+            self._decoder.close()
+            self._encoder.close()
+            return False
+        if session is None or self.error is not None:
+            return False
+        try:
+            has_output = self._reply(session)
+            if self._inbox:
+                has_output |= self._take_in(session, self._inbox.popleft())
+        except AntiphonError as error:
+            self.error = error
+        except Exception as error:  # a boundary: whatever a codec does wrong ends this call and no other
+            self._log.error("transcoding failed", exc_info=error)
+            self.error = SessionFailedError(f"the server could not transcode: {type(error).__name__}")
+        state = session.state
+        is_news = state is not self._seen_state or state is SessionState.QUEUED or self.error is not None
+        self._seen_state = state
+        if is_news or has_output or (self.is_room_wanted and len(self._inbox) <= MAX_PENDING // 2):
+            self._announce()
+        return bool(self._inbox)
+
+    def _take_in(self, session: Session, piece: Piece) -> bool:
+        """Decode and push, or flush; true when that made output."""
+        if piece.data is None:
+            at_frame = session.flush()
+            self._outbox.append(Batch(self._event(events.interrupted(at_frame)), ()))
+            return True
+        start_s = self._clock()
+        pcm = self._decoder.feed(piece.data)
+        self._trace("decode", start_s, session)
+        # Before admission the decoder only follows the stream: its headers come once.
+        if pcm.size and not self.is_muted and session.state is SessionState.ACTIVE:
+            session.push(pcm, piece.received_s)
+        return False
+
+    def _reply(self, session: Session) -> bool:
+        """Encode and frame what the engine has for us; true when there was any."""
+        if self.is_congested or len(self._outbox) >= MAX_BATCHES:
+            self._is_held = True
+            return False
+        self._is_held = False
+        parts: list[bytes] = []
+        at_frame = session.take_interruption()
+        if at_frame is not None and self._is_extended:
+            parts.append(self._event(events.interrupted(at_frame)))
+        replies = session.take()
+        start_s = self._clock()
+        for reply in replies:
+            self._frame_reply(reply, parts)
+        if parts:
+            self._trace("encode", start_s, session)
+            self._outbox.append(Batch(b"".join(parts), tuple(replies)))
+        return bool(parts)
+
+    def _frame_reply(self, reply: FrameReply, parts: list[bytes]) -> None:
+        """Audio first, then its text, as upstream's server sends them."""
+        if reply.pcm is not None:
+            for payload in self._encoder.encode(reply.pcm):
+                message = (
+                    moshi.StampedAudio(reply.frame, reply.step_ms, reply.wait_ms, payload)
+                    if self._is_stamped
+                    else moshi.Audio(payload)
+                )
+                parts.append(frame(moshi.encode(message)))
+        if reply.text_token is not None and self._tokenizer is not None:
+            text = self._tokenizer.piece(reply.text_token)
+            if text:
+                parts.append(frame(moshi.encode(moshi.Text(text))))
+
+    def _trace(self, name: str, start_s: float, session: Session) -> None:
+        if self._tracer is not None:
+            track = threading.current_thread().name
+            self._tracer.span(name, start_s, self._clock(), track=track, session=session.id)
+
+    @staticmethod
+    def _event(event: moshi.Event) -> bytes:
+        return frame(moshi.encode(event))

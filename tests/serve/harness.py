@@ -1,0 +1,219 @@
+"""A whole server inside a test: real sockets, the null backend, clients that speak through the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+from aiohttp import WSMsgType, web
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.base import FloatArray
+from antiphon.backends.null import NullBackend, NullFaults
+from antiphon.config import Limits, ServerConfig
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from antiphon.protocol import events, moshi
+from antiphon.serve.app import build_app
+from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.services import SERVICES, Services
+
+FRAME_SAMPLES = 1920
+PATIENCE_S = 10.0
+"""No test waits longer for anything: reached only when something is broken."""
+
+MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=2048)
+LM = LMSpec(
+    dim=8,
+    num_layers=1,
+    num_heads=1,
+    context=16,
+    n_q=16,
+    dep_q=8,
+    card=2048,
+    text_card=100,
+    delays=(0, *[0, 1, 1, 1, 1, 1, 1, 1] * 2),
+)
+CODEC = ModelSpec("null-echo", PipelineKind.CODEC, "mimi", MIMI)
+DUPLEX = ModelSpec("null-duplex", PipelineKind.DUPLEX, "moshi", MIMI, LM)
+
+
+class SpelledTokens:
+    """A tokenizer whose text names the token."""
+
+    def piece(self, token_id: int) -> str:
+        return "" if token_id in (0, 3) else f" t{token_id}"
+
+
+class NullCheckpoint(Checkpoint):
+    """A checkpoint without files."""
+
+    def text_tokenizer(self) -> Any:
+        return None if self.spec.lm is None else SpelledTokens()
+
+
+@dataclass
+class Closed:
+    """How a connection ended."""
+
+    code: int | None
+    reason: str
+
+
+class Client:
+    """One WebSocket client; ``messages`` collects everything received."""
+
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self.ws = ws
+        self.messages: list[moshi.Message] = []
+
+    async def send(self, message: moshi.Message) -> None:
+        await self.ws.send_bytes(moshi.encode(message))
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        connection = self.ws._response.connection
+        assert connection is not None
+        assert isinstance(connection.transport, asyncio.Transport)
+        return connection.transport
+
+    def cut(self) -> None:
+        """Vanish without a word."""
+        self.transport.abort()
+
+    async def speak(self, pcm: FloatArray) -> None:
+        await self.send(moshi.Audio(np.asarray(pcm, "<f4").tobytes()))
+
+    async def receive(self) -> moshi.Message | Closed:
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self.ws.receive()
+        if message.type is WSMsgType.BINARY:
+            decoded = moshi.decode(message.data)
+            self.messages.append(decoded)
+            return decoded
+        if message.type is WSMsgType.CLOSE:
+            return Closed(message.data, str(message.extra or ""))
+        return Closed(self.ws.close_code, "")
+
+    async def until(self, is_it: Callable[[Any], bool]) -> Any:
+        """The next message for which ``is_it`` holds; fails when the connection ends before."""
+        while True:
+            message = await self.receive()
+            if is_it(message):
+                return message
+            assert not isinstance(message, Closed), f"closed with {message} after {self.messages[-3:]}"
+
+    async def event(self, kind: str) -> moshi.Event:
+        found: moshi.Event = await self.until(lambda it: isinstance(it, moshi.Event) and it.type == kind)
+        events.check_event(found, sender=events.Sender.SERVER)
+        return found
+
+    async def reply(self) -> tuple[moshi.StampedAudio, FloatArray]:
+        found: moshi.StampedAudio = await self.until(lambda it: isinstance(it, moshi.StampedAudio))
+        return found, np.frombuffer(found.data, "<f4").astype(np.float32)
+
+    async def closed(self) -> Closed:
+        found: Closed = await self.until(lambda it: isinstance(it, Closed))
+        return found
+
+
+class Server:
+    """A running server and a session to call it with."""
+
+    def __init__(self, port: int, http: aiohttp.ClientSession, app: web.Application, engine: Engine) -> None:
+        self.port = port
+        self.http = http
+        self.app = app
+        self.engine = engine
+
+    @property
+    def services(self) -> Services:
+        return self.app[SERVICES]
+
+    def url(self, path: str, scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self.port}{path}"
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str, Any]:
+        async with self.http.get(self.url(path), headers=headers) as response:
+            return response.status, await response.text(), response.headers
+
+    @asynccontextmanager
+    async def call(self, query: str = "", *, autoping: bool = True, **headers: str) -> AsyncIterator[Client]:
+        async with self.http.ws_connect(
+            self.url(f"/api/chat?{query}", "ws"), headers=headers, autoping=autoping, max_msg_size=0
+        ) as ws:
+            yield Client(ws)
+
+    @asynccontextmanager
+    async def caller(self, query: str = "") -> AsyncIterator[Client]:
+        """An admitted extended client that speaks float PCM."""
+        async with self.call(f"ext=1&format=pcm_f32le&{query}") as client:
+            await client.event("ready")
+            yield client
+
+    async def eventually(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_so():  # noqa: ASYNC110 (what it waits for happens on other threads)
+                await asyncio.sleep(0.01)
+
+    async def is_empty(self) -> None:
+        """Wait until every row is free and every socket gone."""
+        await self.eventually(lambda: self.engine.health().active == 0 and not self.services.calls)
+
+
+def null_checkpoint(spec: ModelSpec) -> Checkpoint:
+    return NullCheckpoint(spec, spec.name, Path("/nowhere"), {})
+
+
+@asynccontextmanager
+async def serving(
+    *,
+    slots: int = 2,
+    step_ms: float = 1.0,
+    spec: ModelSpec = CODEC,
+    faults: NullFaults | None = None,
+    engine: dict[str, Any] | None = None,
+    limits: dict[str, Any] | None = None,
+    allow_origin: tuple[str, ...] = (),
+    page: Path | None = None,
+) -> AsyncIterator[Server]:
+    """A server on a free port, ended with everything it holds."""
+    config = ServerConfig(
+        port=0,
+        threads=2,
+        allow_origin=allow_origin,
+        engine=replace(EngineConfig(), **(engine or {})),
+        limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),
+    )
+    metrics = EngineMetrics(CollectorRegistry(), model=spec.name)
+    backend = NullBackend(spec, slots, step_ms=step_ms, faults=faults)
+    core = Engine(backend, config.engine, metrics=metrics)
+    core.start()
+    app = build_app(
+        core, null_checkpoint(spec), config, ServeMetrics(metrics.registry, model=spec.name), page=page
+    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as http:
+            yield Server(runner.addresses[0][1], http, app, core)
+    finally:
+        await runner.cleanup()
+        core.stop(5.0)
+
+
+def speech(frames: int, seed: int = 0) -> FloatArray:
+    """Noise that no two seeds share, float32 ``[frames * 1920]``."""
+    noise = np.random.default_rng(seed).uniform(-0.5, 0.5, frames * FRAME_SAMPLES)
+    return noise.astype(np.float32)

@@ -1,0 +1,94 @@
+"""``antiphon serve`` as a process of its own, with the null backend and planned faults."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from tests.serve.harness import PATIENCE_S, Client
+
+REPOSITORY = Path(__file__).parents[2]
+START_S = 30.0
+"""Importing and starting takes about a second; a busy machine may need more."""
+
+SCRIPT = """
+import sys
+import antiphon.serve.main as main
+from antiphon.backends.null import NullBackend, NullFaults
+from tests.serve.harness import CODEC, null_checkpoint
+
+faults = NullFaults(lose_device_at={lose_device_at})
+main.load_checkpoint = lambda ref: null_checkpoint(CODEC)
+main.make_backend = lambda *_, slots, **__: NullBackend(CODEC, slots, step_ms=2, faults=faults)
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+class ServerProcess:
+    """A running ``antiphon serve``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, http: aiohttp.ClientSession) -> None:
+        self.process = process
+        self.url = url
+        self.http = http
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.process.wait()
+
+    async def log(self) -> str:
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
+    async def status(self, path: str) -> int:
+        async with self.http.get(self.url + path) as response:
+            return response.status
+
+    async def reaches(self, path: str, status: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.status(path) != status:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def call(self, query: str) -> AsyncIterator[Client]:
+        async with self.http.ws_connect(f"{self.url}/api/chat?{query}") as ws:
+            yield Client(ws)
+
+
+@asynccontextmanager
+async def serve_process(*options: str, lose_device_at: int | None = None) -> AsyncIterator[ServerProcess]:
+    """A server on a free port; killed at the end if it is still there."""
+    script = SCRIPT.format(lose_device_at=lose_device_at)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, "--port", "0", "--backend", "null", "--slots", "1", *options),
+        cwd=REPOSITORY,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield_url = await asyncio.wait_for(_url(process), START_S)
+        async with aiohttp.ClientSession() as http:
+            yield ServerProcess(process, yield_url, http)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _url(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while line := (await process.stdout.readline()).decode():
+        if match := re.search(r"https?://\S+", line):
+            return match[0]
+    raise AssertionError((await process.stderr.read()).decode())

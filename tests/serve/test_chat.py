@@ -1,0 +1,210 @@
+"""/api/chat as stock clients see it: handshake, refusals, and nothing they cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.protocol import moshi
+from antiphon.protocol.chat import AudioFormat
+from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
+
+STOCK_QUERY = (
+    "worker_auth_id=&email=a%40b.c&text_temperature=0.7&text_topk=25&audio_temperature=0.8&audio_topk=250"
+    "&pad_mult=0&text_seed=6543&audio_seed=123&repetition_penalty_context=64&repetition_penalty=1.0"
+    "&image_resolution=400"
+)
+"""What the web client of kyutai-labs/moshi asks for."""
+
+
+async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:
+    """The answer to a WebSocket request that is refused before the upgrade."""
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    async with server.http.get(server.url(f"/api/chat?{query}"), headers={**upgrade, **headers}) as response:
+        return response.status, await response.text(), response
+
+
+async def speak_ogg(client: Client, pcm: np.ndarray) -> None:
+    encoder = AudioEncoder(AudioFormat.OGG)
+    for start in range(0, pcm.shape[0], FRAME_SAMPLES):
+        for payload in encoder.encode(pcm[start : start + FRAME_SAMPLES]):
+            await client.send(moshi.Audio(payload))
+
+
+async def test_the_first_message_is_the_handshake_of_the_specification() -> None:
+    async with serving() as server, server.call(STOCK_QUERY) as client:
+        assert await client.receive() == moshi.Handshake(0, 0)
+
+
+async def test_a_stock_caller_hears_its_echo_and_sees_only_tags_it_knows() -> None:
+    async with serving(spec=DUPLEX) as server, server.call(STOCK_QUERY) as client:
+        await client.receive()
+        await speak_ogg(client, speech(8))
+        decoder = AudioDecoder(AudioFormat.OGG)
+        samples = 0
+        while samples < (8 - DUPLEX.silent_frames - 1) * FRAME_SAMPLES:
+            message = await client.receive()
+            if isinstance(message, moshi.Audio):
+                samples += decoder.feed(message.data).size
+        assert {type(message) for message in client.messages} == {moshi.Handshake, moshi.Audio, moshi.Text}
+
+
+async def test_audio_before_the_handshake_is_heard() -> None:
+    """moshi.client does not wait for the handshake."""
+    async with serving() as server, server.call() as client:
+        await speak_ogg(client, speech(3))
+        assert await client.receive() == moshi.Handshake(0, 0)
+        await client.until(lambda it: isinstance(it, moshi.Audio))
+
+
+async def test_text_comes_after_the_audio_of_its_frame() -> None:
+    async with serving(spec=DUPLEX) as server, server.caller("text_temperature=0") as client:
+        await client.speak(speech(10))
+        await client.until(lambda it: isinstance(it, moshi.Text))
+        kinds = [type(it) for it in client.messages if isinstance(it, moshi.StampedAudio | moshi.Text)]
+        assert kinds == [moshi.StampedAudio, moshi.Text]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("text_temperature=warm", "text_temperature='warm' is not a number"),
+        ("text_temperature=3", "is out of range: 0.2 to 1.2, or 0 for greedy"),
+        ("audio_topk=9", "is out of range: 10 to 500, or 0 for all"),
+        ("ext=1&format=mp3", "format='mp3' is not known: ogg, opus, pcm_s16le, pcm_f32le"),
+        ("ext=1&wait=-1", "is out of range"),
+    ],
+)
+async def test_a_query_that_cannot_be_honoured_is_400_before_the_upgrade(query: str, words: str) -> None:
+    async with serving() as server:
+        status, text, _ = await refusal(server, query)
+        assert status == 400
+        assert words in text
+        assert server.engine.health().active == 0
+
+
+async def test_parameters_are_the_sessions_own() -> None:
+    query = "text_temperature=0&audio_topk=10&text_seed=5"
+    async with serving() as server, server.caller(query) as client:
+        ready = next(it for it in client.messages if isinstance(it, moshi.Event))
+        parameters = ready.fields["parameters"]
+        chosen = [parameters[name] for name in ("text_temperature", "audio_topk", "text_seed")]
+        assert chosen == [0, 10, 5]
+        assert parameters["audio_temperature"] == 0.8
+
+
+async def test_a_plain_request_is_told_to_upgrade() -> None:
+    async with serving() as server:
+        status, text, headers = await server.get("/api/chat")
+        assert (status, headers["Upgrade"]) == (426, "websocket")
+        assert "ws://" in text
+
+
+async def test_an_unknown_model_is_404_and_names_what_there_is() -> None:
+    async with serving() as server:
+        status, text, _ = await refusal(server, "ext=1&model=moshika")
+        assert status == 404
+        assert text == "no model 'moshika' here; there is: echo, null-echo\n"
+        async with server.call("ext=1&model=null-echo") as client:
+            await client.event("ready")
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_a_foreign_origin_is_refused_before_the_upgrade(origin: str) -> None:
+    async with serving() as server:
+        status, text, _ = await refusal(server, Origin=origin)
+        assert status == 403
+        assert f"origin {origin!r} may not connect" in text
+
+
+async def test_our_own_and_allowed_origins_pass() -> None:
+    async with serving(allow_origin=("https://voice.example",)) as server:
+        for origin in (server.url(""), "https://voice.example"):
+            async with server.call(Origin=origin) as client:
+                assert await client.receive() == moshi.Handshake(0, 0)
+        await server.is_empty()
+
+
+async def test_a_full_server_is_503_with_retry_after() -> None:
+    async with serving(slots=1) as server, server.call() as client:
+        await client.receive()
+        status, text, response = await refusal(server)
+        assert status == 503
+        assert int(response.headers["Retry-After"]) >= 1
+        assert "all 1 rows are taken" in text
+
+
+async def test_a_row_is_free_again_after_its_caller_left() -> None:
+    async with serving(slots=1) as server:
+        for _ in range(3):
+            async with server.call() as client:
+                await client.receive()
+            await server.is_empty()
+
+
+async def test_a_caller_that_vanishes_frees_its_row() -> None:
+    async with serving(slots=1) as server, server.call() as client:
+        await client.receive()
+        client.cut()
+        await server.is_empty()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x03\x09", b"\x06late", b"\x02\xff", b"\x01" + bytes(100_000)])
+async def test_a_stock_caller_that_sends_nonsense_is_closed_with_1007(garbage: bytes) -> None:
+    async with serving() as server, server.call() as client:
+        await client.receive()
+        await client.ws.send_bytes(garbage)
+        closed = await client.closed()
+        assert closed.code == 1007
+        assert closed.reason
+        assert all(isinstance(it, moshi.Handshake) for it in client.messages)
+
+
+async def test_tags_nobody_knows_and_text_messages_are_passed_over() -> None:
+    async with serving() as server, server.call() as client:
+        await client.receive()
+        for data in (b"\x55whatever", b"\x06", b"\x04{}", b"\x05oh", b"\x10{broken"):
+            await client.ws.send_bytes(data)
+        await client.ws.send_str("hello")
+        await speak_ogg(client, speech(3))
+        await client.until(lambda it: isinstance(it, moshi.Audio))
+
+
+async def test_a_message_over_the_limit_is_closed_with_1009() -> None:
+    async with serving(limits={"max_message_bytes": 2048}) as server, server.call() as client:
+        await client.receive()
+        await client.ws.send_bytes(b"\x01" + bytes(4096))
+        assert (await client.closed()).code == 1009
+        await server.is_empty()
+
+
+async def test_pause_silences_the_caller_until_start() -> None:
+    async with serving() as server, server.caller() as client:
+        await client.send(moshi.Control(moshi.ControlAction.PAUSE))
+        await client.speak(speech(2))
+        await client.send(moshi.Control(moshi.ControlAction.START))
+        await client.speak(speech(1, seed=1))
+        stamped, _ = await client.reply()
+        assert stamped.frame == 0
+        await client.send(moshi.Control(moshi.ControlAction.END_TURN))
+        await client.speak(speech(1))
+        stamped, _ = await client.reply()
+        assert stamped.frame == 1
+
+
+async def test_pings_of_the_peer_are_answered() -> None:
+    async with serving() as server, server.call(autoping=False) as client:
+        await client.receive()
+        await client.ws.ping(b"there?")
+        async with asyncio.timeout(5):
+            answer = await client.ws.receive()
+        assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there?")

@@ -1,0 +1,203 @@
+"""What operators and tools ask: health, readiness, metrics, build information, the page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from antiphon import __version__
+from antiphon.backends.null import NullFaults
+from antiphon.serve.http import cpu_name
+from antiphon.serve.security import origin_allowed
+from antiphon.serve.static import StaticFiles, web_root
+from tests.serve.harness import serving, speech
+
+
+async def test_health_and_readiness() -> None:
+    async with serving(slots=1) as server:
+        assert (await server.get("/healthz"))[:2] == (200, "ok\n")
+        assert (await server.get("/readyz"))[:2] == (200, "ok\n")
+        async with server.caller():
+            status, text, _ = await server.get("/readyz")
+            assert (status, text) == (503, "full: 1 of 1 rows taken, 0 callers wait\n")
+            assert (await server.get("/healthz"))[0] == 200
+        await server.is_empty()
+        server.engine.drain()
+        status, text, _ = await server.get("/readyz")
+        assert (status, text) == (503, "draining: 0 sessions left\n")
+        assert (await server.get("/healthz"))[0] == 200
+
+
+async def test_a_stuck_step_fails_the_health_check() -> None:
+    faults = NullFaults(slow_ms={1: 1500.0})
+    async with serving(faults=faults, engine={"stuck_s": 0.2}) as server, server.caller() as client:
+        await client.speak(speech(2))
+
+        async def is_stuck() -> bool:
+            return (await server.get("/healthz"))[0] == 503
+
+        while not await is_stuck():
+            pass
+        assert "a step has been running for" in (await server.get("/healthz"))[1]
+        await client.reply()
+        await client.reply()
+        assert (await server.get("/healthz"))[0] == 200
+
+
+async def test_metrics_speak_prometheus() -> None:
+    async with serving() as server, server.caller() as client:
+        await client.speak(speech(2))
+        await client.reply()
+        _, text, headers = await server.get("/metrics")
+        assert headers["Content-Type"].startswith("text/plain")
+        for name in ("antiphon_open_sockets", "antiphon_active_sessions"):
+            assert f'{name}{{model="null-echo"}} 1.0' in text
+        for name in (
+            "antiphon_frame_latency_seconds",
+            "antiphon_codec_busy_seconds",
+            "antiphon_loop_busy_seconds",
+        ):
+            assert f"# HELP {name}" in text
+
+
+async def test_refusals_and_closes_are_counted() -> None:
+    async with serving() as server:
+        await server.get("/api/chat")
+        async with server.call("ext=1") as client:
+            await client.event("ready")
+            await client.ws.close(code=1000)
+        await server.is_empty()
+        _, text, _ = await server.get("/metrics")
+        assert 'antiphon_refused_requests_total{model="null-echo",status="426"} 1.0' in text
+        assert 'antiphon_closed_sockets_total{code="1000",model="null-echo"} 1.0' in text
+
+
+async def test_build_info_says_all_a_benchmark_card_needs() -> None:
+    async with serving(slots=3) as server, server.caller():
+        _, text, _ = await server.get("/api/build_info")
+        info = json.loads(text)
+        assert info["version"] == __version__
+        assert info["model"]["name"] == "null-echo"
+        assert info["model"].keys() >= {"parameters", "format", "dtype", "quantization", "kind"}
+        assert info["backend"]["name"] == "null"
+        assert info["hardware"]["cpu"]
+        assert info["hardware"]["cpus"] >= 1
+        assert info["hardware"]["memory_bytes"] > 2**28
+        assert info["memory_bytes"]["process"] > 2**20
+        assert info["slots"] == {"used": 1, "queued": 0, "total": 3}
+        assert "python" in info["versions"]
+
+
+async def test_modules_info_has_kyutais_shape() -> None:
+    async with serving(slots=3) as server, server.caller():
+        _, text, _ = await server.get("/api/modules_info")
+        assert json.loads(text) == [{"type": "codec", "path": "/api/chat", "used_slots": 1, "total_slots": 3}]
+
+
+def test_a_processor_has_a_name_everywhere(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: Some CPU @ 2GHz\n")
+    assert cpu_name(info) == "Some CPU @ 2GHz"
+    assert cpu_name(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed", "passes"),
+    [
+        (None, "a:1", (), True),
+        ("http://a:1", "a:1", (), True),
+        ("https://a", "a", (), True),
+        ("https://a", "a:443", (), True),
+        ("http://A:80", "a", (), True),
+        ("http://b", "a", (), False),
+        ("http://a:2", "a:1", (), False),
+        ("http://a.b", "a", (), False),
+        ("null", "a", (), False),
+        ("null", "a", ("null",), True),
+        ("http://b", "a", ("http://b/",), True),
+        ("http://b", "a", ("*",), True),
+        ("http://bb", "a", ("http://b",), False),
+        ("http://a", None, (), False),
+    ],
+)
+def test_origins(origin: str | None, host: str | None, allowed: tuple[str, ...], passes: bool) -> None:
+    assert origin_allowed(origin, host, allowed) is passes
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    root = tmp_path / "page"
+    (root / "sub").mkdir(parents=True)
+    (root / "index.html").write_text("<!doctype html><title>x</title>" + " " * 500)
+    (root / "sub" / "app.mjs").write_text("export const a = 1;\n" * 50)
+    (root / "dot.png").write_bytes(b"\x89PNG" + bytes(range(256)))
+    (tmp_path / "secret.txt").write_text("no")
+    return root
+
+
+async def test_the_page_its_type_and_its_policy(page: Path) -> None:
+    async with serving(page=page) as server:
+        status, text, headers = await server.get("/")
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert "<title>x</title>" in text
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert f"connect-src 'self' ws://127.0.0.1:{server.port} wss://127.0.0.1:{server.port}" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        _, _, headers = await server.get("/sub/app.mjs")
+        assert headers["Content-Type"] == "text/javascript; charset=utf-8"
+        _, _, headers = await server.get("/", Host="a; script-src *")
+        assert "script-src *" not in headers["Content-Security-Policy"]
+
+
+async def test_an_unchanged_file_is_304_and_a_changed_one_is_sent(page: Path) -> None:
+    async with serving(page=page) as server:
+        _, _, headers = await server.get("/")
+        tag = headers["ETag"]
+        status, text, _ = await server.get("/", **{"If-None-Match": f'"other", W/{tag}'})
+        assert (status, text) == (304, "")
+        (page / "index.html").write_text("<!doctype html><title>y</title>")
+        status, text, _ = await server.get("/", **{"If-None-Match": tag})
+        assert (status, "<title>y</title>" in text) == (200, True)
+
+
+async def test_text_is_compressed_for_those_who_can_read_it(page: Path) -> None:
+    async with serving(page=page) as server, aiohttp.ClientSession(auto_decompress=False) as http:
+        async with http.get(server.url("/"), headers={"Accept-Encoding": "gzip"}) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(await response.read()).startswith(b"<!doctype")
+        async with http.get(server.url("/dot.png"), headers={"Accept-Encoding": "gzip"}) as response:
+            assert "Content-Encoding" not in response.headers
+            assert response.headers["Content-Type"] == "image/png"
+        async with http.get(server.url("/"), headers={"Accept-Encoding": "identity"}) as response:
+            assert "Content-Encoding" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "path", ["/none.html", "/sub", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/a%00b", "//etc/passwd"]
+)
+async def test_nothing_outside_the_folder_is_served(path: str, page: Path) -> None:
+    async with serving(page=page) as server:
+        reader, writer = await __import__("asyncio").open_connection("127.0.0.1", server.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = (await reader.read()).decode(errors="replace")
+        writer.close()
+        assert answer.split()[1] in ("404", "400")
+        assert "no\n" not in answer.split("\r\n\r\n", 1)[1].replace("no such page\n", "")
+
+
+async def test_a_link_out_of_the_folder_is_not_followed(page: Path) -> None:
+    (page / "link.txt").symlink_to(page.parent / "secret.txt")
+    async with serving(page=page) as server:
+        assert (await server.get("/link.txt"))[0] == 404
+
+
+def test_the_checkout_has_a_page() -> None:
+    root = web_root()
+    assert root is not None
+    assert b"<!doctype html>" in StaticFiles(root).find("index.html").body.lower()

@@ -1,0 +1,172 @@
+"""How the process ends: drained, cut short, interrupted, or with its device lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from antiphon.errors import ConfigError
+from antiphon.protocol import events
+from antiphon.serve.main import parse_backend_option, tls_context
+from tests.serve.harness import speech
+from tests.serve.process import REPOSITORY, serve_process
+
+TLS = Path(__file__).parent / "tls"
+EXTENDED = "ext=1&format=pcm_f32le"
+
+
+async def test_sigterm_lets_a_call_finish_and_takes_no_new_one() -> None:
+    async with serve_process() as server, server.call(EXTENDED) as client:
+        await client.event("ready")
+        async with server.call(f"{EXTENDED}&wait=60") as queued:
+            await queued.event("queued")
+            server.signal(signal.SIGTERM)
+            assert (await client.event("draining")).fields["deadline_s"] == 60.0
+            assert (await queued.event("error")).fields["code"] == 1001
+            assert (await queued.closed()).code == 1001
+        await server.reaches("/readyz", 503)
+        assert await server.status("/healthz") == 200
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with server.call(""):
+                pass
+        assert refused.value.status == 503
+        assert refused.value.headers is not None
+        assert refused.value.headers["Retry-After"] == "10"
+        await client.speak(speech(2))
+        await client.reply()
+        assert server.process.returncode is None
+        await client.send(events.bye())
+        assert (await client.closed()).code == 1000
+        assert await server.exit_code() == 0
+
+
+async def test_what_is_left_at_the_deadline_is_closed_with_1001() -> None:
+    async with serve_process("--drain-timeout-s", "0.3") as server, server.call(EXTENDED) as client:
+        await client.event("ready")
+        server.signal(signal.SIGTERM)
+        error = await client.event("error")
+        assert error.fields == {"code": 1001, "message": "the server is leaving; calls had 0.3 s to finish"}
+        closed = await client.closed()
+        assert (closed.code, closed.reason) == (1001, error.fields["message"])
+        assert await server.exit_code() == 0
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with serve_process() as server, server.call("") as stock:
+        await stock.receive()
+        server.signal(signal.SIGINT)
+        await server.reaches("/readyz", 503)
+        server.signal(signal.SIGINT)
+        assert (await stock.closed()).code == 1001
+        assert await server.exit_code() == 130
+        assert "Traceback" not in await server.log()
+
+
+async def test_a_lost_device_ends_the_process_with_70() -> None:
+    async with serve_process(lose_device_at=3) as server, server.call("") as stock:
+        await stock.receive()
+        async with server.http.ws_connect(f"{server.url}/api/chat?{EXTENDED}&wait=9") as ws:
+            await ws.receive()
+        await stock.ws.close()
+        async with server.call(f"{EXTENDED}&wait=9") as client:
+            await client.event("ready")
+            await client.speak(speech(6))
+            error = await client.event("error")
+            assert error.fields["code"] == 1011
+            assert "planned to be lost at tick 3" in error.fields["message"]
+            assert (await client.closed()).code == 1011
+        assert await server.exit_code() == 70
+        assert 'event="device lost"' in await server.log()
+
+
+async def test_a_trace_of_every_stage_is_written(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    async with serve_process("--trace", "3", "--trace-file", str(trace)) as server:
+        async with server.call("ext=1&format=pcm_f32le") as client:
+            await client.event("ready")
+            for index in range(5):
+                await client.speak(speech(1, index))
+                await client.reply()
+        async with asyncio.timeout(10):
+            while not trace.exists():  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+        assert server.process.returncode is None
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"decode", "encode", "send", "step"} <= names
+
+
+async def test_tls() -> None:
+    options = ("--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem"))
+    async with serve_process(*options) as server:
+        assert server.url.startswith("https://")
+        async with server.http.ws_connect(f"{server.url}/api/chat", ssl=False) as ws:
+            assert (await ws.receive()).data == bytes(9)
+
+
+def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
+    assert tls_context(None, None) is None
+    with pytest.raises(ConfigError, match=r"cannot use .*none\.pem"):
+        tls_context(str(tmp_path / "none.pem"), str(TLS / "test-key.pem"))
+
+
+async def run(*options: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from antiphon.cli import main; main()", "serve", *options),
+        cwd=REPOSITORY,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, stderr = await process.communicate()
+    return process.returncode, stderr.decode()
+
+
+async def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, stderr = await run(
+            "--backend", "null", "--slots", "1", "--port", str(port), "--log-level", "error"
+        )
+    assert code == 2
+    assert stderr.splitlines()[-1].startswith(f"antiphon: cannot listen on 127.0.0.1 port {port}: ")
+    assert stderr.endswith("choose another with --port\n")
+    assert "Traceback" not in stderr
+
+
+async def test_a_model_that_is_not_there_is_one_sentence() -> None:
+    code, stderr = await run("--model", "ecko")
+    assert code == 2
+    assert stderr.startswith("antiphon: no model 'ecko'")
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("dtype=bfloat16", ("dtype", "bfloat16")),
+        ("threads=2", ("threads", 2)),
+        ("scale=0.5", ("scale", 0.5)),
+        ("fast=true", ("fast", True)),
+        ("fast=false", ("fast", False)),
+        ("path=a=b", ("path", "a=b")),
+    ],
+)
+def test_backend_options(text: str, parsed: tuple[str, object]) -> None:
+    name, value = parse_backend_option(text)
+    assert (name, value) == parsed
+    assert type(value) is type(parsed[1])
+
+
+def test_a_backend_option_without_a_value() -> None:
+    with pytest.raises(ConfigError, match="backend_option = 'dtype' is not NAME=VALUE"):
+        parse_backend_option("dtype")

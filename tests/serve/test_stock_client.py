@@ -1,0 +1,123 @@
+"""The unmodified ``moshi.client`` against our server, with a sound card made of arrays."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import threading
+import time
+import types
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, serving
+
+FRAMES = 25
+PERIOD_S = 0.02
+"""A quarter of real time, to keep the test short: the client has no clock but its sound card's."""
+
+
+class FakeStream:
+    """Calls back with a block of samples each period, on a thread of its own, as PortAudio does."""
+
+    def __init__(self, *, blocksize: int, channels: int, callback: Callable[..., None], **_: Any) -> None:
+        self._shape = (blocksize, channels)
+        self._callback = callback
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.blocks: list[np.ndarray] = []
+        self.opened.append(self)
+
+    opened: list[FakeStream]
+
+    def __enter__(self) -> FakeStream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def block(self, index: int) -> np.ndarray:
+        return np.zeros(self._shape, np.float32)
+
+    def _run(self) -> None:
+        for index in range(10_000):
+            block = self.block(index)
+            self._callback(block, self._shape[0], None, None)
+            self.blocks.append(block)
+            if self._stop.wait(PERIOD_S):
+                return
+
+
+class Microphone(FakeStream):
+    opened: list[FakeStream] = []  # noqa: RUF012 (reset by the fixture)
+
+    def block(self, index: int) -> np.ndarray:
+        seconds = (index * self._shape[0] + np.arange(self._shape[0])) / 24000
+        return (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)[:, None]
+
+
+class Speaker(FakeStream):
+    opened: list[FakeStream] = []  # noqa: RUF012
+
+
+class Printer:
+    """Collects what the client would print."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[str, str]] = []
+        self.tokens: list[str] = []
+
+    def log(self, level: str, message: str) -> None:
+        self.logged.append((level, message))
+
+    def print_token(self, token: str) -> None:
+        self.tokens.append(token)
+
+    def print_header(self) -> None: ...
+
+    def print_pending(self) -> None: ...
+
+    def print_lag(self) -> None: ...
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    sounddevice = types.ModuleType("sounddevice")
+    sounddevice.InputStream = Microphone  # type: ignore[attr-defined]
+    sounddevice.OutputStream = Speaker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sounddevice", sounddevice)
+    monkeypatch.setattr(Microphone, "opened", [])
+    monkeypatch.setattr(Speaker, "opened", [])
+    monkeypatch.delitem(sys.modules, "moshi.client", raising=False)
+    yield importlib.import_module("moshi.client")
+    sys.modules.pop("moshi.client", None)
+
+
+@pytest.mark.parametrize("spec", [CODEC, DUPLEX], ids=["codec", "duplex"])
+async def test_moshi_client_hears_itself(client: Any, spec: Any) -> None:
+    printer = Printer()
+    async with serving(spec=spec) as server:
+        address = Namespace(url=f"http://127.0.0.1:{server.port}", host="", port=0, https=False)
+        running = asyncio.create_task(client.run(printer, address))
+        deadline = time.monotonic() + 20
+        while not Speaker.opened or len(Speaker.opened[0].blocks) < FRAMES:
+            assert time.monotonic() < deadline
+            assert not running.done()
+            await asyncio.sleep(0.05)
+        assert server.engine.health().active == 1
+    # The server is gone: the client's loop ends by itself.
+    await asyncio.wait_for(running, 10)
+    heard = np.concatenate([block[:, 0] for block in Speaker.opened[0].blocks])
+    loud = np.flatnonzero(np.abs(heard) > 0.05)
+    assert loud.size > 5 * FRAME_SAMPLES
+    # The handshake is a kind this client has no name for; everything else it understood.
+    complaints = [text for level, text in printer.logged if level in ("warning", "error")]
+    assert complaints == ["unknown message kind 0"]
+    assert bool(printer.tokens) is (spec is DUPLEX)

@@ -1,0 +1,96 @@
+"""The ``antiphon`` command itself: dispatch, help, errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from antiphon import __version__, cli
+from antiphon.errors import ConfigError
+
+
+def add_command(monkeypatch: pytest.MonkeyPatch, name: str, main: object) -> dict[str, cli.Command]:
+    module = types.ModuleType(f"fake_{name}")
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return {name: cli.Command(f"{module.__name__}:main", "a command for this test")}
+
+
+def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert name in text
+        assert command.help in text
+    assert "antiphon serve --backend null" in text
+
+
+def test_no_command_is_a_usage_error_that_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == cli.EXIT_USAGE
+    assert "Usage:" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"antiphon {__version__}\n"
+
+
+def test_arguments_and_exit_code_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    commands = add_command(monkeypatch, "echo", lambda argv: seen.append(argv) or 7)
+    assert cli.run(["echo", "--a", "b"], commands) == 7
+    assert seen == [["--a", "b"]]
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("sevre", "serve"), ("prob", "probe"), ("tlak", "talk")])
+def test_a_typo_suggests_the_nearest_command(
+    typo: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([typo]) == cli.EXIT_USAGE
+    assert capsys.readouterr().err == f"antiphon: no command '{typo}'; did you mean '{meant}'?\n"
+
+
+def test_a_word_like_nothing_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["zzz"]) == cli.EXIT_USAGE
+    assert "there are: serve, probe, talk" in capsys.readouterr().err
+
+
+def failing(argv: list[str]) -> int:
+    raise ConfigError("port = 'x' is not a whole number")
+
+
+def test_an_error_is_one_line_without_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = add_command(monkeypatch, "fail", failing)
+    assert cli.run(["fail"], commands) == cli.EXIT_USAGE
+    assert capsys.readouterr().err == "antiphon: port = 'x' is not a whole number\n"
+
+
+@pytest.mark.parametrize("debug", [["--log-level", "debug"], ["--log-level=debug"]])
+def test_debug_shows_where_an_error_came_from(
+    debug: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = add_command(monkeypatch, "fail", failing)
+    assert cli.run(["fail", *debug], commands) == cli.EXIT_USAGE
+    assert "Traceback" in capsys.readouterr().err
+
+
+def interrupted(argv: list[str]) -> int:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = add_command(monkeypatch, "wait", interrupted)
+    assert cli.run(["wait"], commands) == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    heavy = ("numpy", "torch", "aiohttp", "antiphon.serve", "antiphon.engine", "antiphon_client")
+    code = f"import sys, antiphon.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
