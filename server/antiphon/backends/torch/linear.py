@@ -45,6 +45,13 @@ class Linear(nn.Module):
         return out
 
 
+def weight_bytes(module: nn.Module) -> int:
+    """Bytes of all weights of a module, packed ones included."""
+    plain: int = sum(tensor.nbytes for tensor in module.state_dict().values())
+    packed = [child.packed for child in module.modules() if isinstance(child, Linear)]
+    return plain + sum(tensor.numel() * tensor.itemsize for tensor in packed if tensor is not None)
+
+
 def pack_linears(module: nn.Module, rows: int = 1) -> None:
     """Pack every linear of a module that lives on a CPU. See :meth:`Linear.pack`."""
     for child in module.modules():

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from antiphon.errors import UnsupportedError
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -45,11 +47,15 @@ class State:
             for spec in self.specs.values()
         }
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Make the given rows like fresh ones, bit for bit (stale garbage is erased, not only hidden)."""
+    def reset(self, rows: Sequence[int], prefix: str = "") -> None:
+        """Make the given rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
+
+        With ``prefix`` only the tensors whose names begin with it.
+        """
         for row in rows:
             for name, spec in self.specs.items():
-                self.tensors[name][row].fill_(spec.fill)
+                if name.startswith(prefix):
+                    self.tensors[name][row].fill_(spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
         """Copy one row: name to tensor of ``spec.shape``."""
@@ -59,8 +65,12 @@ class State:
         """Put a snapshot into a row, which then continues bit-identically.
 
         Raises:
-            KeyError: the snapshot lacks one of this state's tensors.
+            UnsupportedError: the snapshot is of another model: a tensor is missing or of another shape.
         """
+        for name, spec in self.specs.items():
+            found = tuple(snapshot[name].shape) if name in snapshot else None
+            if found != spec.shape:
+                raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {spec.shape}")
         for name, tensor in self.tensors.items():
             tensor[row].copy_(snapshot[name])
 

@@ -54,7 +54,7 @@ def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, T
             continue
         if re.fullmatch(r"quantizer\.\w+\.(in|out)put_proj\.weight", name):
             tensor = tensor.squeeze(-1)
-        renamed[_rename(name, _MIMI_RENAMES)] = tensor
+        renamed[rename(name, _MIMI_RENAMES)] = tensor
     semantic = len(books["rvq_first"])
     for part, levels in (("rvq_first", semantic), ("rvq_rest", codebooks - semantic)):
         tables = [_table(books[part][level]) for level in range(levels)]
@@ -71,7 +71,8 @@ def _table(book: Mapping[str, Tensor]) -> Tensor:
     return total / usage.clamp(min=_USAGE_FLOOR)[:, None]
 
 
-def _rename(name: str, renames: tuple[tuple[re.Pattern[str], str], ...]) -> str:
+def rename(name: str, renames: tuple[tuple[re.Pattern[str], str], ...]) -> str:
+    """Apply ``(pattern, replacement)`` pairs to a name, in order."""
     for pattern, replacement in renames:
         name = pattern.sub(replacement, name)
     return name

@@ -1,0 +1,274 @@
+"""The torch backend: S rows of our own modules, stepped over prefixes of their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from antiphon.backends.base import (
+    NO_TOKEN,
+    BackendInfo,
+    BoolArray,
+    Progress,
+    RowSnapshot,
+    StepInputs,
+    StepOutputs,
+)
+from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.linear import weight_bytes
+from antiphon.backends.torch.loading import load_codec, load_generator, pick_device, pick_dtype
+from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.stages import StageRunner
+from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+SHORTEST_READ_FRAMES = 64
+"""Ring reads are bounded by the longest-lived row's frames, rounded up to a power of two from here."""
+
+_WARM_UP_TICKS = 2
+_FRAMES = "frames"
+
+
+def row_buckets(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, 8, ... and the number of slots itself."""
+    powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
+    return (*powers, slots)
+
+
+def read_bucket(frames: int) -> int:
+    """The bound on ring reads for rows that have seen up to ``frames`` frames."""
+    return max(SHORTEST_READ_FRAMES, 1 << (frames - 1).bit_length())
+
+
+class TorchBackend:
+    """Our own modules over ``slots`` rows of explicit state; see :class:`antiphon.backends.base.Backend`."""
+
+    def __init__(
+        self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, slots: int, kv: str = "compute"
+    ) -> None:
+        """Take over loaded modules and give them ``slots`` fresh rows."""
+        check_slots(slots)
+        self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
+        self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
+        self._runner = StageRunner(self._pipeline.device)
+        self._arriving = self._host_buffer(self._pipeline.buffers.arrived)
+        self._leaving = self._host_buffer(self._pipeline.buffers.leaving)
+        modules = [mimi] if generator is None else [mimi, generator.model]
+        self._info = BackendInfo(
+            name="torch",
+            device=str(self._pipeline.device),
+            spec=spec,
+            slots=slots,
+            buckets=row_buckets(slots),
+            dtype="float32" if generator is None else str(generator.model.dtype).removeprefix("torch."),
+            quantization="none" if kv == "compute" else f"kv-{kv}",
+            can_snapshot=True,
+            versions={"torch": torch.__version__},
+            memory={
+                "weights": sum(map(weight_bytes, modules)),
+                "state_per_row": self._pipeline.state.bytes() // slots,
+            },
+        )
+
+    def _host_buffer(self, device_buffer: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(device_buffer.shape, pin_memory=self._runner.on_cuda)
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts that do not change while the backend lives."""
+        return self._info
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run every bucket until its stages are captured, then make all rows fresh."""
+        ticks = _WARM_UP_TICKS + self._info.spec.silent_frames
+        for done, rows in enumerate(self._info.buckets):
+            progress(done, len(self._info.buckets), f"{rows} rows")
+            everyone = np.ones(rows, dtype=np.bool_)
+            pcm = np.zeros((rows, self._info.spec.frame_samples), dtype=np.float32)
+            for tick in range(ticks):
+                self.step(StepInputs(everyone, everyone & (tick == 0), pcm))
+        self._reset(range(self._info.slots))
+        progress(len(self._info.buckets), len(self._info.buckets), "ready")
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters; a codec has no use for them."""
+        check_row(self._info, row)
+        sampler = self._pipeline.sampler
+        if sampler is None:
+            return
+        before = (sampler.is_greedy, sampler.width)
+        sampler.set(row, parameters)
+        if before != (sampler.is_greedy, sampler.width):
+            self._runner.forget()
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        """Advance the executed rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
+        check_inputs(self._info, inputs)
+        try:
+            with torch.inference_mode():
+                return self._step(inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            # What torch raises. The rows of this tick may be half written; the others were not touched.
+            touched = np.flatnonzero(inputs.exec | inputs.reset).tolist()
+            raise self._judge(error, touched) from error
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        """Copy a row's state; the tensors stay on the device."""
+        check_row(self._info, row)
+        tensors = self._pipeline.state.snapshot(row)
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        tensors[_FRAMES] = torch.tensor(self._frames[row])
+        return RowSnapshot(self._info.name, tensors, size)
+
+    def restore(self, row: int, snapshot: RowSnapshot) -> None:
+        """Put a row's state back.
+
+        Raises:
+            UnsupportedError: a snapshot of another backend or model.
+        """
+        check_row(self._info, row)
+        check_snapshot(self._info, snapshot)
+        with torch.inference_mode():
+            self._pipeline.state.restore(row, snapshot.tensors)
+        self._frames[row] = int(snapshot.tensors[_FRAMES])
+
+    def move(self, source: int, target: int) -> None:
+        """Copy the state and parameters of one row over another."""
+        check_row(self._info, source)
+        check_row(self._info, target)
+        with torch.inference_mode():
+            self._pipeline.state.move(source, target)
+        self._frames[target] = self._frames[source]
+        if self._pipeline.sampler is not None:
+            self._pipeline.sampler.set(target, self._pipeline.sampler.get(source))
+
+    def state_bytes(self) -> int:
+        """Bytes of state for all rows."""
+        return self._pipeline.state.bytes()
+
+    def close(self) -> None:
+        """Let go of the modules and their state, and of the memory the device keeps for them."""
+        self._runner.forget()
+        del self._pipeline
+        if self._runner.on_cuda:
+            torch.cuda.empty_cache()
+
+    def _reset(self, rows: Sequence[int]) -> None:
+        with torch.inference_mode():
+            self._pipeline.state.reset(rows)
+        self._frames[list(rows)] = 0
+
+    def _step(self, inputs: StepInputs) -> StepOutputs:
+        rows, spec, executed = inputs.rows, self._info.spec, inputs.exec
+        self._reset(np.flatnonzero(inputs.reset).tolist())
+        frames = self._frames[:rows]
+        emitted = executed & (frames >= spec.silent_frames)
+        filled = read_bucket(int(frames[executed].max(initial=0)) + 1)
+        self._runner.begin()
+        self._send(inputs, emitted)
+        self._run_stages(rows, filled, executed, emitted)
+        frames[executed] += 1
+        stage_ms = self._receive(rows)
+        leaving = self._leaving[:rows].numpy()
+        pcm = tokens = vad = None
+        if spec.kind is not PipelineKind.STT:
+            pcm = leaving[:, : spec.frame_samples].copy()
+        if spec.lm is not None:
+            said = leaving[:, spec.frame_samples].astype(np.int32)
+            tokens = np.where(emitted, said, np.int32(NO_TOKEN))
+        if leaving.shape[1] > spec.frame_samples + 1:
+            vad = leaving[:, spec.frame_samples + 1 :].copy()
+        return StepOutputs(executed.copy(), emitted, pcm, tokens, vad, stage_ms=stage_ms)
+
+    def _run_stages(self, rows: int, filled: int, executed: BoolArray, emitted: BoolArray) -> None:
+        """Encode, think, decode. On a CPU masks are left out where every row takes part."""
+        pipeline, run, always = self._pipeline, self._runner.run, self._runner.on_cuda
+        masked = always or not bool(executed.all())
+        key = (rows, filled, masked)
+        run("encode", key, lambda: pipeline.encode(rows, filled, masked=masked))
+        if pipeline.generator is not None:
+            self._begin_again(executed)
+            run("lm", key, lambda: pipeline.think(rows, filled, masked=masked))
+        if self._info.kind is not PipelineKind.STT and emitted.any():
+            masked = always or not bool(emitted.all())
+            run("decode", (rows, filled, masked), lambda: pipeline.decode(rows, filled, masked=masked))
+
+    def _begin_again(self, executed: BoolArray) -> None:
+        """Let the codec forget a duplex session's first frame, after the model has been given its codes.
+
+        Upstream does so (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
+        """
+        if self._info.kind is not PipelineKind.DUPLEX:
+            return
+        first = np.flatnonzero(executed & (self._frames[: len(executed)] == 0))
+        self._pipeline.state.reset(first.tolist(), prefix="encoder")
+
+    def _send(self, inputs: StepInputs, emitted: BoolArray) -> None:
+        """One transfer to the device. Rows that do not execute are silent, whatever they hold."""
+        assert inputs.pcm is not None
+        rows, arriving = inputs.rows, self._arriving.numpy()
+        arriving[:rows, :-2] = np.where(inputs.exec[:, None], inputs.pcm, np.float32(0))
+        arriving[:rows, -2], arriving[:rows, -1] = inputs.exec, emitted
+        self._pipeline.buffers.arrived[:rows].copy_(self._arriving[:rows], non_blocking=True)
+
+    def _receive(self, rows: int) -> dict[str, float]:
+        """One transfer back, and the end of the tick."""
+        self._leaving[:rows].copy_(self._pipeline.buffers.leaving[:rows], non_blocking=True)
+        return self._runner.finish()
+
+    def _judge(self, error: Exception, rows: Sequence[int]) -> StepError | DeviceLostError:
+        """What a failed step means: some rows lost, or the device."""
+        if self._runner.on_cuda:
+            try:
+                torch.cuda.empty_cache()
+                torch.zeros(1, device=self._pipeline.device).add_(1).item()
+            except RuntimeError as probe_error:
+                return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
+        return StepError(f"a step over rows {list(rows)} failed: {type(error).__name__}: {error}", rows=rows)
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    kv: str = "compute",
+) -> TorchBackend:
+    """Load a checkpoint into our own modules.
+
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``kv`` is how its
+    keys and values are kept: "compute" (in that dtype) or "int8". ``threads`` is how many CPU threads
+    torch may use, process-wide (None: as it is).
+
+    Raises:
+        UnsupportedError: a pipeline or an option that cannot be run.
+        ConfigError: no such device, dtype or kv, or less than one slot.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
+    check_slots(slots)
+    if kv not in ("compute", "int8"):
+        raise ConfigError(f"kv is '{kv}'; it can be compute or int8")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch_device = pick_device(device)
+    lm_dtype = pick_dtype(dtype, torch_device)
+    mimi = load_codec(checkpoint, torch_device, slots=slots)
+    generator = None
+    if spec.lm is not None:
+        generator = load_generator(checkpoint, torch_device, lm_dtype, slots=slots, int8_kv=kv == "int8")
+    return TorchBackend(spec, mimi, generator, slots=slots, kv=kv)

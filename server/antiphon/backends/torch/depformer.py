@@ -1,0 +1,140 @@
+"""The depth transformer: one frame's audio tokens, one codebook after the other.
+
+Its sequence is the codebooks of a single frame, so its keys and values live within one call and are no
+part of the state. Steps have their own weights, shared between steps where a schedule says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.embedding import TokenEmbedding
+from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.norms import make_norm
+from antiphon.backends.torch.transformer import LayerScale, merge_heads, split_heads
+
+Chooser = Callable[[int, Tensor], Tensor]
+"""Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""
+
+Past = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DepformerConfig:
+    """Shape of a depth transformer.
+
+    ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
+    ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer.
+    """
+
+    steps: int
+    schedule: tuple[int, ...]
+    hidden_dim: int
+    dim: int
+    heads: int
+    layers: int
+    feed_forward: tuple[int, ...]
+    card: int
+    text_card: int
+    multi_linear: bool
+    kv_repeat: int = 1
+    gating: str = "silu"
+    norm: str = "rms_norm_f32"
+    output_norm: str | None = None
+    low_rank: int | None = None
+    demux: bool = False
+    bias: bool = False
+    layer_scale: bool = False
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def sets(self) -> int:
+        """How many sets of weights the steps share."""
+        return max(self.schedule) + 1
+
+
+class DepformerLayer(nn.Module):
+    """One layer, with ``sets`` sets of projections and feed-forwards, and common norms."""
+
+    def __init__(self, config: DepformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.head_dim = config.dim // config.heads
+        self.kv_dim = self.head_dim * (config.heads // config.kv_repeat)
+        self.dim = config.dim
+        out_dim = config.dim + 2 * self.kv_dim
+        dtype = config.dtype
+        self.in_projs = nn.ModuleList(Linear(config.dim, out_dim, dtype=dtype) for _ in range(config.sets))
+        self.out_projs = nn.ModuleList(
+            Linear(config.dim, config.dim, dtype=dtype) for _ in range(config.sets)
+        )
+        self.gating = nn.ModuleList(
+            GatedFeedForward(config.gating, config.dim, width, dtype) for width in config.feed_forward
+        )
+        self.norm1 = make_norm(config.norm, config.dim, dtype)
+        self.norm2 = make_norm(config.norm, config.dim, dtype)
+        scaled = config.layer_scale
+        self.layer_scale_1 = LayerScale(config.dim, dtype) if scaled else nn.Identity()
+        self.layer_scale_2 = LayerScale(config.dim, dtype) if scaled else nn.Identity()
+
+    def forward(self, x: Tensor, which: int, past: Past | None) -> tuple[Tensor, Past]:
+        """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
+        projected = self.in_projs[which](self.norm1(x))
+        parts = projected.split([self.dim, self.kv_dim, self.kv_dim], dim=-1)
+        q, k, v = (split_heads(part, self.head_dim) for part in parts)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        out = functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.kv_dim < self.dim)
+        out_proj = self.out_projs[which]
+        assert isinstance(out_proj, Linear)
+        x = x + self.layer_scale_1(merge_heads(out, out_proj))
+        return x + self.layer_scale_2(self.gating[which](self.norm2(x))), (k, v)
+
+
+class Depformer(nn.Module):
+    """Generates ``steps`` audio tokens from the main transformer's output and the text token."""
+
+    def __init__(self, config: DepformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.config = config
+        dim, dtype, steps = config.dim, config.dtype, config.steps
+        inputs = config.sets if config.multi_linear else 1
+        self.inputs = nn.ModuleList(Linear(config.hidden_dim, dim, dtype=dtype) for _ in range(inputs))
+        self.text_emb = TokenEmbedding(
+            config.text_card + 1, dim, dtype, low_rank=config.low_rank, demux=config.demux
+        )
+        self.emb = nn.ModuleList(
+            TokenEmbedding(config.card + 1, dim, dtype, low_rank=config.low_rank) for _ in range(steps - 1)
+        )
+        self.layers = nn.ModuleList(DepformerLayer(config) for _ in range(config.layers))
+        self.norms = nn.ModuleList(
+            make_norm(config.output_norm, dim, dtype) if config.output_norm else nn.Identity()
+            for _ in range(steps)
+        )
+        self.linears = nn.ModuleList(
+            Linear(dim, config.card, bias=config.bias, dtype=dtype) for _ in range(steps)
+        )
+
+    def forward(self, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
+        """Hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n, steps]``.
+
+        ``choose`` samples each step's logits, in their dtype.
+        """
+        pasts: list[Past | None] = [None] * len(self.layers)
+        chosen = [text_tokens]
+        for step in range(self.config.steps):
+            which = self.config.schedule[step]
+            embed = self.text_emb if step == 0 else self.emb[step - 1]
+            x = self.inputs[which if self.config.multi_linear else 0](hidden) + embed(chosen[-1])[:, None]
+            for index, layer in enumerate(self.layers):
+                x, pasts[index] = layer(x, which, pasts[index])
+            logits = self.linears[step](self.norms[step](x))[:, 0]
+            chosen.append(choose(step, logits))
+        return torch.stack(chosen[1:], dim=1)

@@ -1,0 +1,69 @@
+"""One step of a language model: delay cache, temporal transformer, sampling, depformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from antiphon.backends.torch.delays import DelayCache
+from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.models.spec import LMSpec
+
+
+class TokenChooser(Protocol):
+    """Chooses tokens from logits, row by row; ``frames [n]`` is each row's step since its reset."""
+
+    def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
+        """Float32 ``[n, text_card]`` to int64 ``[n]``; may keep a history in the state."""
+        ...
+
+    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
+        """Float32 ``[n, card]`` to int64 ``[n]``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the frame complete, ``hidden [n, 1, dim]``."""
+
+    tokens: Tensor
+    hidden: Tensor
+
+
+class Generator:
+    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
+
+    def __init__(self, model: LanguageModel, spec: LMSpec) -> None:
+        """Join a loaded model and its delays."""
+        self.model = model
+        self.dep_q = spec.dep_q
+        initial = (spec.text_card, *[spec.card] * spec.n_q)
+        self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial)
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the language model and its delay cache."""
+        yield from self.model.specs()
+        yield from self.cache.specs()
+
+    def step(self, codes: Tensor, step: Step, choose: TokenChooser, filled: int | None = None) -> Generated:
+        """Hear codes int64 ``[n, n_q - dep_q]`` and generate.
+
+        A row's tokens are of use once it has seen more than ``max_delay`` frames. ``filled`` bounds
+        reads, in frames seen by any executed row, this one included.
+        """
+        frames = step.read("lm.position").clone()
+        inputs = self.cache.heard(step, frames, codes)
+        hidden, logits = self.model(inputs, step, filled)
+        text = choose.text(logits[:, 0].float(), step, frames)
+        said = text[:, None]
+        if self.model.depformer is not None:
+            audio = self.model.depformer(
+                hidden, text, lambda codebook, row: choose.audio(codebook, row.float(), frames)
+            )
+            said = torch.cat([said, audio], dim=1)
+        return Generated(self.cache.spoken(step, frames, said), hidden)

@@ -1,0 +1,165 @@
+"""The language model: every stream's tokens in, text logits and a hidden vector out, then the depformer.
+
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antiphon.backends.torch.depformer import Depformer, DepformerConfig
+from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
+from antiphon.backends.torch.linear import Linear, pack_linears
+from antiphon.backends.torch.norms import make_norm
+from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
+from antiphon.errors import UnsupportedError
+
+
+def transformer_config(
+    config: Mapping[str, Any], dtype: torch.dtype, *, cross_positions: int = 0, int8_kv: bool = False
+) -> TransformerConfig:
+    """The temporal transformer's shape from published LM arguments.
+
+    Raises:
+        UnsupportedError: an option no published model uses.
+    """
+    fixed = {"causal": True, "norm_emb": False, "skip_self_attn": False}
+    for key, wanted in fixed.items():
+        if config.get(key, wanted) != wanted:
+            raise UnsupportedError(f"{key} is {config[key]!r}; only {wanted!r} can be run")
+    rope = config.get("positional_embedding", "sin")
+    if rope not in ("rope", "rope_concat", "none"):
+        raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
+    return TransformerConfig(
+        dim=config["dim"],
+        heads=config["num_heads"],
+        layers=config["num_layers"],
+        context=config["context"],
+        feed_forward=int(config.get("hidden_scale", 4) * config["dim"]),
+        kv_repeat=config.get("kv_repeat", 1),
+        gating=config.get("gating", "none"),
+        norm=config.get("norm", "layer_norm"),
+        rope=rope,
+        max_period=config.get("max_period", 10000),
+        layer_scale=config.get("layer_scale") is not None,
+        cross_attention=config.get("cross_attention", False),
+        cross_positions=cross_positions,
+        dtype=dtype,
+        int8_kv=int8_kv,
+    )
+
+
+def depformer_config(config: Mapping[str, Any], steps: int, dtype: torch.dtype) -> DepformerConfig:
+    """The depth transformer's shape for its first ``steps`` steps, from published LM arguments.
+
+    Raises:
+        UnsupportedError: an option no published model uses.
+    """
+    position = config.get("depformer_pos_emb", "sin")
+    if position != "none":
+        raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
+    if config.get("depformer_gating", config.get("gating", "none")) == "none":
+        raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")
+    schedule = config.get("depformer_weights_per_step_schedule")
+    if not config.get("depformer_weights_per_step", False):
+        schedule = [0] * config["dep_q"]
+    schedule = tuple(schedule or range(config["dep_q"]))[:steps]
+    width = config.get("depformer_dim_feedforward")
+    if width is None:
+        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
+    widths = tuple(width) if isinstance(width, list | tuple) else (width,) * (max(schedule) + 1)
+    return DepformerConfig(
+        steps=steps,
+        schedule=schedule,
+        hidden_dim=config["dim"],
+        dim=config["depformer_dim"],
+        heads=config["depformer_num_heads"],
+        layers=config["depformer_num_layers"],
+        feed_forward=widths[: max(schedule) + 1],
+        card=config["card"],
+        text_card=config["text_card"],
+        multi_linear=config.get("depformer_multi_linear", False),
+        kv_repeat=config.get("depformer_kv_repeat", config.get("kv_repeat", 1)),
+        gating=config.get("depformer_gating", config.get("gating", "none")),
+        norm=config.get("norm", "layer_norm"),
+        output_norm=config.get("depformer_norm"),
+        low_rank=config.get("depformer_low_rank_embeddings"),
+        demux=demuxes(config),
+        bias=config.get("bias_proj", False),
+        layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
+        dtype=dtype,
+    )
+
+
+def demuxes(config: Mapping[str, Any]) -> bool:
+    """Whether text tokens carry two streams in one."""
+    return bool(config.get("demux_second_text_stream", config.get("demux_second_stream", False)))
+
+
+class LanguageModel(nn.Module):
+    """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
+
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that nobody hears, and these
+    are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
+    """
+
+    condition: Tensor | None
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        steps: int,
+        dtype: torch.dtype = torch.float32,
+        cross_positions: int = 0,
+        int8_kv: bool = False,
+    ) -> None:
+        """Shape the model; its weights come with the checkpoint."""
+        super().__init__()
+        dim, text_card = config["dim"], config["text_card"]
+        self.config, self.steps, self.dtype = dict(config), steps, dtype
+        shape = transformer_config(config, dtype, cross_positions=cross_positions, int8_kv=int8_kv)
+        self.audio_emb = StreamEmbeddings(config["n_q"], config["card"] + 1, dim, dtype)
+        self.text_emb = TokenEmbedding(text_card + 1, dim, dtype, demux=demuxes(config))
+        self.transformer = StreamingTransformer("lm", shape)
+        self.out_norm = make_norm(shape.norm, dim, dtype)
+        text_out = config.get("text_card_out") or text_card
+        self.text_linear = Linear(dim, text_out, bias=config.get("bias_proj", False), dtype=dtype)
+        heads, width = config.get("extra_heads_num_heads", 0), config.get("extra_heads_dim", 6)
+        self.extra_heads = nn.ModuleList(Linear(dim, width, dtype=dtype) for _ in range(heads))
+        self.depformer = Depformer(depformer_config(config, steps, dtype)) if steps else None
+        self.condition = None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the temporal transformer; the depformer keeps none."""
+        yield from self.transformer.specs()
+
+    def prepare(self, *, pack_rows: int | None = None) -> LanguageModel:
+        """After loading: pack linears for ``pack_rows`` rows."""
+        if pack_rows is not None:
+            pack_linears(self, pack_rows)
+        return self.eval()
+
+    def forward(self, tokens: Tensor, step: Step, filled: int | None = None) -> tuple[Tensor, Tensor]:
+        """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T, text_card]``.
+
+        Row 0 of the tokens is text. T above 1 is a prompt read in one pass. ``filled`` bounds reads,
+        in frames seen by any executed row, these included.
+        """
+        count = tokens.shape[2]
+        flat = tokens.transpose(1, 2).flatten(0, 1)
+        x = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
+        x = x.view(-1, count, x.shape[-1])
+        if self.condition is not None:
+            x = x + self.condition
+        hidden = self.out_norm(self.transformer(x, step, filled))
+        return hidden, self.text_linear(hidden)
+
+    def pause_heads(self, hidden: Tensor) -> Tensor:
+        """Probabilities of the extra heads: hidden ``[n, 1, dim]`` to float32 ``[n, heads, width]``."""
+        return torch.stack([head(hidden[:, 0]).softmax(dim=-1) for head in self.extra_heads], dim=1).float()

@@ -1,0 +1,168 @@
+"""From a published language model's safetensors to our parameter names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.weights import assign, rename
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+
+_RENAMES = (
+    (re.compile(r"^depformer_(emb|text_emb|norms)\."), r"depformer.\1."),
+    (re.compile(r"^depformer_in\."), "depformer.inputs."),
+    (re.compile(r"^linears\."), "depformer.linears."),
+    (re.compile(r"^(depformer\.layers\.\d+)\.self_attn\."), r"\1."),
+    (re.compile(r"^(depformer\.layers\.\d+\.gating)\.linear_"), r"\1.0.linear_"),
+    (re.compile(r"^(transformer\.layers\.\d+)\.gating\."), r"\1.feed_forward."),
+    (re.compile(r"^(transformer\.layers\.\d+)\.(linear[12])\."), r"\1.feed_forward.\2."),
+    (re.compile(r"\.in_proj_weight$"), ".in_proj.weight"),
+    (re.compile(r"^(transformer\..*)\.(in|out)_projs\.0\."), r"\1.\2_proj."),
+)
+_STACKED = re.compile(r"^(depformer\.layers\.\d+\.)(in|out)_proj\.(.*)$")
+_PER_STEP = re.compile(
+    r"^depformer\.(?:inputs|emb|norms|linears|layers\.\d+\.(?:in_projs|out_projs|gating))\.(\d+)\."
+)
+_INT8_SCALE = 127.0
+
+
+def load_lm(
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    steps: int,
+    family: str = "moshi",
+    lora: Path | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> LanguageModel:
+    """Load a published language model, its LoRA merged in, with the corrections upstream makes.
+
+    ``options`` are LanguageModel's. Upstream's INT8 files (bitsandbytes layout) are read with their
+    scales in float32 and become weights of ``dtype``.
+
+    Raises:
+        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        UnsupportedError: an option no published model uses.
+    """
+    with torch.device("meta"):
+        model = LanguageModel(config, steps=steps, dtype=dtype, **options)
+    published = load_file(path)
+    tensors = lm_tensors(published, model)
+    if lora is not None:
+        sets = _weight_sets(config)
+        adapters = dict(pair for item in load_file(lora).items() for pair in _renamed(*item, sets))
+        merge_lora(tensors, adapters, float(config.get("lora_scaling", 2.0)))
+    if family == "hibiki":
+        # As upstream: an end of text that is sampled too early is heard by the model as padding.
+        tensors["text_emb.weight"][2] = tensors["text_emb.weight"][3]
+    assign(model, tensors, path)
+    condition = sum_condition(published, config, family)
+    if condition is not None:
+        model.condition = condition.to(device, dtype)
+    return model.to(device)
+
+
+def lm_tensors(published: Mapping[str, Tensor], model: LanguageModel) -> dict[str, Tensor]:
+    """Rename, split and stack a published model's tensors into those of ``model``, in its dtype."""
+    wanted, sets = model.state_dict().keys(), _weight_sets(model.config)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in _dequantized(published):
+        if name.startswith(("condition_provider.", "fuser.", "emb.")):
+            continue
+        for new_name, part in _renamed(name, tensor.to(model.dtype), sets):
+            step = _PER_STEP.match(new_name)
+            is_unused = step is not None and new_name not in wanted and int(step[1]) >= model.steps - 1
+            if not is_unused:
+                tensors[new_name] = part
+    tables = [published[f"emb.{index}.weight"] for index in range(model.config["n_q"])]
+    tensors["audio_emb.weight"] = torch.cat(tables).to(model.dtype)
+    return tensors
+
+
+def _weight_sets(config: Mapping[str, Any]) -> int:
+    """How many sets of depformer weights a file holds."""
+    if not config.get("depformer_weights_per_step", False):
+        return 1
+    schedule = config.get("depformer_weights_per_step_schedule")
+    return max(schedule) + 1 if schedule else int(config["dep_q"])
+
+
+def _renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
+    """Our name for one tensor, or several where a depformer projection stacks its steps' weights."""
+    name = rename(name, _RENAMES)
+    stacked = _STACKED.match(name)
+    if stacked is None:
+        yield name, tensor
+        return
+    parts = tensor.view(sets, -1, tensor.shape[-1])
+    for index, part in enumerate(parts):
+        yield f"{stacked[1]}{stacked[2]}_projs.{index}.{stacked[3]}", part.clone()
+
+
+def _dequantized(published: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Undo upstream's INT8: ``weight`` int8 ``[out, in]`` and ``weight_scb`` float ``[out]``, row maxima.
+
+    Layout: bitsandbytes ``int8_vectorwise_quant``, value = int8 * scb / 127.
+    """
+    for name, tensor in published.items():
+        scale = published.get(f"{name}_scb")
+        if scale is not None:
+            yield name, tensor.float() * (scale.float().reshape(-1, 1) / _INT8_SCALE)
+        elif not name.endswith("_scb"):
+            yield name, tensor
+
+
+def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scaling: float) -> None:
+    """Add ``scaling * B A`` of every adapter to its weight (Hu et al. 2021), in float32.
+
+    Raises:
+        CheckpointFormatError: an adapter for a weight that is not there, or of another shape.
+    """
+    for name, down in adapters.items():
+        base, is_down, _ = name.partition(".lora_A.weight")
+        if not is_down:
+            continue
+        up, weight = adapters[f"{base}.lora_B.weight"], tensors.get(f"{base}.weight")
+        if weight is None:
+            raise CheckpointFormatError(f"the LoRA file adapts {base}, which the model does not have")
+        if weight.shape != (up.shape[0], down.shape[1]) or up.shape[1] != down.shape[0]:
+            shapes = f"{tuple(up.shape)} x {tuple(down.shape)}"
+            raise CheckpointFormatError(
+                f"a LoRA of {shapes} does not fit {base}, which is {tuple(weight.shape)}"
+            )
+        change = scaling * (up.float() @ down.float())
+        tensors[f"{base}.weight"] = (weight.float() + change).to(weight.dtype)
+
+
+def sum_condition(published: Mapping[str, Tensor], config: Mapping[str, Any], family: str) -> Tensor | None:
+    """The constant that Hibiki adds to every input, ``[1, dim]``: its description, "very_good".
+
+    None for a model without conditioners, and for tts, whose conditions are a session's own.
+
+    Raises:
+        UnsupportedError: another family with conditioners.
+    """
+    conditioners = config.get("conditioners") or {}
+    if not conditioners or family == "tts":
+        return None
+    if family != "hibiki" or set(conditioners) != {"description"}:
+        raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")
+    values = conditioners["description"]["lut"]["possible_values"]
+    return embed_choice(published, "description", values, "very_good")
+
+
+def embed_choice(published: Mapping[str, Tensor], name: str, values: list[str], value: str) -> Tensor:
+    """One of a lookup conditioner's values as a vector ``[1, dim]`` float32."""
+    prefix = f"condition_provider.conditioners.{name}"
+    entry = published[f"{prefix}.embed.weight"][values.index(value)].float()
+    projection = published.get(f"{prefix}.output_proj.weight")
+    return (entry if projection is None else projection.float() @ entry)[None]

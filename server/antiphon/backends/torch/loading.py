@@ -1,0 +1,79 @@
+"""From a checkpoint to loaded modules on a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.lm_weights import load_lm
+from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.weights import load_mimi
+from antiphon.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def pick_device(name: str | None) -> torch.device:
+    """Resolve a device name, None being CUDA where there is one.
+
+    Raises:
+        ConfigError: no device is called so, or this torch sees no GPU.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"no device is called '{name}': {error}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
+    return device
+
+
+def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """Resolve the language model's dtype, None being float32 on a CPU and bfloat16 elsewhere.
+
+    Raises:
+        ConfigError: no dtype is called so.
+    """
+    if name is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_codec(checkpoint: Checkpoint, device: torch.device, *, slots: int) -> Mimi:
+    """Load Mimi, always in float32, with as many codebooks as the model uses."""
+    spec = checkpoint.spec.mimi
+    mimi = load_mimi(checkpoint.file("mimi"), spec.config, spec.codebooks, device)
+    return mimi.prepare(pack_rows=slots * mimi.frame_positions)
+
+
+def load_generator(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, slots: int, int8_kv: bool
+) -> Generator:
+    """Load the language model.
+
+    Raises:
+        UnsupportedError: the checkpoint has none.
+    """
+    spec = checkpoint.spec
+    if spec.lm is None:
+        raise UnsupportedError(f"{spec.name} has no language model")
+    model = load_lm(
+        checkpoint.file("lm"),
+        spec.lm.config,
+        steps=spec.lm.dep_q,
+        family=spec.family,
+        lora=checkpoint.files.get("lora"),
+        dtype=dtype,
+        device=device,
+        int8_kv=int8_kv,
+    )
+    return Generator(model.prepare(pack_rows=slots), spec.lm)

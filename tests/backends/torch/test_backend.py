@@ -1,0 +1,212 @@
+"""The torch backend as a whole, against upstream's own loops; the contract suite has the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moshi.models import loaders
+from moshi.models.lm import LMGen
+from moshi.utils.compile import no_compile
+
+from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs, StepOutputs
+from antiphon.backends.torch import backend as module
+from antiphon.backends.torch.backend import TorchBackend, make, read_bucket, row_buckets
+from antiphon.errors import ConfigError, StepError, UnsupportedError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
+from tools.make_checkpoint import make_checkpoint
+
+GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
+FRAMES = 60
+
+
+def checkpoint_of(folder: Path, kind: str) -> Checkpoint:
+    return load_checkpoint(str(make_checkpoint(folder, kind=kind, dtype="float32")))
+
+
+@pytest.fixture(scope="session")
+def duplex(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return checkpoint_of(tmp_path_factory.mktemp("duplex"), "moshi")
+
+
+@pytest.fixture(scope="session")
+def stt(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return checkpoint_of(tmp_path_factory.mktemp("stt"), "stt")
+
+
+def voice(seed: int, frames: int) -> FloatArray:
+    return np.random.default_rng(seed).normal(0, 0.1, (frames, 1920)).astype(np.float32)
+
+
+def greedy(checkpoint: Checkpoint, slots: int) -> TorchBackend:
+    backend = make(checkpoint, slots=slots, device="cpu")
+    for row in range(slots):
+        backend.set_parameters(row, GREEDY)
+    return backend
+
+
+def run_alone(backend: TorchBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
+    """One session on one row, the rows below it idle and holding garbage."""
+    rows = next(bucket for bucket in backend.info.buckets if bucket > row)
+    mine = np.arange(rows) == row
+    replies = []
+    for index, frame in enumerate(pcm):
+        block = np.full((rows, 1920), np.nan, dtype=np.float32)
+        block[row] = frame
+        replies.append(backend.step(StepInputs(mine, mine & (index == 0), block)))
+    return replies
+
+
+def upstream_of(checkpoint: Checkpoint) -> tuple[loaders.MimiModel, LMGen]:
+    mimi = loaders.get_mimi(
+        checkpoint.file("mimi"),
+        dict(checkpoint.spec.mimi.config),
+        num_codebooks=checkpoint.spec.mimi.codebooks,
+    )
+    assert checkpoint.spec.lm is not None
+    lm = loaders.get_moshi_lm(checkpoint.file("lm"), dict(checkpoint.spec.lm.config), dtype=torch.float32)
+    return mimi, LMGen(lm, use_sampling=False)
+
+
+def test_a_duplex_session_equals_upstreams_server_loop(duplex: Checkpoint) -> None:
+    pcm = voice(1, FRAMES)
+    replies = run_alone(greedy(duplex, 5), 3, pcm)
+    mimi, generation = upstream_of(duplex)
+    with no_compile(), mimi.streaming(1), generation.streaming(1):
+        for index, (frame, reply) in enumerate(zip(pcm, replies, strict=True)):
+            codes = mimi.encode(torch.from_numpy(frame).view(1, 1, -1))
+            if index == 0:
+                mimi.reset_streaming()
+            tokens = generation.step(codes)
+            assert reply.emitted[3] == (tokens is not None)
+            if tokens is None:
+                continue
+            assert reply.text_tokens is not None
+            assert reply.pcm is not None
+            assert int(reply.text_tokens[3]) == int(tokens[0, 0, 0])
+            want = mimi.decode(tokens[:, 1:])[0, 0].numpy()
+            assert np.abs(reply.pcm[3] - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_an_stt_session_equals_upstreams_loop(stt: Checkpoint) -> None:
+    pcm = voice(2, FRAMES)
+    replies = run_alone(greedy(stt, 2), 1, pcm)
+    mimi, generation = upstream_of(stt)
+    with no_compile(), mimi.streaming(1), generation.streaming(1):
+        for frame, reply in zip(pcm, replies, strict=True):
+            tokens, heads = generation.step_with_extra_heads(
+                mimi.encode(torch.from_numpy(frame).view(1, 1, -1))
+            )
+            assert reply.pcm is None
+            assert reply.text_tokens is not None
+            assert reply.vad is not None
+            assert int(reply.text_tokens[1]) == int(tokens[0, 0, 0])
+            want = torch.stack([head[0, 0, 0] for head in heads]).numpy()
+            assert np.abs(reply.vad[1] - want).max() <= 1e-5
+
+
+def test_the_same_seed_says_the_same_on_any_row_and_another_seed_does_not(duplex: Checkpoint) -> None:
+    backend, pcm = make(duplex, slots=4, device="cpu"), voice(3, 12)
+
+    def session(row: int, seed: int) -> list[int]:
+        backend.set_parameters(row, SamplingParameters(text_seed=seed, audio_seed=seed))
+        replies = run_alone(backend, row, pcm)
+        return [int(reply.text_tokens[row]) for reply in replies if reply.text_tokens is not None]
+
+    assert session(0, 7) == session(3, 7) == session(1, 7)
+    assert session(0, 7) != session(0, 8)
+
+
+def test_parameters_move_with_their_row(duplex: Checkpoint) -> None:
+    backend, pcm = make(duplex, slots=4, device="cpu"), voice(4, 20)
+    backend.set_parameters(2, SamplingParameters(text_seed=5, audio_seed=6))
+    first = run_alone(backend, 2, pcm[:10])
+    backend.move(2, 0)
+    mine, quiet = np.array([True]), np.array([False])
+    moved = [backend.step(StepInputs(mine, quiet, frame[None])) for frame in pcm[10:]]
+    stayed = run_alone(backend, 2, pcm)
+    for reply, other in zip([*first, *moved], stayed, strict=True):
+        row = 2 if len(reply.emitted) > 1 else 0
+        assert reply.text_tokens is not None
+        assert other.text_tokens is not None
+        assert reply.text_tokens[row] == other.text_tokens[2]
+
+
+def test_memory_is_counted_and_frames_inside_the_delay_say_nothing(duplex: Checkpoint) -> None:
+    backend = greedy(duplex, 2)
+    info = backend.info
+    assert info.memory["weights"] > 4 * info.spec.parameters * 0.9
+    assert info.memory["state_per_row"] * 2 == backend.state_bytes()
+    reply = run_alone(backend, 0, voice(0, 1))[0]
+    assert reply.consumed[0]
+    assert not reply.emitted[0]
+    assert reply.text_tokens is not None
+    assert reply.text_tokens[0] == NO_TOKEN
+
+
+def test_a_failing_stage_names_its_rows_and_leaves_the_others(
+    duplex: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = greedy(duplex, 2)
+    pcm, both = voice(5, 1), np.array([True, True])
+    backend.step(StepInputs(both, both, np.repeat(pcm, 2, axis=0)))
+    kept = backend.snapshot(1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(module.Pipeline, "think", fail)
+    with pytest.raises(
+        StepError, match=r"a step over rows \[0\] failed: RuntimeError: no such kernel"
+    ) as caught:
+        backend.step(StepInputs(np.array([True]), np.array([False]), pcm))
+    assert caught.value.rows == (0,)
+    for name, tensor in backend.snapshot(1).tensors.items():
+        assert torch.equal(tensor, kept.tensors[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "abacus"}, "no device is called 'abacus'"),
+        ({"dtype": "float8"}, "no dtype is called 'float8'; there are: float32, bfloat16"),
+        ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
+        ({"slots": 0}, "at least 1 slot, not 0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_said(
+    duplex: Checkpoint, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(duplex, **({"slots": 1, "device": "cpu"} | options))
+
+
+def test_a_pipeline_that_cannot_be_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"runs codec, duplex, stt models, .* is tts"):
+        make(checkpoint_of(tmp_path, "tts"), slots=1)
+
+
+def test_a_snapshot_of_another_model_is_refused(duplex: Checkpoint, stt: Checkpoint) -> None:
+    with pytest.raises(UnsupportedError, match=r"the snapshot has lm\.tokens of shape"):
+        make(stt, slots=1, device="cpu").restore(0, make(duplex, slots=1, device="cpu").snapshot(0))
+
+
+def test_buckets() -> None:
+    assert row_buckets(1) == (1,)
+    assert row_buckets(8) == (1, 2, 4, 8)
+    assert row_buckets(13) == (1, 2, 4, 8, 13)
+    assert [read_bucket(frames) for frames in (1, 64, 65, 129, 3000)] == [64, 64, 128, 256, 4096]
+
+
+def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) -> None:
+    backend, seen = greedy(duplex, 3), []
+    backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
+    assert seen == [(0, 3, "1 rows"), (1, 3, "2 rows"), (2, 3, "3 rows"), (3, 3, "ready")]
+    fresh = greedy(duplex, 3)
+    for row in range(3):
+        for name, tensor in backend.snapshot(row).tensors.items():
+            assert torch.equal(tensor, fresh.snapshot(row).tensors[name])
