@@ -1,0 +1,18 @@
+"""Small checkpoints that several test modules read; none may write to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.make_checkpoint import KINDS, make_checkpoint
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One checkpoint of each kind, by kind, in the published layout."""
+    root = tmp_path_factory.mktemp("made")
+    codec = make_checkpoint(root / "codec", kind="codec", seed=3)
+    others = (kind for kind in KINDS if kind != "codec")
+    return {"codec": codec} | {kind: make_checkpoint(root / kind, kind=kind, mimi=codec) for kind in others}
