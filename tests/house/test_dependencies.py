@@ -1,0 +1,74 @@
+"""Whatever is imported is declared, and whatever is declared is pinned."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from tests.house.tracked import ROOT, tracked_files
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OWN = {"antiphon", "antiphon_client", "antiphon_quantize", "bench", "tests", "tools", "train"}
+PACKAGES = ("server", "clients", "quantize")
+
+
+def _distribution(requirement: str) -> str:
+    """The normalised name of the distribution that a requirement asks for."""
+    found = re.match(r"[\w.-]+", requirement)
+    assert found, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+BASE = {_distribution(line) for line in PROJECT["dependencies"]}
+EXTRAS = {
+    extra: {_distribution(line) for line in lines}
+    for extra, lines in PROJECT["optional-dependencies"].items()
+}
+# einops comes with moshi, which is installed without its dependencies (see Makefile).
+DECLARED = BASE.union(*EXTRAS.values(), {"einops"})
+NOT_INSTALLED_HERE = {"mlx", "sounddevice"}
+
+
+def _imported(path: Path) -> set[str]:
+    """The top-level modules a file imports, wherever in the file it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - OWN
+
+
+def _undeclared(folders: set[str], declared: set[str]) -> set[str]:
+    distributions = packages_distributions()
+    return {
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in tracked_files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
+        for module in _imported(path)
+        if not {_distribution(name) for name in distributions.get(module, [module])} & declared
+    }
+
+
+def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
+    assert _undeclared(set(PACKAGES), DECLARED - EXTRAS["dev"] | {"matplotlib"}) == set()
+
+
+def test_tests_tools_and_benches_import_what_is_declared() -> None:
+    assert _undeclared({"tests", "tools", "bench", "train"}, DECLARED) == set()
+
+
+def test_everything_declared_is_pinned() -> None:
+    pins = {
+        _distribution(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    assert DECLARED - pins == NOT_INSTALLED_HERE
+
+
+def test_no_base_dependency_brings_a_framework() -> None:
+    assert BASE.isdisjoint({"torch", "moshi", "mlx", "matplotlib", "sounddevice"})
