@@ -1,0 +1,64 @@
+"""What a call into a backend must look like; checked by every backend before it touches any state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import BackendInfo, RowSnapshot, StepInputs
+from antiphon.errors import AudioError, ConfigError, UnsupportedError
+from antiphon.models.spec import PipelineKind
+
+
+def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
+    """Check the shapes and dtypes of one tick's input.
+
+    Raises:
+        UnsupportedError: the row count is no bucket, a mask is not bool ``[n]``, or PCM or text is
+            missing for, or given to, a pipeline that wants the other.
+        AudioError: PCM that is not float32 ``[n, frame_samples]``.
+    """
+    rows = inputs.rows
+    if rows not in info.buckets:
+        known = ", ".join(map(str, info.buckets))
+        raise UnsupportedError(f"a step over {rows} rows, but backend {info.name} runs {known}")
+    _check_mask("exec", inputs.exec, rows)
+    _check_mask("reset", inputs.reset, rows)
+    if info.kind is PipelineKind.TTS:
+        if inputs.pcm is not None or len(inputs.text) != rows:
+            raise UnsupportedError(f"a tts step over {rows} rows needs {rows} text tuples and no PCM")
+        return
+    if inputs.pcm is None or inputs.text:
+        raise UnsupportedError(f"a {info.kind} step over {rows} rows needs PCM and no text")
+    wanted = (rows, info.spec.frame_samples)
+    if inputs.pcm.shape != wanted or inputs.pcm.dtype != np.float32:
+        raise AudioError(
+            f"PCM is {inputs.pcm.dtype} {list(inputs.pcm.shape)}, but this step needs float32 {list(wanted)}"
+        )
+
+
+def check_row(info: BackendInfo, row: int) -> None:
+    """Check that a row exists. Raises UnsupportedError when it does not."""
+    if not 0 <= row < info.slots:
+        raise UnsupportedError(
+            f"row {row} does not exist, backend {info.name} has rows 0 to {info.slots - 1}"
+        )
+
+
+def check_snapshot(info: BackendInfo, snapshot: RowSnapshot) -> None:
+    """Check that a snapshot came from a backend of the same name. Raises UnsupportedError otherwise."""
+    if snapshot.backend != info.name:
+        raise UnsupportedError(f"a snapshot of backend {snapshot.backend} cannot go into backend {info.name}")
+
+
+def check_slots(slots: int) -> None:
+    """Check a number of rows before a backend is made. Raises ConfigError when it is below 1."""
+    if slots < 1:
+        raise ConfigError(f"a backend needs at least 1 slot, not {slots}")
+
+
+def _check_mask(name: str, mask: NDArray[np.generic], rows: int) -> None:
+    if mask.shape != (rows,) or mask.dtype != np.bool_:
+        raise UnsupportedError(
+            f"{name} is {mask.dtype} {list(mask.shape)}, but this step needs bool [{rows}]"
+        )

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import StepInputs
+from antiphon.backends.null import (
+    STAMP_SAMPLES,
+    NullBackend,
+    NullFaults,
+    extend_history,
+    hash_frames,
+    make,
+    read_stamp,
+)
+from antiphon.errors import DeviceLostError, StepError, UnsupportedError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spec import PipelineKind
+from tests.backends.contract import Driver, voice
+from tests.backends.subjects import null_spec
+
+CODEC, DUPLEX = null_spec(PipelineKind.CODEC), null_spec(PipelineKind.DUPLEX)
+
+
+class FakeTime:
+    """A clock that moves only when somebody sleeps, or by ``per_look_s`` at every look."""
+
+    def __init__(self, per_look_s: float = 0.0) -> None:
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+        self._per_look_s = per_look_s
+
+    def clock(self) -> float:
+        self.now_s += self._per_look_s
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+def test_the_stamp_tells_session_frame_and_all_the_input() -> None:
+    driver = Driver(NullBackend(DUPLEX, 4))
+    frames = voice(1, 5, driver.info)
+    replies = driver.run(2, frames)
+    history = np.zeros(1, dtype=np.uint32)
+    assert replies[0].pcm is None
+    for index, (frame, reply) in enumerate(zip(frames, replies, strict=True)):
+        history = extend_history(history, hash_frames(frame[None]))
+        if index < DUPLEX.silent_frames:
+            continue
+        assert reply.pcm is not None
+        stamp = read_stamp(reply.pcm)
+        assert (stamp.frame, stamp.frame_hash) == (index, hash_frames(frame[None])[0])
+        assert stamp.history == history[0]
+        np.testing.assert_array_equal(reply.pcm[STAMP_SAMPLES:], frame[STAMP_SAMPLES:])
+
+
+def test_every_session_has_a_life_of_its_own() -> None:
+    driver = Driver(NullBackend(CODEC, 4))
+    frame = voice(1, 1, driver.info)[0]
+    lives: list[int] = []
+    for reset in ({0, 1, 2}, set(), {1}, {2, 0}):
+        replies = driver.tick({0: frame, 1: frame, 2: frame}, reset=reset)
+        lives += [read_stamp(replies[row].pcm).life for row in range(3)]  # type: ignore[arg-type]
+    assert lives == [1, 2, 3, 1, 2, 3, 1, 4, 3, 5, 4, 6]
+
+
+def test_text_tokens_are_words_of_the_vocabulary() -> None:
+    driver = Driver(NullBackend(DUPLEX, 1))
+    tokens = [reply.text_token for reply in driver.run(0, voice(3, 200, driver.info)) if reply.emitted]
+    assert DUPLEX.lm is not None
+    assert min(tokens) >= 4
+    assert max(tokens) < DUPLEX.lm.text_card
+    assert len(set(tokens)) > 50
+
+
+@pytest.mark.parametrize(("slots", "buckets"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_buckets_are_powers_of_two_and_the_slots(slots: int, buckets: tuple[int, ...]) -> None:
+    assert NullBackend(CODEC, slots).info.buckets == buckets
+
+
+def test_a_step_sleeps_for_what_is_left_of_its_time() -> None:
+    fake = FakeTime()
+    driver = Driver(NullBackend(CODEC, 1, step_ms=5, clock=fake.clock, sleep=fake.sleep))
+    driver.run(0, voice(1, 3, driver.info))
+    assert fake.slept_s == pytest.approx([0.005] * 3)
+
+
+def test_a_step_that_computed_for_longer_than_its_time_does_not_sleep() -> None:
+    fake = FakeTime(per_look_s=0.01)
+    driver = Driver(NullBackend(CODEC, 1, step_ms=5, clock=fake.clock, sleep=fake.sleep))
+    driver.run(0, voice(1, 1, driver.info))
+    assert fake.slept_s == [0.0]
+
+
+def test_a_step_that_holds_the_lock_never_sleeps() -> None:
+    fake = FakeTime(per_look_s=0.001)
+    backend = NullBackend(CODEC, 1, step_ms=20, hold_gil=True, clock=fake.clock, sleep=fake.sleep)
+    Driver(backend).run(0, voice(1, 1, backend.info))
+    assert fake.slept_s == []
+    assert 0.020 <= fake.now_s < 0.025
+
+
+def test_planned_rows_fail_once_when_they_are_next_executed() -> None:
+    driver = Driver(NullBackend(CODEC, 4, faults=NullFaults(fail_rows={1: (2, 3)})))
+    frame = voice(1, 1, driver.info)[0]
+    driver.tick({2: frame})
+    driver.tick({0: frame})
+    with pytest.raises(StepError, match=r"rows \[2\] were planned to fail, and did at tick 2") as caught:
+        driver.tick({0: frame, 2: frame})
+    assert caught.value.rows == (2,)
+    assert read_stamp(driver.tick({0: frame, 2: frame})[0].pcm).frame == 2  # type: ignore[arg-type]
+
+
+def test_a_lost_device_stays_lost() -> None:
+    driver = Driver(NullBackend(CODEC, 1, faults=NullFaults(lose_device_at=2)))
+    frames = voice(1, 2, driver.info)
+    driver.run(0, frames)
+    for tick in (2, 3):
+        with pytest.raises(DeviceLostError, match=f"planned to be lost at tick 2; this is tick {tick}"):
+            driver.tick({0: frames[0]})
+
+
+def test_a_planned_slow_tick_takes_longer() -> None:
+    fake = FakeTime()
+    faults = NullFaults(slow_ms={1: 300.0})
+    driver = Driver(NullBackend(CODEC, 1, step_ms=5, faults=faults, clock=fake.clock, sleep=fake.sleep))
+    driver.run(0, voice(1, 3, driver.info))
+    assert fake.slept_s == pytest.approx([0.005, 0.305, 0.005])
+
+
+@pytest.mark.parametrize("kind", [PipelineKind.STT, PipelineKind.TTS])
+def test_other_pipelines_are_refused(kind: PipelineKind) -> None:
+    with pytest.raises(UnsupportedError, match=f"runs codec and duplex models, not {kind}"):
+        NullBackend(replace(CODEC, kind=kind), 1)
+
+
+@pytest.mark.parametrize(("rate", "samples"), [(24000 / 190, 190), (24000 / 193, 193)])
+def test_a_frame_without_room_for_a_stamp_is_refused(rate: float, samples: int) -> None:
+    with pytest.raises(UnsupportedError, match=f"at least 192 samples, this model has {samples}"):
+        NullBackend(replace(CODEC, mimi=replace(CODEC.mimi, frame_rate=rate)), 1)
+
+
+def test_it_runs_on_a_cpu_only(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(CODEC, "null", tmp_path, {})
+    assert make(checkpoint, slots=1, device="cpu").info.device == "cpu"
+    with pytest.raises(UnsupportedError, match="runs on cpu, not on cuda"):
+        make(checkpoint, slots=1, device="cuda")
+
+
+def test_hundreds_of_rows_cost_little_beside_the_sleep() -> None:
+    """Measured 0.15 ms for 256 rows; the limit leaves room for a busy machine."""
+    backend = NullBackend(CODEC, 256, sleep=lambda seconds: None)
+    everyone = np.ones(256, dtype=np.bool_)
+    inputs = StepInputs(everyone, ~everyone, np.zeros((256, 1920), dtype=np.float32))
+    times_ms = []
+    for _ in range(50):
+        start_s = time.perf_counter()
+        backend.step(inputs)
+        times_ms.append(1000 * (time.perf_counter() - start_s))
+    assert min(times_ms) < 1.0

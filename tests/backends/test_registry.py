@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.backends import registry
+from antiphon.backends.null import NullBackend
+from antiphon.backends.registry import BACKENDS, make_backend, resolve_auto
+from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spec import PipelineKind
+from tests.backends.subjects import null_spec
+
+
+@pytest.fixture
+def checkpoint() -> Checkpoint:
+    return Checkpoint(null_spec(PipelineKind.CODEC), "null", Path(), {})
+
+
+def test_a_backend_is_made_by_name_with_its_options(checkpoint: Checkpoint) -> None:
+    backend = make_backend("null", checkpoint, slots=3, options={"step_ms": 2, "hold_gil": True})
+    assert isinstance(backend, NullBackend)
+    assert (backend.info.name, backend.info.slots, backend.info.spec) == ("null", 3, checkpoint.spec)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_line_of_the_table_names_a_factory_and_its_options(name: str) -> None:
+    entry = registry.backend_entry(name)
+    module, _, function = entry.factory.partition(":")
+    factory = getattr(__import__(module, fromlist=[function]), function)
+    parameters = set(
+        factory.__code__.co_varnames[: factory.__code__.co_argcount + factory.__code__.co_kwonlyargcount]
+    )
+    assert parameters == {"checkpoint", "slots", "device", *entry.options}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("nul", {}, "no backend is called 'nul'; did you mean 'null'?"),
+        ("zzz", {}, "no backend is called 'zzz'; there are: auto, null, reference"),
+        ("null", {"step_mss": 1.0}, "backend null has no option 'step_mss'; did you mean 'step_ms'?"),
+        ("null", {"zzz": 1.0}, "backend null has no option 'zzz'; there are: hold_gil, step_ms"),
+        ("null", {"step_ms": "5"}, "option step_ms of backend null is '5', but must be float"),
+        ("null", {"step_ms": True}, "option step_ms of backend null is True, but must be float"),
+        ("null", {"hold_gil": 1}, "option hold_gil of backend null is 1, but must be bool"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(
+    checkpoint: Checkpoint, name: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_backend(name, checkpoint, slots=1, options=options)
+    assert str(caught.value) == sentence
+
+
+def test_auto_is_the_reference_where_it_is_installed(checkpoint: Checkpoint) -> None:
+    assert resolve_auto(checkpoint, find=lambda module: object()) == "reference"
+
+
+@pytest.mark.parametrize("missing", ["torch", "moshi"])
+def test_auto_says_how_to_install_what_it_lacks(checkpoint: Checkpoint, missing: str) -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        resolve_auto(checkpoint, find=lambda module: None if module == missing else object())
+    assert str(caught.value) == (
+        f"the reference backend needs the Python module '{missing}', which is not installed; "
+        "install it with: pip install 'antiphon[reference]'"
+    )
+
+
+def test_a_backend_asked_for_by_name_says_the_same(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = registry.BackendEntry("nowhere:make", extra="reference", modules=("no_such_module_here",))
+    monkeypatch.setattr(registry, "BACKENDS", {"elsewhere": entry})
+    with pytest.raises(
+        MissingExtraError, match=r"elsewhere backend needs.*'no_such_module_here'.*antiphon.reference"
+    ):
+        make_backend("elsewhere", checkpoint, slots=1)
+
+
+def test_the_registry_and_the_null_backend_import_no_framework() -> None:
+    code = (
+        "import sys, antiphon.backends.registry, antiphon.backends.null; "
+        "print(sorted({'torch', 'moshi', 'onnxruntime', 'mlx'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
