@@ -1,0 +1,86 @@
+"""Upstream's own loaders, given a checkpoint's local files."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import torch
+from moshi.models.compression import MimiModel
+from moshi.models.lm import LMModel
+from moshi.models.loaders import get_mimi, get_moshi_lm
+from moshi.run_inference import get_condition_tensors
+
+from antiphon.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str | None) -> torch.device:
+    """Resolve a device name, None being CUDA where there is one. Raises ConfigError for an unknown one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"no device is called '{name}': {error}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
+    return device
+
+
+def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """Resolve the LM's dtype, None being float32 on a CPU and bfloat16 elsewhere. Raises ConfigError."""
+    if name is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
+    """Load Mimi, always float32, with as many codebooks as the model uses."""
+    spec = checkpoint.spec.mimi
+    config = deepcopy(dict(spec.config)) or None  # None is upstream's full-size Mimi
+    return get_mimi(checkpoint.file("mimi"), config, device=device, num_codebooks=spec.codebooks)
+
+
+def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> LMModel:
+    """Load the language model, fine-tuning merged in, with the corrections upstream makes after loading.
+
+    Raises UnsupportedError for upstream's own INT8 files, whose scales its loader rounds to the dtype.
+    """
+    assert checkpoint.spec.lm is not None
+    config = deepcopy(dict(checkpoint.spec.lm.config))
+    if config.get("quantize"):
+        raise UnsupportedError(
+            "moshi 0.2.13 cannot load its own INT8 checkpoints correctly; use the bf16 one"
+        )
+    lora = checkpoint.files.get("lora")
+    model = get_moshi_lm(
+        checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
+    )
+    if checkpoint.spec.family == "hibiki":
+        # As upstream: an end of text sampled too early is heard by the model as padding.
+        model.text_emb.weight.data[2] = model.text_emb.weight.data[3]
+    return model
+
+
+def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
+    """Compute what a conditioned model (Hibiki) adds to every step's input: ``[1, 1, dim]``, or None.
+
+    Raises UnsupportedError when the model is conditioned in a way only its own program knows.
+    """
+    if model.fuser is None:
+        return None
+    try:
+        conditions = get_condition_tensors(family, model, batch_size=1, cfg_coef=1.0)
+    except RuntimeError as error:
+        raise UnsupportedError(str(error)) from error
+    if model.fuser.get_cross(conditions) is not None:
+        raise UnsupportedError("the reference backend runs no model with cross-attention")
+    condition = model.fuser.get_sum(conditions)
+    return None if condition is None else condition.to(model.dtype)

@@ -1,0 +1,133 @@
+"""The sampling of S rows: their parameters as columns, and the words each of them has lately said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import BoolArray, FloatArray, IntArray
+from antiphon.errors import UnsupportedError
+from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, penalise, sample
+from antiphon.models.spec import LMSpec
+
+MAX_PENALTY_CONTEXT = 200  # the longest look back of docs/sampling.md
+
+_PARAMETERS = np.dtype(
+    [
+        ("text_temperature", np.float32),
+        ("text_topk", np.int64),
+        ("audio_temperature", np.float32),
+        ("audio_topk", np.int64),
+        ("pad_mult", np.float32),
+        ("repetition_penalty_context", np.int64),
+        ("repetition_penalty", np.float32),
+        ("text_seed", np.uint64),
+        ("audio_seed", np.uint64),
+    ]
+)
+
+
+class RowSampler:
+    """Chooses the tokens of each executed row by that row's own parameters, seeds and step.
+
+    State, row first: ``words`` int32 ``[rows, MAX_PENALTY_CONTEXT]``, the newest last, -1 where there is
+    none yet: the text that counts for the repetition penalty (docs/sampling.md, section 4).
+    """
+
+    def __init__(self, spec: LMSpec, rows: int) -> None:
+        """Make ``rows`` fresh rows with default parameters."""
+        self._no_words = (spec.text_padding_id, spec.text_end_padding_id, spec.text_card)
+        self._pad_id = spec.text_padding_id
+        self._parameters = np.zeros(rows, dtype=_PARAMETERS)
+        self._words: IntArray = np.full((rows, MAX_PENALTY_CONTEXT), -1, dtype=np.int32)
+        for row in range(rows):
+            self.set_parameters(row, SamplingParameters())
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its parameters. Raises UnsupportedError for a longer look back than is remembered."""
+        if parameters.repetition_penalty_context > MAX_PENALTY_CONTEXT:
+            raise UnsupportedError(
+                f"a repetition penalty over {parameters.repetition_penalty_context} words, "
+                f"but only {MAX_PENALTY_CONTEXT} are remembered"
+            )
+        values = asdict(parameters)
+        self._parameters[row] = tuple(values[name] for name in _PARAMETERS.names or ())
+
+    def reset(self, mask: BoolArray) -> None:
+        """Forget what the rows of a bool mask ``[rows]`` have said; their parameters stay."""
+        self._words[mask] = -1
+
+    def text(self, logits: FloatArray, steps: NDArray[np.int64], executed: BoolArray) -> IntArray:
+        """Choose a text token for each executed row and remember the words: int32 ``[rows]``, else 0.
+
+        ``logits`` is float32 ``[rows, text_card]``, ``steps`` int64 ``[rows]`` the row's steps since reset.
+        """
+        rows = np.flatnonzero(executed)
+        asked = self._parameters[rows]
+        chosen = sample(
+            self._penalised(logits[rows], rows),
+            temperature=asked["text_temperature"],
+            topk=asked["text_topk"],
+            seed=asked["text_seed"],
+            step=steps[rows],
+            stream=TEXT_STREAM,
+            pad_id=self._pad_id,
+            pad_mult=asked["pad_mult"],
+        )
+        said = ~np.isin(chosen, self._no_words)
+        speaking = rows[said]
+        self._words[speaking, :-1] = self._words[speaking, 1:]
+        self._words[speaking, -1] = chosen[said]
+        return _spread(chosen, rows, len(logits))
+
+    def voice(
+        self, logits: FloatArray, steps: NDArray[np.int64], executed: BoolArray, codebook: int
+    ) -> IntArray:
+        """Choose a token of one codebook for each executed row: int32 ``[rows]``, else 0."""
+        rows = np.flatnonzero(executed)
+        asked = self._parameters[rows]
+        chosen = sample(
+            logits[rows],
+            temperature=asked["audio_temperature"],
+            topk=asked["audio_topk"],
+            seed=asked["audio_seed"],
+            step=steps[rows],
+            stream=TEXT_STREAM + 1 + codebook,
+        )
+        return _spread(chosen, rows, len(logits))
+
+    def snapshot(self, row: int) -> dict[str, NDArray[np.generic]]:
+        """Copy one row's state, by name, without the row axis."""
+        return {"words": self._words[row].copy()}
+
+    def restore(self, row: int, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Put a copied state into a row."""
+        self._words[row] = state["words"]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy the state and parameters of one row over another."""
+        self._words[target] = self._words[source]
+        self._parameters[target] = self._parameters[source]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return self._words.nbytes
+
+    def _penalised(self, logits: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
+        asked = self._parameters[rows]
+        penalty, context = asked["repetition_penalty"], asked["repetition_penalty_context"]
+        if np.all((penalty == 1) | (context == 0)):
+            return logits
+        age = np.arange(MAX_PENALTY_CONTEXT)[::-1]
+        recent = np.where(age < context[:, None], self._words[rows], -1)
+        return penalise(logits, recent, penalty)
+
+
+def _spread(chosen: IntArray, rows: NDArray[np.int64], count: int) -> IntArray:
+    tokens = np.zeros(count, dtype=np.int32)
+    tokens[rows] = chosen
+    return tokens
