@@ -1,0 +1,142 @@
+"""What the contract suite needs of a backend under test, and the hand that drives it tick by tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.backends.base import (
+    NO_TOKEN,
+    Backend,
+    BackendInfo,
+    BoolArray,
+    FloatArray,
+    StepInputs,
+    StepOutputs,
+)
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+
+SLOTS = 5
+"""Rows of every backend under test: above one, and no power of two."""
+
+GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
+
+
+def as_it_is(pcm: FloatArray) -> FloatArray:
+    return pcm
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A backend under test.
+
+    ``make`` makes it with a number of slots. ``wrap_frames`` is more than twice the frames its longest
+    attention window holds. ``pcm_tolerance`` is the largest difference between the same session on
+    different rows, or in different buckets (0: identical); on one row in one bucket there is none.
+    ``comparable`` blanks what may lawfully differ between sessions.
+    """
+
+    name: str
+    make: Callable[[int], Backend]
+    wrap_frames: int
+    pcm_tolerance: float = 0.0
+    comparable: Callable[[FloatArray], FloatArray] = as_it_is
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one row got from one tick; ``pcm`` is None where it emitted nothing."""
+
+    consumed: bool
+    emitted: bool
+    pcm: FloatArray | None
+    text_token: int
+
+
+@dataclass(slots=True)
+class Driver:
+    """Steps a backend with only the rows that are named, everything else being garbage."""
+
+    backend: Backend
+    comparable: Callable[[FloatArray], FloatArray] = as_it_is
+    garbage: float = np.nan
+    last: StepOutputs | None = field(default=None)
+
+    @property
+    def info(self) -> BackendInfo:
+        return self.backend.info
+
+    def tick(
+        self, frames: Mapping[int, FloatArray], *, reset: Collection[int] = (), rows: int | None = None
+    ) -> dict[int, Reply]:
+        """Execute the rows in ``frames``, over ``rows`` rows (None: the smallest bucket that holds them)."""
+        needed = max((*frames, *reset, 0)) + 1
+        count = rows or next(bucket for bucket in self.info.buckets if bucket >= needed)
+        pcm = np.full((count, self.info.spec.frame_samples), self.garbage, dtype=np.float32)
+        for row, frame in frames.items():
+            pcm[row] = frame
+        outputs = self.backend.step(StepInputs(mask(count, frames), mask(count, reset), pcm))
+        self.last = outputs
+        pcm[:] = np.nan  # an input belongs to the caller again once the step is over
+        return {row: self._reply(outputs, row) for row in range(count)}
+
+    def run(
+        self, row: int, frames: Sequence[FloatArray] | FloatArray, *, rows: int | None = None
+    ) -> list[Reply]:
+        """Run a whole session on one row, from its reset, all other rows being idle."""
+        return [
+            self.tick({row: frame}, reset={row} if index == 0 else (), rows=rows)[row]
+            for index, frame in enumerate(frames)
+        ]
+
+    def _reply(self, outputs: StepOutputs, row: int) -> Reply:
+        emitted = bool(outputs.emitted[row])
+        pcm = self.comparable(outputs.pcm[row].copy()) if emitted and outputs.pcm is not None else None
+        token = NO_TOKEN if outputs.text_tokens is None else int(outputs.text_tokens[row])
+        return Reply(bool(outputs.consumed[row]), emitted, pcm, token)
+
+
+def mask(count: int, rows: Collection[int] | Mapping[int, FloatArray]) -> BoolArray:
+    """Make a bool mask ``[count]`` that is true for the given rows."""
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[list(rows)] = True
+    return marked
+
+
+def voice(seed: int, frames: int, info: BackendInfo, *, level: float = 0.3) -> FloatArray:
+    """Synthesise a gliding, breathy tone, float32 ``[frames, frame_samples]``, different for each seed."""
+    random = np.random.default_rng(seed)
+    count = frames * info.spec.frame_samples
+    time_s = np.arange(count) / info.spec.sample_rate
+    pitch_hz = random.uniform(90, 400) * (1 + 0.3 * np.sin(2 * np.pi * random.uniform(0.5, 3) * time_s))
+    tone = np.sin(2 * np.pi * np.cumsum(pitch_hz) / info.spec.sample_rate)
+    envelope = 0.6 + 0.4 * np.sin(2 * np.pi * random.uniform(1, 5) * time_s + random.uniform(0, 6))
+    pcm = level * envelope * (0.7 * tone + 0.3 * random.standard_normal(count))
+    return pcm.astype(np.float32).reshape(frames, info.spec.frame_samples)
+
+
+def assert_same(got: Sequence[Reply], wanted: Sequence[Reply], tolerance: float = 0.0) -> None:
+    """Check that two sessions had the same replies: flags and tokens exactly, samples within a tolerance."""
+    assert len(got) == len(wanted)
+    for index, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        flags = (one.consumed, one.emitted, one.text_token)
+        assert flags == (other.consumed, other.emitted, other.text_token), f"frame {index}"
+        if one.pcm is not None and other.pcm is not None:
+            np.testing.assert_allclose(one.pcm, other.pcm, rtol=0, atol=tolerance, err_msg=f"frame {index}")
+
+
+def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
+    """Say whether any emitted frame or token of two sessions differs."""
+    return any(
+        a.text_token != b.text_token
+        or (a.pcm is not None and b.pcm is not None and not np.array_equal(a.pcm, b.pcm))
+        for a, b in zip(got, other, strict=True)
+    )
+
+
+def speaks_text(info: BackendInfo) -> bool:
+    """Say whether a pipeline has text tokens."""
+    return info.kind in (PipelineKind.DUPLEX, PipelineKind.STT)

@@ -1,0 +1,59 @@
+"""The backends under the contract, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import FloatArray
+from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
+from antiphon.backends.reference.backend import make
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from tests.backends.contract import Subject
+from tools.make_checkpoint import make_checkpoint
+
+
+def blank_life(pcm: FloatArray) -> FloatArray:
+    """Replace a null frame's stamp by what it says of the input, leaving out which session it is."""
+    stamp = read_stamp(pcm)
+    said = np.array([stamp.frame, stamp.frame_hash, stamp.history], dtype=np.uint32)
+    return np.concatenate([said.view(np.uint16).astype(np.float32), pcm[STAMP_SAMPLES:]])
+
+
+def null_spec(kind: PipelineKind) -> ModelSpec:
+    mimi = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=512)
+    delays = (0, 0, *[1] * 7, 0, *[1] * 7)
+    lm = LMSpec(
+        dim=32, num_layers=1, num_heads=1, context=8, n_q=16, dep_q=8, card=512, text_card=100, delays=delays
+    )
+    return ModelSpec(f"null {kind}", kind, "test", mimi, lm if kind is PipelineKind.DUPLEX else None)
+
+
+def null(kind: PipelineKind) -> Subject:
+    return Subject(
+        f"null {kind}",
+        lambda slots: NullBackend(null_spec(kind), slots),
+        wrap_frames=20,
+        comparable=blank_life,
+    )
+
+
+def reference(kind: str, folders: pytest.TempPathFactory) -> Subject:
+    checkpoint = load_checkpoint(str(make_checkpoint(folders.mktemp("reference") / kind, kind=kind)))
+    return Subject(
+        f"reference {kind}",
+        lambda slots: make(checkpoint, slots=slots, device="cpu", dtype="float32", threads=1),
+        wrap_frames=60,
+        pcm_tolerance=2e-6,
+    )
+
+
+SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
+    "null-codec": lambda folders: null(PipelineKind.CODEC),
+    "reference-codec": lambda folders: reference("codec", folders),
+    "reference-duplex": lambda folders: reference("moshi", folders),
+    "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
+}
