@@ -218,7 +218,7 @@ def make_mimi(config: Mapping[str, Any]) -> MimiModel:
                 module.bias.normal_(0, 0.05)
         elif isinstance(module, nn.Linear):
             module.weight.normal_(0, 1 / math.sqrt(module.in_features))
-    pcm = test_signal(2 * SAMPLE_RATE)[None, None]
+    pcm = trial_signal(2 * SAMPLE_RATE)[None, None]
     _fit_codebooks(codec.quantizer, codec._encode_to_unquantized_latent(pcm))
     decoded = codec.decode(codec.encode(pcm)[:, :, :8])
     last = [module for module in codec.decoder.modules() if isinstance(module, nn.Conv1d)][-1]
@@ -240,7 +240,7 @@ def _fit_codebooks(quantizer: Any, latent: torch.Tensor) -> None:
             residual = residual - codebook.decode(codebook.encode(residual))
 
 
-def test_signal(samples: int) -> torch.Tensor:
+def trial_signal(samples: int) -> torch.Tensor:
     """Mono float32 at 24 kHz: a gliding tone with vibrato, under noise that comes and goes."""
     time_s = torch.arange(samples) / SAMPLE_RATE
     tone = torch.sin(2 * math.pi * (180 * time_s + 40 * time_s**2) + 3 * torch.sin(30 * time_s))
