@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -183,6 +184,35 @@ def test_no_replaced_value_raises_anything_else(data: st.DataObject, value: Any)
     where = data.draw(st.sampled_from(places))
     with suppress(CheckpointFormatError):
         manifest_from_json(changed(where, value), "a.json")
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of one language in docs/manifest.md."""
+    text = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_documented_example_reads_and_shows_every_key() -> None:
+    (example,) = blocks("json")
+    given_values = json.loads(re.sub(r"[0-9a-f]{4}…64 hex digits…", "0" * 64, example))
+    read = manifest_from_json(given_values, "docs/manifest.md")
+    assert read.quantization is not None
+    written = manifest_to_json(read)
+    for shown, whole in (
+        (given_values, written),
+        (given_values["backends"]["torch"], written["backends"]["torch"]),
+        (given_values["quantization"], written["quantization"]),
+    ):
+        assert shown.keys() == whole.keys()
+
+
+def test_documented_snippet_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = blocks("python")
+    exec(compile(snippet, "docs/manifest.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "duplex mimi.safetensors 5",
+        "['config', 'lm', 'mimi', 'mimi_config', 'tokenizer']",
+    ]
 
 
 def test_file_ends_with_a_newline_and_keeps_other_letters(tmp_path: Path) -> None:
