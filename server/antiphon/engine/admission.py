@@ -1,0 +1,332 @@
+"""Who gets a row, who waits, who is refused: one decision, under one lock.
+
+Rows are given first come, first served. A caller is admitted when a row is free, nobody waits before it
+and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
+refused with the seconds after which trying again makes sense.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.scheduler import propose_move
+from antiphon.engine.slots import Slot, SlotTable
+from antiphon.errors import DrainingError, ServerFullError
+
+MEASURED_SESSIONS = 64
+"""The estimate of a session's length rests on the last so many."""
+
+
+class Outcome(StrEnum):
+    """How a caller's wish for a row ended, or stands."""
+
+    ADMITTED = "admitted"  # at once
+    QUEUED = "queued"  # waits
+    PROMOTED = "promoted"  # waited, then got a row
+    EXPIRED = "expired"  # waited as long as it would
+    LEFT = "left"  # gave up while it waited
+    FULL = "full"  # refused: rows and queue are taken
+    LATE = "late"  # refused: deadlines are being missed
+    DRAINING = "draining"  # refused, or sent away: the server is leaving
+
+
+class Caller(Protocol):
+    """What admission needs to know of a session."""
+
+    def activate(self, slot: Slot) -> bool:
+        """Take the slot; false when the session has closed meanwhile."""
+        ...
+
+    def relocate(self, slot: Slot) -> None:
+        """Go on in another slot."""
+        ...
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class RefusedError(ServerFullError):
+    """A refusal that knows its outcome, ``FULL`` or ``LATE``, for the metrics."""
+
+    def __init__(self, message: str, *, retry_after_s: int, outcome: Outcome) -> None:
+        self.outcome = outcome
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[C]):
+    """What a decision changed for other callers, who are to be told.
+
+    ``promoted`` got a row, ``expired`` waited in vain (with the error to end them), ``moved`` wait still
+    and are further ahead.
+    """
+
+    promoted: tuple[C, ...] = ()
+    expired: tuple[tuple[C, ServerFullError], ...] = ()
+    moved: tuple[C, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Departure(Generic[C]):
+    """A caller that was forgotten: whether it waited, how long it owned a row, and what that changed."""
+
+    was_waiting: bool
+    active_s: float | None
+    changes: Changes[C]
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation(Generic[C]):
+    """A proposal to move a caller from its slot to a free row."""
+
+    caller: C
+    source: Slot
+    target_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Rows and queue at one moment. ``is_admitting``: a caller who came now would get a row at once."""
+
+    active: int
+    queued: int
+    slots: int
+    is_admitting: bool
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat(Generic[C]):
+    """A place in the queue."""
+
+    caller: C
+    wait_s: float
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenancy:
+    """A row in use."""
+
+    slot: Slot
+    since_s: float
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """How long sessions last."""
+
+    guess_s: float
+    measured_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEASURED_SESSIONS))
+
+    @property
+    def mean_s(self) -> float:
+        return sum(self.measured_s) / len(self.measured_s) if self.measured_s else self.guess_s
+
+
+class Admission(Generic[C]):
+    """Rows and the queue for them; every method may be called from any thread and takes the time given.
+
+    Callers' ``activate`` and ``relocate`` run under the lock, so that the owner of a row in this table
+    and the row a session believes it owns never differ. They must not call back.
+    """
+
+    def __init__(self, slots: int, config: EngineConfig, pressure: LatePressure) -> None:
+        self._config = config
+        self._pressure = pressure
+        self._slots = SlotTable(slots)
+        self._active: dict[C, _Tenancy] = {}
+        self._queue: list[_Seat[C]] = []
+        self._lengths = _Lengths(config.session_guess_s)
+        self._is_draining = False
+        self._may_have_holes = False
+        self._lock = threading.Lock()
+
+    def submit(self, caller: C, now_s: float, wait_s: float) -> Outcome:
+        """Admit the caller, or let it wait for at most ``wait_s`` seconds.
+
+        Raises:
+            DrainingError: the server is leaving.
+            RefusedError: neither is possible now.
+        """
+        with self._lock:
+            if self._is_draining:
+                raise DrainingError("the server is leaving and takes no new sessions")
+            is_open = not self._queue and not self._pressure.is_high(now_s)
+            if is_open and self._give_row(caller, now_s):
+                return Outcome.ADMITTED
+            if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
+                raise self._refusal(now_s)
+            self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
+            return Outcome.QUEUED
+
+    def leave(self, caller: C, now_s: float) -> Departure[C]:
+        """Forget a caller, wherever it is; does nothing the second time."""
+        with self._lock:
+            index = self._index(caller)
+            if index is not None:
+                del self._queue[index]
+                moved = tuple(seat.caller for seat in self._queue[index:])
+                return Departure(True, None, Changes(moved=moved))
+            tenancy = self._active.pop(caller, None)
+            if tenancy is None:
+                return Departure(False, None, Changes())
+            self._slots.give_back(tenancy.slot)
+            self._may_have_holes = True
+            active_s = now_s - tenancy.since_s
+            self._lengths.measured_s.append(active_s)
+            return Departure(False, active_s, self._settle(now_s))
+
+    def settle(self, now_s: float) -> Changes[C]:
+        """Do what time alone brought: end waits that are over, admit when late pressure has fallen."""
+        with self._lock:
+            return self._settle(now_s)
+
+    def next_event_s(self, now_s: float) -> float | None:
+        """The time at which :meth:`settle` may have something to do, or None while nobody waits."""
+        with self._lock:
+            if not self._queue:
+                return None
+            expiry_s = min(seat.expires_s for seat in self._queue)
+            if self._slots.free and not self._is_draining:  # only late pressure keeps them waiting
+                return min(expiry_s, now_s + self._pressure.cell_s)
+            return expiry_s
+
+    def drain(self) -> tuple[C, ...]:
+        """Admit nobody from now on; returns the callers that waited, who are forgotten."""
+        with self._lock:
+            self._is_draining = True
+            waiting = tuple(seat.caller for seat in self._queue)
+            self._queue.clear()
+            return waiting
+
+    def propose_move(self, buckets: Sequence[int]) -> Relocation[C] | None:
+        """A caller to move down so that ticks may get smaller; nothing is reserved or changed."""
+        with self._lock:
+            if not self._may_have_holes:
+                return None
+            callers = {tenancy.slot.row: caller for caller, tenancy in self._active.items()}
+            move = propose_move(callers.keys(), buckets)
+            if move is None:
+                self._may_have_holes = False
+                return None
+            caller = callers[move.source]
+            return Relocation(caller, self._active[caller].slot, move.target)
+
+    def commit_move(self, relocation: Relocation[C]) -> bool:
+        """Let the caller own the row its state was copied to, if neither row has changed hands meanwhile.
+
+        A newcomer may have taken the target row during the copy: it resets that row before its first
+        frame, so the copy did no harm, and the caller stays where it is.
+        """
+        with self._lock:
+            tenancy = self._active.get(relocation.caller)
+            if tenancy is None or self._slots.lowest_free != relocation.target_row:
+                return False
+            target = self._slots.take()
+            assert target is not None
+            relocation.caller.relocate(target)
+            self._active[relocation.caller] = _Tenancy(target, tenancy.since_s)
+            self._slots.give_back(tenancy.slot)
+            return True
+
+    def position(self, caller: C) -> int | None:
+        """How many callers wait before this one, or None when it does not wait."""
+        with self._lock:
+            return self._index(caller)
+
+    def retry_after_s(self, caller: C, now_s: float) -> int:
+        """Seconds until this waiting caller may expect a row, at least 1."""
+        with self._lock:
+            return self._estimate_s(self._index(caller) or 0, now_s)
+
+    def load(self, now_s: float) -> Load:
+        """Rows and queue now."""
+        with self._lock:
+            is_open = not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
+            is_admitting = is_open and self._slots.free > 0
+            return Load(
+                len(self._active), len(self._queue), self._slots.rows, is_admitting, self._is_draining
+            )
+
+    def active(self) -> tuple[C, ...]:
+        """The callers that own a row."""
+        with self._lock:
+            return tuple(self._active)
+
+    def _settle(self, now_s: float) -> Changes[C]:
+        """Expire, then promote, in the order of the queue."""
+        if not self._queue:
+            return Changes()
+        before = self._queue
+        expired = [(seat.caller, self._expiry(seat)) for seat in before if seat.expires_s <= now_s]
+        self._queue = [seat for seat in before if seat.expires_s > now_s]
+        promoted: list[C] = []
+        is_late = self._pressure.is_high(now_s)
+        while self._queue and self._slots.free and not is_late and not self._is_draining:
+            caller = self._queue.pop(0).caller
+            if self._give_row(caller, now_s):
+                promoted.append(caller)
+        moved = [seat.caller for index, seat in enumerate(self._queue) if before[index] is not seat]
+        return Changes(tuple(promoted), tuple(expired), tuple(moved))
+
+    def _give_row(self, caller: C, now_s: float) -> bool:
+        slot = self._slots.take()
+        if slot is None:
+            return False
+        if not caller.activate(slot):
+            self._slots.give_back(slot)
+            return False
+        self._active[caller] = _Tenancy(slot, now_s)
+        return True
+
+    def _index(self, caller: C) -> int | None:
+        return next((index for index, seat in enumerate(self._queue) if seat.caller is caller), None)
+
+    def _refusal(self, now_s: float) -> RefusedError:
+        ahead = len(self._queue)
+        retry_after_s = self._estimate_s(ahead, now_s)
+        count = self._pressure.count(now_s)
+        if self._slots.free and self._pressure.is_high(now_s):
+            why = (
+                f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
+                f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
+            )
+            outcome = Outcome.LATE
+        else:
+            why = f"all {self._slots.rows} rows are taken"
+            outcome = Outcome.FULL
+        return RefusedError(
+            f"{why} and {ahead} callers wait (at most {self._config.max_queue}); "
+            f"try again in {retry_after_s} s",
+            retry_after_s=retry_after_s,
+            outcome=outcome,
+        )
+
+    def _expiry(self, seat: _Seat[C]) -> ServerFullError:
+        retry_after_s = self._estimate_s(len(self._queue), seat.expires_s)
+        return ServerFullError(
+            f"no row became free within the {seat.wait_s:g} s this caller would wait; "
+            f"try again in {retry_after_s} s",
+            retry_after_s=retry_after_s,
+        )
+
+    def _estimate_s(self, ahead: int, now_s: float) -> int:
+        """Seconds until a caller behind ``ahead`` others gets a row.
+
+        With S rows in use and sessions of mean length L, one ends every L / S seconds.
+        """
+        seconds = 0.0
+        if not self._slots.free:
+            seconds = (ahead + 1) * self._lengths.mean_s / self._slots.rows
+        if self._pressure.is_high(now_s):
+            seconds = max(seconds, self._config.late_window_s)
+        return max(1, min(math.ceil(seconds), self._config.retry_after_max_s))

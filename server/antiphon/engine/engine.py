@@ -1,0 +1,279 @@
+"""The engine as its callers see it: start, submit, drain, stop, health."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.engine.admission import Admission, Changes, Outcome, RefusedError
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.health import Health
+from antiphon.engine.loop import EngineLoop
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.ready import ReadyList
+from antiphon.engine.scheduler import usable_buckets
+from antiphon.engine.session import Session
+from antiphon.engine.sizing import BackendFactory, make_sized
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError, ConfigError, DrainingError, SessionFailedError
+from antiphon.log import Log
+from antiphon.models.sampling import SamplingParameters
+
+
+def _no_progress(done: int, total: int, what: str) -> None:
+    """Show nothing."""
+
+
+class Engine:
+    """One backend, its rows, and everybody who wants one.
+
+    ``backend`` is a backend, or makes one with as many rows as it is asked for; in that case it is made
+    on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
+    interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
+    sessions have ended. ``metrics`` belong to one engine. Everything but :meth:`start` needs an engine
+    that was started (or prepared, to be ticked by hand).
+    """
+
+    def __init__(
+        self,
+        backend: Backend | BackendFactory,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: EngineMetrics,
+        on_lost: Callable[[AntiphonError], None] | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.metrics = metrics
+        self._source = backend
+        self._on_lost = on_lost
+        self._tracer = tracer
+        self._pressure = LatePressure(config)
+        self._ready: ReadyList[Session] = ReadyList()
+        self._lost: AntiphonError | None = None
+        self._thread: threading.Thread | None = None
+        self._is_prepared = False
+        self._backend: Backend
+        self._admission: Admission[Session]
+        self.loop: EngineLoop
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts about the backend; known once the engine was started."""
+        return self._backend.info
+
+    def start(self, progress: Progress = _no_progress) -> None:
+        """Start the engine thread and wait until the backend is made and warm.
+
+        Raises:
+            AntiphonError: whatever making the backend or its warm-up raised.
+        """
+        failures: list[BaseException] = []
+        is_prepared = threading.Event()
+
+        def run() -> None:
+            try:
+                self.prepare(progress)
+            except BaseException as error:  # carried over to the caller's thread, raised there
+                failures.append(error)
+                return
+            finally:
+                is_prepared.set()
+            self.loop.run()
+            if not self.loop.is_lost:  # a lost device may hang whoever tries to release it
+                self._backend.close()
+
+        self._thread = threading.Thread(target=run, name="antiphon-engine", daemon=True)
+        self._thread.start()
+        is_prepared.wait()
+        if failures:
+            self._thread.join()
+            raise failures[0]
+
+    def prepare(self, progress: Progress = _no_progress) -> None:
+        """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
+        source = self._source
+        backend = make_sized(source, self.config, self.clock) if callable(source) else source
+        info = backend.info
+        if self.config.slots not in (None, info.slots):
+            raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
+        backend.warm_up(progress)
+        self._backend = backend
+        self._admission = Admission(info.slots, self.config, self._pressure)
+        self.loop = EngineLoop(
+            backend,
+            self._admission,
+            self._ready,
+            buckets=usable_buckets(info.buckets, is_fixed=self.config.fixed_batch),
+            can_move=self.config.compaction and info.can_snapshot and not self.config.fixed_batch,
+            clock=self.clock,
+            metrics=self.metrics,
+            settle=self._settle,
+            on_lost=self._lose,
+            tracer=self._tracer,
+        )
+        self._add_gauges()
+        self._is_prepared = True
+
+    def submit(self, parameters: SamplingParameters, *, wait_s: float, notify: Callable[[], None]) -> Session:
+        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds.
+
+        ``notify`` is called, from any thread and never under a lock, whenever the session has changed:
+        replies, state, position, error, interruption, room. It must be cheap; one that raises ends its
+        session. A session that waits in vain is closed with ServerFullError, or DrainingError.
+
+        Raises:
+            ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
+            DrainingError: the server is leaving.
+            SessionFailedError: the device is lost.
+        """
+        self._check_not_lost()
+        now_s = self.clock()
+        self._settle(now_s)
+        session = Session(
+            secrets.token_hex(8),
+            parameters,
+            spec=self.info.spec,
+            config=self.config,
+            metrics=self.metrics,
+            pressure=self._pressure,
+            ready=self._ready,
+            host=self,
+            notify=notify,
+        )
+        try:
+            outcome = self._admission.submit(session, now_s, wait_s)
+        except RefusedError as error:
+            self.metrics.admission(error.outcome)
+            raise
+        except DrainingError:
+            self.metrics.admission(Outcome.DRAINING)
+            raise
+        self.metrics.admission(outcome)
+        if outcome is Outcome.QUEUED:
+            self._ready.nudge()  # the engine thread sleeps no longer than this caller waits
+        if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
+            session.close(self._lost)
+        self._check_not_lost()
+        return session
+
+    def drain(self) -> None:
+        """Admit nobody any more; who waits gets a DrainingError, who is active goes on."""
+        for session in self._admission.drain():
+            self.metrics.admission(Outcome.DRAINING)
+            session.close(DrainingError("the server is leaving; its queue is closed"))
+
+    def stop(self, timeout_s: float) -> bool:
+        """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
+
+        Does nothing to an engine that never came to life.
+        """
+        if not self._is_prepared:
+            return True
+        self.drain()
+        for session in self._admission.active():
+            session.close(DrainingError("the server is leaving; its sessions are closed"))
+        self._ready.stop()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def health(self) -> Health:
+        """How the engine is now."""
+        now_s = self.clock()
+        load = self._admission.load(now_s)
+        step_s = self.loop.step_s(now_s)
+        stuck_s = step_s if step_s > self.config.stuck_s else 0.0
+        alive = self._lost is None and (self._thread is None or self._thread.is_alive())
+        if self._lost is not None:
+            detail = str(self._lost)
+        elif not alive:
+            detail = "the engine thread does not run"
+        elif stuck_s:
+            detail = f"a step has been running for {stuck_s:.1f} s, more than {self.config.stuck_s:g} s"
+        else:
+            detail = "ok"
+        is_ready = alive and not stuck_s and load.is_admitting
+        return Health(
+            alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, detail
+        )
+
+    # What sessions ask of their host.
+
+    def leave(self, session: Session) -> None:
+        """A session has closed: its row, or its place in the queue, goes to the next."""
+        departure = self._admission.leave(session, self.clock())
+        if departure.was_waiting:
+            self.metrics.admission(Outcome.LEFT)
+        if departure.active_s is not None:
+            self.metrics.session_seconds.observe(departure.active_s)
+        self._apply(departure.changes)
+
+    def position(self, session: Session) -> int | None:
+        """How many callers wait before this one."""
+        return self._admission.position(session)
+
+    def retry_after_s(self, session: Session) -> int:
+        """Seconds until a waiting session may expect its row."""
+        return self._admission.retry_after_s(session, self.clock())
+
+    def _check_not_lost(self) -> None:
+        if self._lost is not None:
+            raise SessionFailedError(str(self._lost))
+
+    def _settle(self, now_s: float) -> None:
+        self._apply(self._admission.settle(now_s))
+
+    def _apply(self, changes: Changes[Session]) -> None:
+        """Tell everybody whom a decision of admission concerns."""
+        for session in changes.promoted:
+            self.metrics.admission(Outcome.PROMOTED)
+            session.tell()
+        for session, error in changes.expired:
+            self.metrics.admission(Outcome.EXPIRED)
+            session.close(error)
+        for session in changes.moved:
+            session.tell()
+
+    def _lose(self, error: Exception) -> None:
+        """The device, or our own code, has failed: end everything, once."""
+        lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
+        self._lost = lost
+        Log(__name__).error("device lost", exc_info=error)
+        for session in (*self._admission.drain(), *self._admission.active()):
+            session.close(lost)
+        if self._on_lost is None:
+            return
+        try:
+            self._on_lost(lost)
+        except Exception as failure:  # the caller's code, on a thread that has nobody above it
+            Log(__name__).error("on_lost failed", exc_info=failure)
+
+    def _add_gauges(self) -> None:
+        def load_of(name: str) -> Callable[[], float]:
+            return lambda: float(getattr(self._admission.load(self.clock()), name))
+
+        gauge = self.metrics.gauge
+        gauge("active_sessions", "Sessions that own a row.", load_of("active"))
+        gauge("queued_sessions", "Callers that wait for a row.", load_of("queued"))
+        gauge("slots", "Rows there are.", load_of("slots"))
+        gauge("admitting", "1 when a caller who came now would be admitted at once.", load_of("is_admitting"))
+        gauge(
+            "input_queue_frames",
+            "Whole input frames waiting for the model, all sessions together.",
+            lambda: sum(session.queue_frames for session in self._admission.active()),
+        )
+        gauge(
+            "output_queue_frames",
+            "Replies waiting for their sockets, all sessions together.",
+            lambda: sum(session.reply_frames for session in self._admission.active()),
+        )
+        state_bytes = self._backend.state_bytes()  # asked now, on the only thread that may ask
+        gauge("state_bytes", "Model state of all rows.", lambda: state_bytes)

@@ -1,0 +1,192 @@
+"""The one thread that touches the backend: it sleeps until a session is ready, then runs a tick.
+
+A tick takes every ready session, one frame each, however many more it has waiting. Who becomes ready
+while it runs takes part in the next one. Nothing polls: the thread sleeps on the ready list, with a
+timeout only while somebody waits in the queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from antiphon.backends.base import Backend, StepOutputs
+from antiphon.engine.admission import Admission
+from antiphon.engine.batch import Batch, read_rows
+from antiphon.engine.lane import Lane, TickTimes
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.ready import ReadyList
+from antiphon.engine.scheduler import bucket_for
+from antiphon.engine.session import Session
+from antiphon.engine.trace import Tracer
+from antiphon.errors import SessionFailedError, StepError, UnsupportedError
+from antiphon.log import Log
+
+TRACK = "engine"
+
+
+class EngineLoop:
+    """Ticks, one after the other. ``tick_once`` alone, called by hand, is the whole engine in slow motion.
+
+    ``settle`` is called with the time before every tick and ends waits that are over; ``on_lost`` is
+    called, once, with whatever else than a StepError came out of a tick.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        admission: Admission[Session],
+        ready: ReadyList[Session],
+        *,
+        buckets: Sequence[int],
+        can_move: bool,
+        clock: Callable[[], float],
+        metrics: EngineMetrics,
+        settle: Callable[[float], None],
+        on_lost: Callable[[Exception], None],
+        tracer: Tracer | None,
+    ) -> None:
+        self._backend = backend
+        self._admission = admission
+        self._ready = ready
+        self._buckets = buckets
+        self._can_move = can_move
+        self._clock = clock
+        self._metrics = metrics
+        self._settle = settle
+        self._on_lost = on_lost
+        self._tracer = tracer
+        self._batch = Batch(backend.info.spec, backend.info.slots)
+        self._step_started_s: float | None = None
+        self.is_lost = False
+
+    def step_s(self, now_s: float) -> float:
+        """How long the running step has been running at ``now_s``, 0 between steps."""
+        started_s = self._step_started_s
+        return 0.0 if started_s is None else max(0.0, now_s - started_s)
+
+    def run(self) -> None:
+        """Tick until the ready list is stopped or the device is lost."""
+        while not self.is_lost and self._ready.wait(self._timeout_s()):
+            self.tick_once()
+
+    def tick_once(self) -> bool:
+        """Do what time brought, then one tick if any session is ready; returns whether there was one."""
+        try:
+            self._settle(self._clock())
+            if self._can_move:
+                self._move_down()
+            lanes = self._prepare(self._gather())
+            if lanes:
+                self._tick(lanes)
+            return bool(lanes)
+        except Exception as error:  # whatever it was, the model's state cannot be trusted after it
+            self.is_lost = True
+            self._on_lost(error)
+            return False
+
+    def _timeout_s(self) -> float | None:
+        now_s = self._clock()
+        event_s = self._admission.next_event_s(now_s)
+        return None if event_s is None else max(0.0, event_s - now_s)
+
+    def _move_down(self) -> None:
+        relocation = self._admission.propose_move(self._buckets)
+        if relocation is None:
+            return
+        start_s = self._clock()
+        self._backend.move(relocation.source.row, relocation.target_row)
+        if self._admission.commit_move(relocation):
+            self._metrics.moved_rows.inc()
+        self._trace(
+            "move", start_s, self._clock(), source=relocation.source.row, target=relocation.target_row
+        )
+
+    def _gather(self) -> list[Lane]:
+        sessions = self._ready.take()
+        if not sessions:
+            return []
+        start_s = self._clock()
+        lanes = [lane for session in sessions if (lane := session.begin_tick(self._batch)) is not None]
+        end_s = self._clock()
+        self._metrics.stage("gather", end_s - start_s)
+        self._trace("gather", start_s, end_s, sessions=len(lanes))
+        return lanes
+
+    def _prepare(self, lanes: list[Lane]) -> list[Lane]:
+        """Give rows their new parameters; a session whose parameters the backend cannot use ends."""
+        usable = []
+        for lane in lanes:
+            try:
+                if lane.parameters is not None:
+                    self._backend.set_parameters(lane.slot.row, lane.parameters)
+            except UnsupportedError as error:
+                lane.session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
+            else:
+                usable.append(lane)
+        return usable
+
+    def _tick(self, lanes: list[Lane]) -> None:
+        rows = [lane.slot.row for lane in lanes]
+        bucket = bucket_for(max(rows) + 1, self._buckets)
+        inputs = self._batch.inputs(rows, [lane.slot.row for lane in lanes if lane.is_fresh], bucket)
+        self._metrics.frames_taken.inc(len(lanes))
+        self._metrics.batch_rows.observe(len(lanes))
+        self._metrics.bucket_rows.observe(bucket)
+        start_s = self._step_started_s = self._clock()
+        outputs, failure = None, None
+        try:
+            outputs = self._backend.step(inputs)
+        except StepError as error:
+            failure = error
+        finally:
+            self._step_started_s = None
+        end_s = self._clock()
+        self._metrics.tick_seconds.observe(end_s - start_s)
+        self._trace("step", start_s, end_s, rows=len(lanes), bucket=bucket)
+        if failure is not None:
+            self._fail(failure, lanes)
+        self._scatter(lanes, outputs, TickTimes(start_s, end_s))
+
+    def _fail(self, failure: StepError, lanes: list[Lane]) -> None:
+        """End the sessions of the rows that failed; the others were advanced, but have no reply."""
+        self._metrics.failed_steps.inc()
+        failed = set(failure.rows)
+        Log(__name__).error("step failed", rows=sorted(failed), exc_info=failure)
+        for lane in lanes:
+            if lane.slot.row in failed:
+                lane.session.close(SessionFailedError(f"the model failed at frame {lane.frame}: {failure}"))
+
+    def _scatter(self, lanes: list[Lane], outputs: StepOutputs | None, times: TickTimes) -> None:
+        """Give each session its reply, then tell their owners."""
+        rows = [lane.slot.row for lane in lanes]
+        results = itertools.repeat(None) if outputs is None else read_rows(outputs, rows)
+        for lane, output in zip(lanes, results, strict=False):
+            lane.session.end_tick(lane, output, times)
+        end_s = self._clock()
+        for lane in lanes:
+            lane.session.tell()
+        told_s = self._clock()
+        self._metrics.stage("scatter", end_s - times.end_s)
+        self._metrics.stage("notify", told_s - end_s)
+        self._trace("scatter", times.end_s, end_s)
+        self._trace("notify", end_s, told_s)
+        if outputs is not None:
+            self._metrics.stages(outputs.stage_ms)
+            self._trace_stages(outputs, times)
+        if self._tracer is not None:
+            self._tracer.end_tick()
+
+    def _trace(self, name: str, start_s: float, end_s: float, **details: int) -> None:
+        if self._tracer is not None:
+            self._tracer.span(name, start_s, end_s, track=TRACK, **details)
+
+    def _trace_stages(self, outputs: StepOutputs, times: TickTimes) -> None:
+        """Lay the backend's stages end to end: it reports how long each took, not when it began."""
+        if self._tracer is None:
+            return
+        start_s = times.start_s
+        for stage, milliseconds in outputs.stage_ms.items():
+            end_s = start_s + milliseconds / 1000.0
+            self._tracer.span(stage, start_s, end_s, track="backend")
+            start_s = end_s

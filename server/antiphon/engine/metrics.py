@@ -1,0 +1,142 @@
+"""What the engine tells Prometheus, on a registry that is given, never the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from antiphon.engine.admission import Outcome
+from antiphon.engine.memory import process_bytes
+
+# Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
+FRAME_BUCKETS_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.075),
+    *(0.08, 0.085, 0.09, 0.1, 0.12, 0.16, 0.24, 0.4, 0.8, 1.6, 5.0),
+)
+STAGE_BUCKETS_S: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.04,
+    0.06,
+    0.08,
+    0.16,
+)
+FIRST_AUDIO_BUCKETS_S: Final = (
+    0.05,
+    0.08,
+    0.1,
+    0.16,
+    0.2,
+    0.24,
+    0.32,
+    0.4,
+    0.5,
+    0.64,
+    0.8,
+    1.0,
+    1.6,
+    3.0,
+    10.0,
+)
+SESSION_BUCKETS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
+ROW_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
+
+
+class EngineMetrics:
+    """Every number of the engine, each with the label ``model``.
+
+    The attributes are children with the label bound already, so that recording costs one call. Gauges
+    are asked for their value when somebody reads them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, model: str) -> None:
+        self.registry = registry
+        self._model = model
+        seconds = self._histogram
+        self.tick_seconds = seconds("tick_seconds", "Time of one backend step.", FRAME_BUCKETS_S)
+        self.frame_latency_seconds = seconds(
+            "frame_latency_seconds",
+            "From an input frame's last sample to its reply handed to the socket.",
+            FRAME_BUCKETS_S,
+        )
+        self.frame_wait_seconds = seconds(
+            "frame_wait_seconds",
+            "From an input frame's last sample to the step that takes it.",
+            FRAME_BUCKETS_S,
+        )
+        self.first_audio_seconds = seconds(
+            "first_audio_seconds",
+            "From a session's first whole input frame to its first audio handed to the socket.",
+            FIRST_AUDIO_BUCKETS_S,
+        )
+        self.session_seconds = seconds("session_seconds", "How long sessions owned a row.", SESSION_BUCKETS_S)
+        self.batch_rows = seconds("batch_rows", "Sessions that took part in a tick.", ROW_BUCKETS)
+        self.bucket_rows = seconds("bucket_rows", "Rows a tick ran over, idle ones included.", ROW_BUCKETS)
+        self._stage_seconds = Histogram(
+            "antiphon_stage_seconds",
+            "Time of each stage of a tick.",
+            ("model", "stage"),
+            registry=registry,
+            buckets=STAGE_BUCKETS_S,
+        )
+        self.frames_taken = self._counter("frames_taken", "Input frames that took part in a tick.")
+        self.replies = self._counter("replies", "Replies queued for a socket.")
+        self.late_frames = self._counter("late_frames", "Frames whose latency was over one frame's length.")
+        self.lost_frames = self._counter(
+            "lost_frames", "Frames taken by the model that have no reply, against design."
+        )
+        self.moved_rows = self._counter("moved_rows", "Rows moved down to make ticks smaller.")
+        self.failed_steps = self._counter("failed_steps", "Steps that failed for some rows.")
+        dropped = Counter(
+            "antiphon_dropped_frames",
+            "Frames dropped because a queue was full: in, audio nobody heard; out, audio nobody read.",
+            ("model", "direction"),
+            registry=registry,
+        )
+        self.dropped_in = dropped.labels(model, "in")
+        self.dropped_out = dropped.labels(model, "out")
+        self._admissions = Counter(
+            "antiphon_admissions", "How callers fared.", ("model", "outcome"), registry=registry
+        )
+        for outcome in Outcome:
+            self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
+        self._stages: dict[str, Histogram] = {}
+        self.gauge("process_memory_bytes", "Resident memory of the server's process.", process_bytes)
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Add a gauge ``antiphon_<name>`` that calls ``read`` whenever it is asked."""
+        gauge = Gauge(f"antiphon_{name}", help_text, ("model",), registry=self.registry)
+        gauge.labels(self._model).set_function(read)
+
+    def admission(self, outcome: Outcome) -> None:
+        """Count how one caller fared."""
+        self._admissions.labels(self._model, outcome.value).inc()
+
+    def stages(self, stage_ms: Mapping[str, float]) -> None:
+        """Record the stages a backend reports for one tick, in milliseconds."""
+        for stage, milliseconds in stage_ms.items():
+            self.stage(stage, milliseconds / 1000.0)
+
+    def stage(self, stage: str, seconds: float) -> None:
+        """Record one stage of a tick. Only the engine thread calls it."""
+        child = self._stages.get(stage)
+        if child is None:
+            child = self._stages[stage] = self._stage_seconds.labels(self._model, stage)
+        child.observe(seconds)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        return Counter(f"antiphon_{name}", help_text, ("model",), registry=self.registry).labels(self._model)
+
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"antiphon_{name}", help_text, ("model",), registry=self.registry, buckets=buckets
+        ).labels(self._model)

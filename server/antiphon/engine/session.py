@@ -1,0 +1,364 @@
+"""One caller: its input, its replies, and where it is in its life.
+
+A session is touched from three sides: the socket's tasks push, take and close; the engine thread begins
+and ends ticks; admission gives it a row. One lock per session guards all of it, for microseconds at a
+time. Locks are taken in one order: admission's, a session's, the ready list's. The caller's ``notify``
+is never called under any of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from antiphon.backends.base import FloatArray, TextEntry
+from antiphon.engine.batch import Batch, RowOutput
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.inbox import AudioInbox, Inbox, TextInbox
+from antiphon.engine.lane import Lane, TickTimes
+from antiphon.engine.ledger import FrameLedger, SessionStats
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.outbox import FrameReply, Outbox
+from antiphon.engine.policy import POLICIES
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.ready import ReadyList
+from antiphon.engine.slots import Slot
+from antiphon.errors import AntiphonError, SessionFailedError, UnsupportedError
+from antiphon.log import Log
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec
+
+
+class SessionState(StrEnum):
+    """Where a session is in its life; it never goes back."""
+
+    QUEUED = "queued"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class Host(Protocol):
+    """What a session asks of the engine; never called under the session's lock."""
+
+    def leave(self, session: Session) -> None:
+        """The session has closed."""
+        ...
+
+    def position(self, session: Session) -> int | None:
+        """How many callers wait before this one, None when it does not wait."""
+        ...
+
+    def retry_after_s(self, session: Session) -> int:
+        """Seconds until this waiting caller may expect a row."""
+        ...
+
+
+class Session:
+    """A caller's end of the engine; every public method may be called from any thread.
+
+    Audio pushed before it is ACTIVE is ignored: nobody listens yet, and frame 0 is the first one after.
+    Text waits. Whatever comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED
+    session ended, None when its owner closed it.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        parameters: SamplingParameters,
+        *,
+        spec: ModelSpec,
+        config: EngineConfig,
+        metrics: EngineMetrics,
+        pressure: LatePressure,
+        ready: ReadyList[Session],
+        host: Host,
+        notify: Callable[[], None],
+    ) -> None:
+        policy = POLICIES[spec.kind]
+        self.id = session_id
+        self.state = SessionState.QUEUED
+        self.error: AntiphonError | None = None
+        self._kind = spec.kind
+        self._is_live = policy.is_live
+        self._audio: AudioInbox | None = None
+        self._text: TextInbox | None = None
+        self._inbox: Inbox
+        if policy.takes_audio:
+            self._inbox = self._audio = AudioInbox(
+                spec.frame_samples, config.input_frames, is_live=policy.is_live
+            )
+        else:
+            self._inbox = self._text = TextInbox(config.text_entries)
+        self._outbox = Outbox(config.output_frames)
+        self._ledger = FrameLedger(spec, metrics, pressure)
+        self._metrics = metrics
+        self._ready = ready
+        self._host = host
+        self._notify = notify
+        self._parameters = parameters
+        self._has_new_parameters = True
+        self._slot: Slot | None = None
+        self._is_fresh = True  # its row still holds its last owner's state
+        self._is_listed = False  # it is in the ready list
+        self._is_in_tick = False
+        self._is_finished = False
+        self._is_over = False  # it took as many steps as it may
+        self._first_kept = 0  # replies to earlier frames were flushed
+        self._lock = threading.Lock()
+
+    @property
+    def parameters(self) -> SamplingParameters:
+        """The sampling parameters from the next frame on."""
+        return self._parameters
+
+    @property
+    def position(self) -> int | None:
+        """Place in the queue, 0 for the next to be admitted, None when not waiting."""
+        return self._host.position(self)
+
+    @property
+    def ahead(self) -> int:
+        """Callers in the queue before this one."""
+        return self._host.position(self) or 0
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds until a waiting session may expect its row, estimated from how long sessions lasted."""
+        return self._host.retry_after_s(self)
+
+    @property
+    def room_samples(self) -> int:
+        """Samples :meth:`push` takes now without dropping or refusing any.
+
+        Callers whose pipeline never drops (stt) read their socket only while this is above 0 and push at
+        most so many; live ones (codec, duplex) need not ask.
+        """
+        with self._lock:
+            if self._audio is None or self.state is not SessionState.ACTIVE:
+                return 0
+            return self._audio.free_samples
+
+    @property
+    def room_entries(self) -> int:
+        """Words :meth:`push_text` takes now."""
+        with self._lock:
+            if self._text is None or self.state is SessionState.CLOSED:
+                return 0
+            return self._text.free_entries
+
+    @property
+    def queue_frames(self) -> int:
+        """Whole frames (tts: words) waiting for the model."""
+        return self._inbox.waiting
+
+    @property
+    def reply_frames(self) -> int:
+        """Replies waiting to be taken."""
+        return len(self._outbox)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the input was finished (or ``max_steps`` reached), answered, and every reply taken."""
+        with self._lock:
+            return self._is_done()
+
+    def push(self, pcm: FloatArray, received_s: float) -> int:
+        """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
+
+        Returns:
+            Whole frames that were dropped to make room, oldest first (live pipelines only).
+
+        Raises:
+            UnsupportedError: this pipeline takes text.
+            SessionError: more than ``room_samples`` where nothing may be dropped.
+        """
+        if self._audio is None:
+            raise UnsupportedError(f"a {self._kind} session takes text, not audio")
+        with self._lock:
+            if self.state is not SessionState.ACTIVE or self._is_finished:
+                return 0
+            dropped = self._audio.push(pcm, received_s)
+            self._list_if_ready()
+        if dropped:
+            self._metrics.dropped_in.inc(dropped)
+        return dropped
+
+    def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
+        """Add words to be spoken, received at ``received_s`` (the engine's clock).
+
+        Raises:
+            UnsupportedError: this pipeline takes audio.
+            SessionError: more than ``room_entries``.
+        """
+        if self._text is None:
+            raise UnsupportedError(f"a {self._kind} session takes audio, not text")
+        with self._lock:
+            if self.state is SessionState.CLOSED or self._is_finished:
+                return
+            self._text.push(entries, received_s)
+            self._list_if_ready()
+
+    def finish(self) -> None:
+        """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
+        with self._lock:
+            if self.state is SessionState.CLOSED or self._is_finished:
+                return
+            self._is_finished = True
+            self._inbox.finish()
+            self._list_if_ready()
+            is_done = self._is_done()
+        if is_done:
+            self.tell()
+
+    def take(self) -> list[FrameReply]:
+        """All replies that wait, oldest first."""
+        with self._lock:
+            replies = self._outbox.take()
+            self._ledger.out += len(replies)
+            self._list_if_ready()
+            return replies
+
+    def take_interruption(self) -> int | None:
+        """The first frame still to come when replies were dropped since last asked, else None.
+
+        Asked before :meth:`take`, so that no reply older than the interruption follows it.
+        """
+        with self._lock:
+            return self._outbox.take_interruption()
+
+    def flush(self) -> int:
+        """Throw away input that waits and replies not taken; returns the first frame that may still come."""
+        with self._lock:
+            self._inbox.clear()
+            self._ledger.flushed_out += len(self._outbox)
+            self._outbox.clear()
+            self._first_kept = self._inbox.next_frame
+            self._list_if_ready()
+            return self._first_kept
+
+    def set_parameters(self, parameters: SamplingParameters) -> None:
+        """Use other sampling parameters from the next frame on."""
+        with self._lock:
+            self._parameters = parameters
+            self._has_new_parameters = True
+
+    def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
+        """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
+
+        ``peer_wait_s`` of its time went into waiting for a peer that does not read: that makes a frame
+        late, but is not held against the server when it decides whether to admit more callers.
+        """
+        with self._lock:
+            self._ledger.sent(reply, sent_s, peer_wait_s)
+
+    def close(self, error: AntiphonError | None = None) -> None:
+        """End the session and free its row; whatever waits or is still being computed is thrown away."""
+        with self._lock:
+            if self.state is SessionState.CLOSED:
+                return
+            self.error = error
+            self.state = SessionState.CLOSED
+            self._slot = None
+            self._inbox.clear()
+            self._outbox.clear()
+        self._host.leave(self)
+        self.tell()
+
+    def stats(self) -> SessionStats:
+        """What became of all frames so far."""
+        with self._lock:
+            return self._ledger.stats(self._inbox, self._outbox)
+
+    # What follows is for the engine alone.
+
+    def tell(self) -> None:
+        """Call ``notify``."""
+        try:
+            self._notify()
+        except Exception as error:  # the caller's code: what breaks in it ends its session, not the engine
+            Log(__name__).error("notify failed", session=self.id, exc_info=error)
+            self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))
+
+    def activate(self, slot: Slot) -> bool:
+        """Take a slot; false when the session has closed meanwhile. Called under admission's lock."""
+        with self._lock:
+            if self.state is not SessionState.QUEUED:
+                return False
+            self.state = SessionState.ACTIVE
+            self._slot = slot
+            self._list_if_ready()  # text may have come while it waited
+            return True
+
+    def relocate(self, slot: Slot) -> None:
+        """Go on in another slot. Called under admission's lock, by the engine thread, between ticks."""
+        with self._lock:
+            if self.state is SessionState.ACTIVE:
+                self._slot = slot
+
+    def begin_tick(self, batch: Batch) -> Lane | None:
+        """Put one frame into the batch, or return None when there is none (any more)."""
+        with self._lock:
+            self._is_listed = False
+            if self._slot is None or not self._can_tick():
+                return None
+            frame, complete_s = self._inbox.take_into(batch, self._slot.row)
+            self._ledger.take(complete_s)
+            parameters = self._parameters if self._has_new_parameters else None
+            lane = Lane(self, self._slot, frame, complete_s, self._is_fresh, parameters)
+            self._has_new_parameters = self._is_fresh = False
+            self._is_in_tick = True
+            return lane
+
+    def end_tick(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
+        """Queue the reply of a tick (``output`` is None when the step failed, for other rows).
+
+        What was computed in a slot the session no longer owns is thrown away: the slots compare unequal.
+        """
+        with self._lock:
+            self._is_in_tick = False
+            if self._slot != lane.slot:
+                return
+            wait_ms = 1000.0 * (times.start_s - lane.complete_s)
+            step_ms = 1000.0 * (times.end_s - times.start_s)
+            self._ledger.time(wait_ms, step_ms)
+            if output is not None:
+                self._inbox.settle(output)
+            if output is None or not output.emitted:
+                self._ledger.no_reply(consumed=output is not None and output.consumed)
+            elif lane.frame < self._first_kept:
+                self._ledger.flushed_out += 1
+            else:
+                _, _, pcm, token, vad, _ = output
+                self._reply(
+                    FrameReply(lane.frame, pcm, token, vad, step_ms, wait_ms, lane.complete_s, times.end_s)
+                )
+            self._end_at_limit()
+            self._list_if_ready()
+
+    def _end_at_limit(self) -> None:
+        limit = self._parameters.max_steps
+        if limit is not None and self._ledger.taken >= limit:
+            self._is_finished = self._is_over = True
+            self._inbox.clear()
+
+    def _reply(self, reply: FrameReply) -> None:
+        self._metrics.replies.inc()
+        if self._outbox.put(reply):
+            self._metrics.dropped_out.inc()
+
+    def _can_tick(self) -> bool:
+        return self._inbox.is_ready and not self._is_over and (self._is_live or self._outbox.has_room)
+
+    def _list_if_ready(self) -> None:
+        """Tell the engine thread that there is something for the next tick, unless it knows."""
+        if self._is_listed or self._slot is None or not self._can_tick():
+            return
+        self._is_listed = True
+        self._ready.add(self)
+
+    def _is_done(self) -> bool:
+        if self._is_in_tick or len(self._outbox):
+            return False
+        return self._is_over or (self._is_finished and self._inbox.is_spent)

@@ -1,0 +1,284 @@
+"""A backend small enough to see through, a clock that is set by hand, and an engine on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.base import (
+    NO_TOKEN,
+    BackendInfo,
+    FloatArray,
+    Progress,
+    RowSnapshot,
+    StepInputs,
+    StepOutputs,
+    TextEntry,
+)
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.outbox import FrameReply
+from antiphon.engine.session import Session
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+
+FRAME = 8
+"""Samples in a frame of the fake model: 100 samples a second, 12.5 frames a second."""
+
+FRAME_S = 0.08
+MODEL = "fake"
+
+
+def fake_spec(kind: PipelineKind = PipelineKind.CODEC, *, max_delay: int = 2) -> ModelSpec:
+    mimi = MimiSpec(sample_rate=100, frame_rate=12.5, codebooks=1, cardinality=4)
+    delays = (0, max_delay)
+    lm = LMSpec(
+        dim=1, num_layers=1, num_heads=1, context=8, n_q=1, dep_q=1, card=4, text_card=100, delays=delays
+    )
+    return ModelSpec(
+        name=MODEL, kind=kind, family="fake", mimi=mimi, lm=None if kind is PipelineKind.CODEC else lm
+    )
+
+
+class FakeClock:
+    """Seconds, which pass only when told to."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
+class Row:
+    """State of a row: how many frames it took since its reset, the sum of them, and words to speak."""
+
+    life: int = 0
+    taken: int = 0
+    sum: float = 0.0
+    words: list[TextEntry] = field(default_factory=list)
+    spoken: int = 0
+    parameters: SamplingParameters = field(default_factory=SamplingParameters)
+
+
+class FakeBackend:
+    """A backend whose replies say where they come from.
+
+    PCM out is ``[input sample 0, frames taken since the reset, sum of sample 0 since the reset, text seed,
+    life, 0...]``; a text token is ``frames taken % 90``. A tts word is spoken for ``1 + padding_frames``
+    frames, the row holds one word at most, and its PCM begins with the word's first token.
+    ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec | None = None,
+        slots: int = 4,
+        *,
+        buckets: Sequence[int] | None = None,
+        can_snapshot: bool = True,
+        step_s: Callable[[int], float] = lambda rows: 0.0,
+        clock: FakeClock | None = None,
+        memory: dict[str, int] | None = None,
+    ) -> None:
+        self.spec = spec or fake_spec()
+        powers = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
+        self._info = BackendInfo(
+            name="fake",
+            device="cpu",
+            spec=self.spec,
+            slots=slots,
+            buckets=tuple(buckets) if buckets else powers,
+            can_snapshot=can_snapshot,
+            memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
+        )
+        self.rows = [Row() for _ in range(slots)]
+        self.clock = clock
+        self.step_s = step_s
+        self.during_step: Callable[[], None] = lambda: None
+        self.failures: list[Exception | None] = []
+        self.steps: list[StepInputs] = []
+        self.moves: list[tuple[int, int]] = []
+        self.refused_seed: int | None = None
+        self.warmed = self.closed = False
+
+    @property
+    def info(self) -> BackendInfo:
+        return self._info
+
+    def warm_up(self, progress: Progress) -> None:
+        progress(1, 1, "fake")
+        self.warmed = True
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        if parameters.text_seed == self.refused_seed:
+            raise UnsupportedError(f"seed {parameters.text_seed} is refused")
+        self.rows[row].parameters = parameters
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        assert inputs.rows in self.info.buckets
+        self.steps.append(replace(inputs, exec=inputs.exec.copy(), reset=inputs.reset.copy(), pcm=None))
+        if self.clock is not None:
+            self.clock.advance(self.step_s(inputs.rows))
+        self.during_step()
+        outputs = self._speak(inputs) if self.spec.kind is PipelineKind.TTS else self._hear(inputs)
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        return outputs
+
+    def _reset(self, row: int) -> None:
+        old = self.rows[row]
+        self.rows[row] = Row(life=old.life + 1, parameters=old.parameters)
+
+    def _hear(self, inputs: StepInputs) -> StepOutputs:
+        assert inputs.pcm is not None
+        n = inputs.rows
+        emitted = np.zeros(n, np.bool_)
+        pcm = np.full((n, FRAME), np.nan, np.float32)
+        tokens = np.full(n, NO_TOKEN, np.int32)
+        for row in range(n):
+            if inputs.reset[row]:
+                self._reset(row)
+            if not inputs.exec[row]:
+                continue
+            state = self.rows[row]
+            state.taken += 1
+            state.sum += float(inputs.pcm[row, 0])
+            emitted[row] = state.taken > self.spec.silent_frames
+            pcm[row] = 0.0
+            pcm[row, :5] = (
+                inputs.pcm[row, 0],
+                state.taken,
+                state.sum,
+                state.parameters.text_seed,
+                state.life,
+            )
+            tokens[row] = state.taken % 90
+        is_text = self.spec.kind is not PipelineKind.CODEC
+        is_stt = self.spec.kind is PipelineKind.STT
+        return StepOutputs(
+            consumed=inputs.exec.copy(),
+            emitted=emitted,
+            pcm=None if is_stt else pcm,
+            text_tokens=tokens if is_text else None,
+            vad=np.tile(np.array([0.25, 0.5], np.float32), (n, 1)) if is_stt else None,
+            stage_ms={"fake": 0.5, "rest": 0.25},
+        )
+
+    def _speak(self, inputs: StepInputs) -> StepOutputs:
+        assert inputs.pcm is None
+        n = inputs.rows
+        consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
+        pcm = np.full((n, FRAME), np.nan, np.float32)
+        for row in range(n):
+            if inputs.reset[row]:
+                self._reset(row)
+            if not inputs.exec[row]:
+                continue
+            state = self.rows[row]
+            if not state.words and inputs.text[row]:
+                state.words = list(inputs.text[row])
+                state.spoken = 0
+                consumed[row] = True
+            if not state.words:
+                continue
+            word = state.words[0]
+            if word.tokens:
+                pcm[row] = word.tokens[0]
+                emitted[row] = True
+            state.spoken += 1
+            if state.spoken > word.padding_frames:
+                state.words = []
+                finished[row] = word.is_last
+        return StepOutputs(consumed=consumed, emitted=emitted, pcm=pcm, finished=finished)
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        return RowSnapshot("fake", {"row": replace(self.rows[row])}, 1)
+
+    def restore(self, row: int, snapshot: RowSnapshot) -> None:
+        self.rows[row] = replace(snapshot.tensors["row"])
+
+    def move(self, source: int, target: int) -> None:
+        self.moves.append((source, target))
+        self.rows[target] = replace(self.rows[source])
+
+    def state_bytes(self) -> int:
+        return len(self.rows)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """An engine on fakes, ticked by hand."""
+
+    def __init__(
+        self,
+        backend: FakeBackend | None = None,
+        *,
+        config: EngineConfig | None = None,
+        clock: FakeClock | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.backend = backend or FakeBackend()
+        self.registry = CollectorRegistry()
+        self.losses: list[AntiphonError] = []
+        self.engine = Engine(
+            self.backend,
+            config or EngineConfig(),
+            clock=self.clock,
+            metrics=EngineMetrics(self.registry, model=MODEL),
+            on_lost=self.losses.append,
+            tracer=tracer,
+        )
+        self.engine.prepare()
+        self.tick = self.engine.loop.tick_once
+
+    def submit(
+        self, *, wait_s: float = 0.0, seed: int = 0, notify: Callable[[], None] = lambda: None
+    ) -> Session:
+        return self.engine.submit(SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify)
+
+    def push(self, session: Session, *values: float) -> int:
+        """Push whole frames, each filled with one value."""
+        return session.push(frames(*values), self.clock())
+
+    def ticks(self) -> int:
+        """Tick until nothing is ready; returns how many ticks there were."""
+        count = 0
+        while self.tick():
+            count += 1
+        return count
+
+    def read(self, name: str, **labels: str) -> float:
+        """A sample of the metrics, ``antiphon_`` left out."""
+        value = self.registry.get_sample_value(f"antiphon_{name}", {"model": MODEL, **labels})
+        assert value is not None, name
+        return value
+
+
+def frames(*values: float) -> FloatArray:
+    return np.repeat(np.asarray(values, np.float32), FRAME)
+
+
+def heard(replies: Sequence[FrameReply]) -> list[float]:
+    """The input value that each reply echoes."""
+    return [float(pcm_of(reply)[0]) for reply in replies]
+
+
+def pcm_of(reply: FrameReply) -> Any:
+    assert reply.pcm is not None
+    return reply.pcm

@@ -1,0 +1,227 @@
+"""One decision: a row, a place in the queue, or a refusal with a time to come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.engine.admission import Admission, Changes, Outcome, RefusedError
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.slots import Slot
+from antiphon.errors import DrainingError
+
+CONFIG = EngineConfig(max_queue=3, session_guess_s=120.0, retry_after_max_s=300)
+
+
+@dataclass(eq=False)
+class FakeCaller:
+    slot: Slot | None = None
+    is_closed: bool = False
+
+    def activate(self, slot: Slot) -> bool:
+        if self.is_closed:
+            return False
+        self.slot = slot
+        return True
+
+    def relocate(self, slot: Slot) -> None:
+        self.slot = slot
+
+
+def make(slots: int = 2, config: EngineConfig = CONFIG) -> tuple[Admission[FakeCaller], LatePressure]:
+    pressure = LatePressure(config)
+    return Admission(slots, config, pressure), pressure
+
+
+def fill(admission: Admission[FakeCaller], count: int, now_s: float = 0.0) -> list[FakeCaller]:
+    callers = [FakeCaller() for _ in range(count)]
+    for caller in callers:
+        assert admission.submit(caller, now_s, 0.0) is Outcome.ADMITTED
+    return callers
+
+
+def press(pressure: LatePressure, now_s: float, *, late: int = 100, frames: int = 100) -> None:
+    for index in range(frames):
+        pressure.record(now_s, is_late=index < late)
+
+
+def test_full_without_waiting_is_refused_with_the_numbers() -> None:
+    admission, _ = make(2)
+    fill(admission, 2)
+    with pytest.raises(RefusedError) as caught:
+        admission.submit(FakeCaller(), 0.0, 0.0)
+    assert str(caught.value) == "all 2 rows are taken and 0 callers wait (at most 3); try again in 60 s"
+    assert caught.value.retry_after_s == 60
+    assert caught.value.outcome is Outcome.FULL
+
+
+def test_the_queue_is_first_come_first_served_and_bounded() -> None:
+    admission, _ = make(1)
+    (first,) = fill(admission, 1)
+    waiting = [FakeCaller() for _ in range(3)]
+    for index, caller in enumerate(waiting):
+        assert admission.submit(caller, 0.0, 30.0) is Outcome.QUEUED
+        assert admission.position(caller) == index
+    with pytest.raises(RefusedError, match=r"all 1 rows are taken and 3 callers wait \(at most 3\)"):
+        admission.submit(FakeCaller(), 0.0, 30.0)
+    departure = admission.leave(first, 10.0)
+    assert departure.active_s == 10.0
+    assert departure.changes == Changes(promoted=(waiting[0],), moved=(waiting[1], waiting[2]))
+    assert [admission.position(caller) for caller in waiting] == [None, 0, 1]
+    assert waiting[0].slot is not None
+
+
+def test_waiting_ends_when_the_caller_said_and_not_before() -> None:
+    admission, _ = make(1)
+    fill(admission, 1)
+    patient, hasty = FakeCaller(), FakeCaller()
+    admission.submit(patient, 0.0, 30.0)
+    admission.submit(hasty, 0.0, 5.0)
+    assert admission.next_event_s(0.0) == 5.0
+    assert admission.settle(4.9) == Changes()
+    changes = admission.settle(5.0)
+    assert [caller for caller, _ in changes.expired] == [hasty]
+    (_, error) = changes.expired[0]
+    assert str(error) == "no row became free within the 5 s this caller would wait; try again in 300 s"
+    assert admission.next_event_s(5.0) == 30.0
+    admission.settle(30.0)
+    assert admission.next_event_s(30.0) is None
+
+
+def test_whoever_gives_up_waiting_moves_those_behind() -> None:
+    admission, _ = make(1)
+    fill(admission, 1)
+    one, two, three = (FakeCaller() for _ in range(3))
+    for caller in (one, two, three):
+        admission.submit(caller, 0.0, 30.0)
+    departure = admission.leave(two, 1.0)
+    assert departure.was_waiting
+    assert departure.active_s is None
+    assert departure.changes == Changes(moved=(three,))
+    assert admission.leave(two, 1.0).was_waiting is False
+
+
+def test_a_caller_that_closed_while_it_waited_gets_no_row() -> None:
+    admission, _ = make(1)
+    (first,) = fill(admission, 1)
+    gone, next_one = FakeCaller(), FakeCaller()
+    admission.submit(gone, 0.0, 30.0)
+    admission.submit(next_one, 0.0, 30.0)
+    gone.is_closed = True  # closed, but its leave has not come yet
+    assert admission.leave(first, 1.0).changes.promoted == (next_one,)
+    assert not admission.leave(gone, 1.0).was_waiting
+    assert admission.load(1.0).active == 1
+
+
+def test_late_frames_close_the_door_and_the_queue_waits_for_it_to_open() -> None:
+    admission, pressure = make(4)
+    fill(admission, 1)
+    press(pressure, 0.0, late=12)
+    assert not admission.load(0.0).is_admitting
+    with pytest.raises(RefusedError) as caught:
+        admission.submit(FakeCaller(), 0.0, 0.0)
+    assert caught.value.outcome is Outcome.LATE
+    assert str(caught.value) == (
+        "12.0 % of the last 100 frames were late (more than 5.0 % closes the door) and 0 callers wait "
+        "(at most 3); try again in 10 s"
+    )
+    caller = FakeCaller()
+    assert admission.submit(caller, 0.0, 60.0) is Outcome.QUEUED
+    assert admission.next_event_s(0.0) == pytest.approx(1.0), "looked at again once a cell of the window"
+    assert admission.settle(5.0) == Changes()
+    assert admission.settle(11.0).promoted == (caller,)
+    assert admission.load(11.0).is_admitting
+
+
+def test_nobody_overtakes_the_queue() -> None:
+    admission, pressure = make(4)
+    fill(admission, 1)
+    press(pressure, 0.0)
+    waiting = FakeCaller()
+    admission.submit(waiting, 0.0, 60.0)
+    with pytest.raises(RefusedError):  # pressure has fallen and rows are free, but somebody was first
+        admission.submit(FakeCaller(), 11.0, 0.0)
+    assert admission.settle(11.0).promoted == (waiting,)
+
+
+def test_retry_after_follows_measured_session_lengths() -> None:
+    admission, _ = make(2)
+    for _ in range(5):
+        (caller,) = fill(admission, 1, 0.0)
+        admission.leave(caller, 20.0)
+    fill(admission, 2)
+    waiting = [FakeCaller() for _ in range(3)]
+    for caller in waiting:
+        admission.submit(caller, 20.0, 60.0)
+    assert [admission.retry_after_s(caller, 20.0) for caller in waiting] == [10, 20, 30]
+
+
+def test_draining_admits_nobody_and_empties_the_queue() -> None:
+    admission, _ = make(1)
+    (active,) = fill(admission, 1)
+    waiting = FakeCaller()
+    admission.submit(waiting, 0.0, 60.0)
+    assert admission.drain() == (waiting,)
+    with pytest.raises(DrainingError, match="the server is leaving and takes no new sessions"):
+        admission.submit(FakeCaller(), 0.0, 60.0)
+    assert admission.leave(active, 5.0).changes == Changes()
+    load = admission.load(5.0)
+    assert (load.active, load.queued, load.is_admitting, load.is_draining) == (0, 0, False, True)
+
+
+def test_a_move_is_committed_only_if_both_rows_are_as_they_were() -> None:
+    admission, _ = make(4)
+    callers = fill(admission, 3)
+    admission.leave(callers[0], 1.0)
+    relocation = admission.propose_move((1, 2, 4))
+    assert relocation is not None
+    assert (relocation.caller, relocation.source.row, relocation.target_row) == (callers[2], 2, 0)
+    (newcomer,) = fill(admission, 1, 1.0)  # takes row 0 while the state is copied
+    assert newcomer.slot is not None
+    assert newcomer.slot.row == 0
+    assert not admission.commit_move(relocation)
+    admission.leave(newcomer, 2.0)
+    assert admission.commit_move(relocation)
+    assert callers[2].slot is not None
+    assert callers[2].slot.row == 0
+    assert admission.propose_move((1, 2, 4)) is None
+    admission.leave(callers[2], 2.0)
+    assert not admission.commit_move(relocation), "the caller has left"
+
+
+@given(
+    st.integers(1, 5), st.lists(st.sampled_from(["join", "wait", "leave", "settle", "drain"]), max_size=40)
+)
+def test_rows_are_never_shared_and_never_idle_while_somebody_waits(slots: int, actions: list[str]) -> None:
+    admission, _ = make(slots)
+    here: list[FakeCaller] = []
+    now_s = 0.0
+    for action in actions:
+        now_s += 1.0
+        caller = FakeCaller()
+        if action == "leave" and here:
+            admission.leave(here.pop(0), now_s)
+        elif action == "settle":
+            expired = [caller for caller, _ in admission.settle(now_s).expired]
+            here = [caller for caller in here if caller not in expired]
+        elif action == "drain":
+            gone = admission.drain()
+            here = [caller for caller in here if caller not in gone]
+        elif action in ("join", "wait"):
+            try:
+                admission.submit(caller, now_s, 3.0 if action == "wait" else 0.0)
+                here.append(caller)
+            except (RefusedError, DrainingError):
+                pass
+        active = admission.active()
+        rows = [caller.slot.row for caller in active if caller.slot is not None]
+        assert len(rows) == len(active) == len(set(rows)) <= slots
+        load = admission.load(now_s)
+        assert load.active == len(active)
+        assert load.queued <= CONFIG.max_queue
+        assert load.queued == 0 or load.active == slots
+        assert load.active + load.queued == len(here)

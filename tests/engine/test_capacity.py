@@ -1,0 +1,87 @@
+"""How many rows fit into memory and into a frame."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.engine.capacity import (
+    MemoryFacts,
+    TickTime,
+    check_fit,
+    rows_in_time,
+    rows_that_fit,
+    tick_limit_s,
+)
+from antiphon.errors import ConfigError
+
+MEMORY = MemoryFacts(total_bytes=10_000, weights_bytes=4_000, row_bytes=1_500)
+
+
+def test_what_does_not_fit_is_refused_with_all_the_bytes() -> None:
+    check_fit(MEMORY, 4)
+    wanted = (
+        "5 rows do not fit: weights 4,000 bytes + 5 x 1,500 bytes = 11,500 bytes, "
+        "but there are 10,000; 4 rows would fit"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_fit(MEMORY, 5)
+    assert str(caught.value) == wanted
+
+
+def test_weights_alone_that_do_not_fit_leave_no_row() -> None:
+    with pytest.raises(ConfigError, match="0 rows would fit"):
+        check_fit(MemoryFacts(100, 200, 0), 1)
+    wanted = (
+        "not even one row fits: weights 9,000 bytes + one row 1,500 bytes = 10,500 bytes, "
+        "but only 9,000 of 10,000 may be used"
+    )
+    with pytest.raises(ConfigError) as caught:
+        rows_that_fit(MemoryFacts(10_000, 9_000, 1_500), reserve_fraction=0.1, at_most=8)
+    assert str(caught.value) == wanted
+
+
+@given(
+    st.builds(MemoryFacts, st.integers(1, 10**12), st.integers(0, 10**12), st.integers(0, 10**10)),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.integers(1, 300),
+)
+def test_the_most_rows_that_leave_the_reserve(memory: MemoryFacts, reserve: float, at_most: int) -> None:
+    usable = int(memory.total_bytes * (1 - reserve))
+    try:
+        rows = rows_that_fit(memory, reserve_fraction=reserve, at_most=at_most)
+    except ConfigError:
+        assert memory.needed(1) > usable
+        return
+    assert 1 <= rows <= at_most
+    assert memory.needed(rows) <= usable
+    assert rows == at_most or memory.needed(rows + 1) > usable
+    check_fit(memory, rows)
+
+
+def test_two_ticks_fit_into_a_frame_less_its_reserve() -> None:
+    assert tick_limit_s(0.080, reserve_fraction=0.0) == pytest.approx(0.040)
+    assert tick_limit_s(0.080, reserve_fraction=0.25) == pytest.approx(0.030)
+
+
+def test_rows_in_time_lie_on_the_line_between_two_measured_ticks() -> None:
+    ticks = [TickTime(1, 0.010), TickTime(2, 0.012), TickTime(4, 0.020), TickTime(8, 0.040)]
+    assert rows_in_time(ticks, 0.040) == 8
+    assert rows_in_time(ticks, 0.030) == 6
+    assert rows_in_time(ticks, 0.0299) == 5
+    assert rows_in_time(ticks, 0.019) == 3
+    assert rows_in_time(ticks, 0.011) == 1
+    assert rows_in_time(ticks, 0.001) == 1, "a machine too slow for one row still serves it"
+    assert rows_in_time(ticks[:2], 1.0) == 2, "nothing is promised beyond what was measured"
+
+
+@given(st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=9), st.floats(1e-4, 1.0))
+def test_rows_in_time_never_exceed_the_first_row_count_that_was_late(
+    seconds: list[float], limit_s: float
+) -> None:
+    ticks = [TickTime(2**power, value) for power, value in enumerate(seconds)]
+    rows = rows_in_time(ticks, limit_s)
+    late = [tick.rows for tick in ticks if tick.seconds > limit_s]
+    assert 1 <= rows <= ticks[-1].rows
+    assert not late or rows < late[0] or late[0] == 1

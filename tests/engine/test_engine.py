@@ -1,0 +1,279 @@
+"""The facade: start, submit, queue, drain, stop, health, metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.session import Session, SessionState
+from antiphon.errors import BackendError, ConfigError, DrainingError, ServerFullError
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.fakes import FRAME_S, MODEL, Bench, FakeBackend, FakeClock, frames, heard
+
+
+class Notice:
+    """A notify that can be waited for."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def __call__(self) -> None:
+        self.event.set()
+
+    def wait(self) -> None:
+        assert self.event.wait(5.0), "nobody was told anything for 5 s"
+        self.event.clear()
+
+
+@contextmanager
+def started(backend: FakeBackend, config: EngineConfig | None = None) -> Iterator[Engine]:
+    engine = Engine(
+        backend, config or EngineConfig(), metrics=EngineMetrics(CollectorRegistry(), model=MODEL)
+    )
+    engine.start()
+    try:
+        yield engine
+    finally:
+        assert engine.stop(5.0)
+
+
+def submit(engine: Engine, notice: Notice | None = None, *, wait_s: float = 0.0) -> Session:
+    return engine.submit(SamplingParameters(), wait_s=wait_s, notify=notice or Notice())
+
+
+def test_start_warms_up_on_the_engine_thread_and_reports_progress() -> None:
+    backend = FakeBackend()
+    threads: list[str] = []
+    engine = Engine(backend, EngineConfig(), metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    engine.start(lambda done, total, what: threads.append(threading.current_thread().name))
+    assert threads == ["antiphon-engine"]
+    assert backend.warmed
+    assert engine.info is backend.info
+    assert engine.health().alive
+    assert engine.stop(5.0)
+    assert backend.closed
+    assert not engine.health().alive
+    assert engine.health().detail == "the engine thread does not run"
+
+
+def test_start_raises_what_the_backend_raises() -> None:
+    def broken(slots: int) -> FakeBackend:
+        raise BackendError(f"no device for {slots} rows")
+
+    engine = Engine(broken, EngineConfig(slots=3), metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    with pytest.raises(BackendError, match="no device for 3 rows"):
+        engine.start()
+    assert engine.stop(1.0)
+
+
+def test_a_frame_goes_round_on_the_engine_thread() -> None:
+    with started(FakeBackend()) as engine:
+        notice = Notice()
+        session = submit(engine, notice)
+        for value in range(5):
+            session.push(frames(value), engine.clock())
+            notice.wait()
+            assert heard(session.take()) == [value]
+        session.close()
+        assert engine.health().active == 0
+
+
+def test_a_queued_caller_is_told_when_its_wait_is_over_while_the_engine_is_idle() -> None:
+    with started(FakeBackend(slots=1)) as engine:
+        submit(engine)
+        notice = Notice()
+        waiting = submit(engine, notice, wait_s=0.05)
+        assert engine.health().queued == 1
+        notice.wait()
+        assert waiting.state is SessionState.CLOSED
+        assert isinstance(waiting.error, ServerFullError)
+
+
+def test_a_queued_caller_gets_the_row_of_one_that_leaves() -> None:
+    with started(FakeBackend(slots=1)) as engine:
+        first = submit(engine)
+        notice = Notice()
+        waiting = submit(engine, notice, wait_s=60.0)
+        first.close()
+        notice.wait()
+        assert waiting.state is SessionState.ACTIVE
+        waiting.push(frames(7), engine.clock())
+        notice.wait()
+        assert heard(waiting.take()) == [7]
+
+
+def test_positions_are_told_as_the_queue_moves() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    active = bench.submit()
+    told: list[tuple[str, int | None]] = []
+    one, two, three = (
+        bench.submit(wait_s=60, notify=lambda name=name: told.append((name, None)))  # type: ignore[misc]
+        for name in ("one", "two", "three")
+    )
+    assert [(s.position, s.ahead) for s in (active, one, two, three)] == [(None, 0), (0, 0), (1, 1), (2, 2)]
+    assert [s.retry_after_s for s in (one, two)] == [120, 240]
+    one.close()
+    assert [name for name, _ in told] == ["two", "three", "one"]
+    assert [s.position for s in (one, two, three)] == [None, 0, 1]
+    assert bench.read("admissions_total", outcome="left") == 1
+
+
+def test_waits_end_and_pressure_falls_with_time_alone() -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=2), clock=clock)
+    busy = bench.submit()
+    for value in range(60):
+        bench.push(busy, value)
+        bench.tick()
+        (reply,) = busy.take()
+        clock.advance(2 * FRAME_S)
+        busy.sent(reply, clock())
+    assert busy.stats().late == 60
+    assert not bench.engine.health().ready
+    with pytest.raises(ServerFullError, match=r"100\.0 % of the last 60 frames were late"):
+        bench.submit()
+    waiting = bench.submit(wait_s=60.0)
+    clock.advance(1)
+    bench.tick()
+    assert bench.engine.health().queued == 1
+    clock.advance(10)
+    bench.tick()
+    assert waiting.state is SessionState.ACTIVE
+    assert bench.engine.health().ready is False, "both rows are taken"
+    assert bench.read("admissions_total", outcome="late") == 1
+    assert bench.read("admissions_total", outcome="promoted") == 1
+
+
+def test_one_caller_that_floods_or_does_not_read_closes_no_door() -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=2), clock=clock, config=EngineConfig(input_frames=200))
+    flooder = bench.submit()
+    bench.push(flooder, *range(100))
+    for _ in range(100):
+        clock.advance(0.020)
+        bench.tick()
+        (reply,) = flooder.take()
+        flooder.sent(reply, clock())
+    assert flooder.stats().late == 96
+    bench.submit().close()
+    deaf = bench.submit()
+    for value in range(100):
+        bench.push(deaf, value)
+        bench.tick()
+        (reply,) = deaf.take()
+        clock.advance(0.1)
+        deaf.sent(reply, clock(), peer_wait_s=0.09)
+    assert deaf.stats().late == 100
+    deaf.close()
+    bench.submit()
+
+
+def test_draining_refuses_newcomers_ends_waiting_and_lets_calls_go_on() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    active, waiting = bench.submit(), bench.submit(wait_s=60)
+    bench.engine.drain()
+    bench.engine.drain()
+    assert waiting.state is SessionState.CLOSED
+    assert isinstance(waiting.error, DrainingError)
+    with pytest.raises(DrainingError):
+        bench.submit(wait_s=60)
+    bench.push(active, 4)
+    bench.tick()
+    assert heard(active.take()) == [4]
+    health = bench.engine.health()
+    assert (health.draining, health.ready, health.is_healthy) == (True, False, True)
+    assert bench.read("admissions_total", outcome="draining") == 2
+    assert bench.engine.stop(1.0)
+    assert isinstance(active.error, DrainingError)
+
+
+def test_health_sees_a_step_that_does_not_come_back() -> None:
+    backend = FakeBackend()
+    release, running = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        running.set()
+        assert release.wait(10.0)
+
+    backend.during_step = hang
+    with started(backend, EngineConfig(stuck_s=0.1)) as engine:
+        session = submit(engine)
+        session.push(frames(1), engine.clock())
+        assert running.wait(5.0)
+        assert engine.health().is_healthy
+        time.sleep(0.15)
+        health = engine.health()
+        assert health.alive
+        assert health.stuck_s >= 0.1
+        assert not health.is_healthy
+        assert not health.ready
+        assert health.detail.startswith("a step has been running for 0.")
+        assert not engine.stop(0.05), "a thread inside a step cannot be stopped"
+        release.set()
+
+
+def test_slots_of_a_backend_that_was_made_already_must_agree() -> None:
+    with pytest.raises(ConfigError, match="slots is 8, but the backend was made with 4"):
+        Bench(FakeBackend(slots=4), config=EngineConfig(slots=8))
+
+
+def test_every_metric_has_help_and_the_model_label() -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1, 2)
+    bench.tick()
+    assert bench.read("active_sessions") == 1
+    assert bench.read("slots") == 4
+    assert bench.read("queued_sessions") == 0
+    assert bench.read("admitting") == 1
+    assert bench.read("input_queue_frames") == 1
+    assert bench.read("output_queue_frames") == 1
+    assert bench.read("state_bytes") == 4
+    assert bench.read("process_memory_bytes") > 1 << 20
+    assert bench.read("frames_taken_total") == bench.read("replies_total") == 1
+    assert bench.read("batch_rows_sum") == bench.read("bucket_rows_sum") == 1
+    for stage in ("gather", "scatter", "notify", "fake", "rest"):
+        assert bench.read("stage_seconds_count", stage=stage) == 1
+    assert bench.read("admissions_total", outcome="admitted") == 1
+    bench.clock.advance(30)
+    session.close()
+    assert bench.read("session_seconds_sum") == 30
+    for family in bench.registry.collect():
+        assert family.documentation.endswith("."), family.name
+        assert family.name.startswith("antiphon_")
+        assert all(sample.labels["model"] == MODEL for sample in family.samples)
+    assert b'antiphon_tick_seconds_bucket{le="0.08",model="fake"}' in generate_latest(bench.registry)
+
+
+def test_a_fixed_batch_runs_over_all_rows_and_moves_nobody() -> None:
+    bench = Bench(FakeBackend(slots=4), config=EngineConfig(fixed_batch=True))
+    sessions = [bench.submit() for _ in range(3)]
+    sessions[0].close()
+    bench.push(sessions[2], 1)
+    bench.tick()
+    assert bench.backend.steps[-1].rows == 4
+    assert bench.backend.moves == []
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"late_admit_fraction": 0.2}, "late_admit_fraction 0.2 and late_refuse_fraction 0.05 must rise"),
+        ({"late_refuse_fraction": 1.5}, "late_refuse_fraction 1.5 must rise from 0 to 1"),
+        (
+            {"memory_reserve_fraction": 1.0},
+            "memory_reserve_fraction is 1.0, but must be at least 0 and below 1",
+        ),
+    ],
+)
+def test_contradicting_bounds_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**values)  # type: ignore[arg-type]

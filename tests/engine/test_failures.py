@@ -1,0 +1,187 @@
+"""What fails takes down what it touched, and says so; the rest goes on, or all of it ends at once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.session import Session, SessionState
+from antiphon.errors import DeviceLostError, SessionFailedError, StepError
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.fakes import Bench, FakeBackend, frames, heard
+
+
+def test_a_failed_step_ends_only_the_rows_it_touched() -> None:
+    bench = Bench()
+    sessions = [bench.submit() for _ in range(3)]
+    for value, session in enumerate(sessions):
+        bench.push(session, value, 10 + value)
+    bench.backend.failures = [StepError("bad token in row 1", rows=[1])]
+    assert bench.tick()
+    broken = sessions[1]
+    assert broken.state is SessionState.CLOSED
+    assert isinstance(broken.error, SessionFailedError)
+    assert str(broken.error) == "the model failed at frame 0: bad token in row 1"
+    assert bench.tick()
+    for index in (0, 2):
+        replies = sessions[index].take()
+        assert heard(replies) == [10 + index]
+        assert [reply.frame for reply in replies] == [1]
+        assert sessions[index].stats().lost == 1, "the failed tick's reply never came"
+    assert bench.read("failed_steps_total") == 1
+    assert bench.losses == []
+
+
+def test_the_next_owner_of_a_failed_row_starts_afresh() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = bench.submit()
+    bench.push(first, 1)
+    bench.backend.failures = [StepError("row 0", rows=[0])]
+    bench.tick()
+    second = bench.submit()
+    bench.push(second, 2)
+    bench.tick()
+    (reply,) = second.take()
+    assert reply.pcm is not None
+    assert reply.pcm[:3].tolist() == [2, 1, 2]
+
+
+@pytest.mark.parametrize("error", [DeviceLostError("sticky error 700"), ZeroDivisionError("a bug")])
+def test_a_lost_device_ends_everybody_once(error: Exception) -> None:
+    bench = Bench(FakeBackend(slots=2))
+    told: list[int] = []
+    sessions = [bench.submit(wait_s=60, notify=lambda: told.append(1)) for _ in range(3)]
+    assert sessions[2].state is SessionState.QUEUED
+    bench.push(sessions[0], 1)
+    bench.backend.failures = [error]
+    assert not bench.tick()
+    message = f"the model can no longer run: {type(error).__name__}: {error}"
+    for session in sessions:
+        assert session.state is SessionState.CLOSED
+        assert isinstance(session.error, SessionFailedError)
+        assert str(session.error) == message
+    assert len(told) == 3
+    assert [str(loss) for loss in bench.losses] == [message]
+    health = bench.engine.health()
+    assert (health.alive, health.ready, health.is_healthy, health.detail) == (False, False, False, message)
+    with pytest.raises(SessionFailedError, match="can no longer run"):
+        bench.submit()
+
+
+def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> None:
+    backend = FakeBackend()
+    backend.failures = [DeviceLostError("gone")]
+    lost = threading.Event()
+    metrics = EngineMetrics(CollectorRegistry(), model="fake")
+    engine = Engine(backend, EngineConfig(), metrics=metrics, on_lost=lambda error: lost.set())
+    engine.start()
+    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+    session.push(frames(1), engine.clock())
+    assert lost.wait(5.0)
+    assert engine.stop(5.0)
+    assert not engine.health().alive
+    assert not backend.closed
+
+
+def test_an_on_lost_that_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+
+    def broken(error: Exception) -> None:
+        raise RuntimeError("nobody home")
+
+    bench.engine._on_lost = broken
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.backend.failures = [DeviceLostError("gone")]
+    bench.tick()
+    assert session.state is SessionState.CLOSED
+    assert "on_lost failed" in caplog.text
+
+
+def test_a_session_that_leaves_during_its_tick_leaves_nothing_to_the_next_owner() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = bench.submit(seed=1)
+    successors: list[Session] = []
+
+    def swap() -> None:
+        bench.backend.during_step = lambda: None
+        first.close()
+        successors.append(bench.submit(seed=2))
+        bench.push(successors[0], 50)
+
+    bench.push(first, 7)
+    bench.backend.during_step = swap
+    bench.tick()
+    (second,) = successors
+    assert first.take() == []
+    assert second.take() == []
+    bench.tick()
+    (reply,) = second.take()
+    assert reply.pcm is not None
+    assert reply.pcm[:4].tolist() == [50, 1, 50, 2], "its own frame, as the first, under its own parameters"
+
+
+def test_a_high_row_moves_down_when_the_bucket_can_shrink() -> None:
+    bench = Bench(FakeBackend(slots=8))
+    sessions = [bench.submit(seed=index) for index in range(5)]
+    for session in sessions:
+        bench.push(session, 1)
+    bench.tick()
+    assert bench.backend.steps[-1].rows == 8
+    sessions[1].close()
+    bench.push(sessions[4], 2)
+    bench.tick()
+    assert bench.backend.moves == [(4, 1)]
+    assert bench.backend.steps[-1].rows == 2
+    assert bench.backend.steps[-1].reset.tolist() == [False, False]
+    replies = sessions[4].take()
+    assert [reply.pcm[:4].tolist() for reply in replies if reply.pcm is not None] == [
+        [1, 1, 1, 4],
+        [2, 2, 3, 4],
+    ]
+    assert bench.read("moved_rows_total") == 1
+    newcomer = bench.submit()
+    bench.push(newcomer, 3)
+    bench.tick()
+    assert bench.backend.steps[-1].exec.tolist() == [False] * 4 + [True] + [False] * 3, "row 4 was freed"
+
+
+def test_a_newcomer_during_the_copy_wins_the_row_and_the_mover_stays() -> None:
+    bench = Bench(FakeBackend(slots=4))
+    sessions = [bench.submit() for _ in range(3)]
+    for session in sessions:
+        bench.push(session, 1)
+    bench.tick()
+    sessions[0].close()
+    copy = bench.backend.move
+    newcomers: list[Session] = []
+
+    def move(source: int, target: int) -> None:
+        copy(source, target)
+        if not newcomers:
+            newcomers.append(bench.submit())
+
+    bench.backend.move = move  # type: ignore[method-assign]
+    bench.push(sessions[2], 2)
+    bench.tick()
+    bench.push(newcomers[0], 9)
+    bench.tick()
+    (reply,) = newcomers[0].take()
+    assert reply.pcm is not None
+    assert reply.pcm[:3].tolist() == [9, 1, 9]
+    assert heard(sessions[2].take()) == [1, 2]
+
+
+def test_a_backend_without_snapshots_moves_nobody() -> None:
+    bench = Bench(FakeBackend(slots=4, can_snapshot=False))
+    sessions = [bench.submit() for _ in range(3)]
+    sessions[0].close()
+    bench.push(sessions[2], 1)
+    bench.tick()
+    assert bench.backend.moves == []
+    assert bench.backend.steps[-1].rows == 4

@@ -1,0 +1,27 @@
+"""What the process holds and what it may hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.engine.memory import host_bytes, process_bytes
+
+
+def test_memory_that_is_written_counts() -> None:
+    before = process_bytes()
+    held = np.ones(64 << 20, np.uint8)
+    assert process_bytes() - before > 32 << 20
+    assert held[-1] == 1
+
+
+def test_a_container_limit_counts_where_it_is_less_than_the_machine(tmp_path: Path) -> None:
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    none, small, huge = tmp_path / "none", tmp_path / "small", tmp_path / "huge"
+    none.write_text("max\n")
+    small.write_text("123456789\n")
+    huge.write_text(f"{2**62}\n")
+    assert host_bytes((none, huge, tmp_path / "missing")) == machine
+    assert host_bytes((none, small)) == 123456789

@@ -1,0 +1,102 @@
+"""The engine on the null backend: every reply proves whose input it was made of, all of it, in order."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.null import NullBackend, extend_history, hash_frames, read_stamp
+from antiphon.backends.null.stamp import WordArray
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.session import SessionState
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+from tests.backends.subjects import null_spec
+
+CALLERS = 10
+SLOTS = 8
+SECONDS = 2.0
+
+
+class Caller:
+    """Calls again and again, a few frames each, one frame ahead of its replies at most."""
+
+    def __init__(self, engine: Engine, seed: int, until_s: float) -> None:
+        self.engine = engine
+        self.random = random.Random(seed)
+        self.noise = np.random.default_rng(seed)
+        self.until_s = until_s
+        self.frames = 0
+        self.lives: list[int] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while time.monotonic() < self.until_s:
+                self.call()
+        except BaseException as error:  # shown by the test, on its own thread
+            self.failure = error
+
+    def call(self) -> None:
+        spec = self.engine.info.spec
+        told = threading.Event()
+        session = self.engine.submit(SamplingParameters(), wait_s=30.0, notify=told.set)
+        while session.state is SessionState.QUEUED:
+            assert told.wait(10.0)
+            told.clear()
+        history: WordArray = np.zeros(1, np.uint32)
+        lives: set[int] = set()
+        for index in range(self.random.randrange(1, 12)):
+            frame = self.noise.standard_normal(spec.frame_samples, np.float32)
+            history = extend_history(history, hash_frames(frame[None]))
+            cut = self.random.randrange(spec.frame_samples)
+            session.push(frame[:cut], time.monotonic())
+            session.push(frame[cut:], time.monotonic())
+            if index < spec.silent_frames:
+                continue
+            replies = session.take()
+            while not replies:
+                assert told.wait(10.0), session.error
+                told.clear()
+                replies = session.take()
+            (reply,) = replies
+            assert reply.pcm is not None
+            stamp = read_stamp(reply.pcm)
+            assert reply.frame == stamp.frame == index
+            assert (stamp.frame_hash, stamp.history) == (hash_frames(frame[None])[0], history[0])
+            lives.add(stamp.life)
+            self.frames += 1
+        assert session.stats().lost == 0
+        session.close()
+        assert len(lives) <= 1, "one session, one life of its row"
+        self.lives += lives
+
+
+@pytest.mark.parametrize("kind", [PipelineKind.CODEC, PipelineKind.DUPLEX])
+def test_many_callers_on_few_rows_hear_all_of_their_own_and_nothing_else(kind: PipelineKind) -> None:
+    metrics = EngineMetrics(CollectorRegistry(), model="null")
+    engine = Engine(NullBackend(null_spec(kind), SLOTS, step_ms=0.5), EngineConfig(), metrics=metrics)
+    engine.start()
+    until_s = time.monotonic() + SECONDS
+    callers = [Caller(engine, seed, until_s) for seed in range(CALLERS)]
+    threads = [threading.Thread(target=caller.run) for caller in callers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    for caller in callers:
+        if caller.failure is not None:
+            raise caller.failure
+    assert engine.health().active == 0
+    assert engine.stop(5.0)
+    lives = [life for caller in callers for life in caller.lives]
+    assert len(lives) == len(set(lives)), "no two sessions shared a life of a row"
+    assert sum(caller.frames for caller in callers) > 200
+    assert metrics.registry.get_sample_value("antiphon_lost_frames_total", {"model": "null"}) == 0

@@ -1,0 +1,90 @@
+"""The backend is made with the rows asked for, or as many as memory and time allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import make_sized
+from antiphon.errors import ConfigError
+from antiphon.models.spec import PipelineKind
+from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
+
+AUTO = EngineConfig(memory_reserve_fraction=0.1, tick_reserve_fraction=0.0, max_slots=64)
+
+
+class Workshop:
+    """Makes fake backends and remembers them."""
+
+    def __init__(
+        self,
+        memory: dict[str, int],
+        *,
+        step_s: Callable[[int], float] = lambda rows: 0.0,
+        kind: PipelineKind = PipelineKind.CODEC,
+    ) -> None:
+        self.clock = FakeClock()
+        self.memory = memory
+        self.step_s = step_s
+        self.kind = kind
+        self.made: list[FakeBackend] = []
+
+    def __call__(self, slots: int) -> FakeBackend:
+        backend = FakeBackend(
+            fake_spec(self.kind), slots, clock=self.clock, step_s=self.step_s, memory=self.memory
+        )
+        self.made.append(backend)
+        return backend
+
+    def size(self, config: EngineConfig = AUTO) -> int:
+        backend = make_sized(self, config, self.clock)
+        assert backend is self.made[-1]
+        assert [made.closed for made in self.made] == [True] * (len(self.made) - 1) + [False]
+        return backend.info.slots
+
+
+def test_memory_decides_when_ticks_are_fast() -> None:
+    workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
+    assert workshop.size() == 10
+    assert [made.info.slots for made in workshop.made] == [1, 10]
+
+
+def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> None:
+    workshop = Workshop({"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.005 * rows)
+    assert workshop.size() == 8  # 40 ms: two ticks of it in a frame of 80 ms
+    assert [made.info.slots for made in workshop.made] == [1, 64, 8]
+    assert max(step.rows for step in workshop.made[1].steps) == 16
+
+
+def test_max_slots_bounds_both() -> None:
+    assert Workshop({"total": 10**9, "weights": 0, "state_per_row": 1}).size() == 64
+
+
+def test_a_number_of_slots_is_taken_as_it_is_or_refused_with_the_bytes() -> None:
+    memory = {"total": 1000, "weights": 200, "state_per_row": 100}
+    workshop = Workshop(memory)
+    assert workshop.size(EngineConfig(slots=8)) == 8
+    assert len(workshop.made) == 1
+    wanted = r"9 rows do not fit: weights 200 bytes \+ 9 x 100 bytes = 1,100 bytes, but there are 1,000"
+    with pytest.raises(ConfigError, match=wanted):
+        Workshop(memory).size(EngineConfig(slots=9))
+
+
+def test_a_number_is_needed_where_the_backend_says_nothing_about_memory() -> None:
+    with pytest.raises(ConfigError, match="backend fake does not say what memory a row takes; give a number"):
+        Workshop({}).size()
+    assert Workshop({}).size(EngineConfig(slots=3)) == 3
+
+
+def test_the_cpu_has_the_memory_of_the_host() -> None:
+    assert Workshop({"weights": 0, "state_per_row": 1 << 10}).size() == 64
+    with pytest.raises(ConfigError, match="not even one row fits"):
+        Workshop({"weights": 0, "state_per_row": 1 << 60}).size()
+
+
+def test_tts_rows_cannot_be_timed_without_a_text() -> None:
+    workshop = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, kind=PipelineKind.TTS)
+    assert workshop.size() == 10
+    assert workshop.made[-1].steps == []

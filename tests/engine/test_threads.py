@@ -1,0 +1,141 @@
+"""Real threads: callers that come, speak, hurry, stall, flush and vanish, all at once."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+import weakref
+
+from prometheus_client import CollectorRegistry
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.session import Session, SessionState
+from antiphon.errors import ServerFullError
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.fakes import MODEL, FakeBackend, frames, pcm_of
+
+SECONDS = 3.0
+THREADS = 8
+SPREAD = 1000
+CONFIG = EngineConfig(input_frames=4, output_frames=6, max_queue=4)
+
+
+class Stress:
+    """One caller after the other, each checking every reply against what it said."""
+
+    def __init__(self, engine: Engine, seed: int, until_s: float) -> None:
+        self.engine = engine
+        self.random = random.Random(seed)
+        self.base = seed * SPREAD
+        self.until_s = until_s
+        self.replies = self.sessions = self.refused = 0
+        self.failure: BaseException | None = None
+        self.references: list[weakref.ref[Session]] = []
+
+    def run(self) -> None:
+        try:
+            while time.monotonic() < self.until_s:
+                self.call()
+        except BaseException as error:  # shown by the test, on its own thread
+            self.failure = error
+
+    def call(self) -> None:
+        told = threading.Event()
+        try:
+            session = self.engine.submit(
+                SamplingParameters(text_seed=self.base), wait_s=self.random.choice([0, 0.02]), notify=told.set
+            )
+        except ServerFullError:
+            self.refused += 1
+            time.sleep(0.002)
+            return
+        self.sessions += 1
+        self.references.append(weakref.ref(session))
+        said, last_frame, last_taken = 0, -1, 0
+        for _ in range(self.random.randrange(1, 30)):
+            if session.state is SessionState.ACTIVE:
+                count = self.random.choice([1, 1, 1, 2, 5])
+                session.push(
+                    frames(*(self.base + (said + i) % SPREAD for i in range(count))), time.monotonic()
+                )
+                said += count
+            if self.random.random() < 0.05:
+                last_frame = max(last_frame, session.flush() - 1)
+            if self.random.random() < 0.7:
+                told.wait(0.003)
+                told.clear()
+            for reply in session.take():
+                value, taken, _, seed, _ = pcm_of(reply)[:5].tolist()
+                assert value == self.base + reply.frame % SPREAD
+                assert seed == self.base
+                assert reply.frame > last_frame
+                assert taken > last_taken
+                last_frame, last_taken = reply.frame, taken
+                self.replies += 1
+                session.sent(reply, time.monotonic())
+            stats = session.stats()
+            assert stats.queue_frames <= CONFIG.input_frames
+            assert stats.reply_frames <= CONFIG.output_frames
+            assert stats.lost == 0
+            if session.state is SessionState.CLOSED:
+                assert isinstance(session.error, ServerFullError)
+                return
+        session.close()
+
+
+def test_no_frame_goes_astray_and_nothing_is_left_behind() -> None:
+    backend = FakeBackend(slots=5)
+    backend.during_step = lambda: time.sleep(0.0005)
+    metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
+    engine = Engine(backend, CONFIG, metrics=metrics)
+    engine.start()
+    until_s = time.monotonic() + SECONDS
+    callers = [Stress(engine, seed, until_s) for seed in range(1, THREADS + 1)]
+    threads = [threading.Thread(target=caller.run) for caller in callers]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < until_s:
+        backend.steps.clear()  # the fake remembers everything
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(10.0)
+    for caller in callers:
+        if caller.failure is not None:
+            raise caller.failure
+    health = engine.health()
+    assert (health.alive, health.active, health.queued) == (True, 0, 0)
+    assert sum(caller.replies for caller in callers) > 500
+    assert sum(caller.sessions for caller in callers) > 50
+    assert engine.stop(5.0)
+    gc.collect()
+    alive = [reference for caller in callers for reference in caller.references if reference() is not None]
+    assert len(alive) <= THREADS, "a session that left is forgotten by the engine"
+
+
+def test_stopping_while_callers_speak_ends_them_all() -> None:
+    backend = FakeBackend(slots=4)
+    backend.during_step = lambda: time.sleep(0.001)
+    engine = Engine(backend, CONFIG, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    engine.start()
+    sessions = [engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None) for _ in range(4)]
+    is_over = threading.Event()
+
+    def speak(session: Session) -> None:
+        while not is_over.is_set():
+            session.push(frames(1), time.monotonic())
+            time.sleep(0.0005)
+
+    threads = [threading.Thread(target=speak, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    assert engine.stop(5.0)
+    is_over.set()
+    for thread in threads:
+        thread.join(5.0)
+    assert all(session.state is SessionState.CLOSED for session in sessions)
+    assert backend.closed
