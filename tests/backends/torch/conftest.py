@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.backends.torch.small import MimiPair, make_mimi
+from tests.backends.torch.small import LMPair, MimiPair, make_lm_pair, make_mimi
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,3 +28,9 @@ def _inference() -> Iterator[None]:
 def mimi() -> MimiPair:
     with torch.no_grad():
         return make_mimi()
+
+
+@pytest.fixture(scope="session")
+def moshi(tmp_path_factory: pytest.TempPathFactory) -> LMPair:
+    with torch.no_grad():
+        return make_lm_pair(tmp_path_factory.mktemp("lm") / "moshi", "moshi")

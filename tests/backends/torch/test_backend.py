@@ -175,6 +175,7 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
         ({"device": "abacus"}, "no device is called 'abacus'"),
         ({"dtype": "float8"}, "no dtype is called 'float8'; there are: float32, bfloat16"),
         ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
+        ({"weights": "int4"}, "weights is 'int4'; it can be compute or int8"),
         ({"slots": 0}, "at least 1 slot, not 0"),
     ],
 )
@@ -193,6 +194,16 @@ def test_a_pipeline_that_cannot_be_run_is_said(tmp_path: Path) -> None:
 def test_a_snapshot_of_another_model_is_refused(duplex: Checkpoint, stt: Checkpoint) -> None:
     with pytest.raises(UnsupportedError, match=r"the snapshot has lm\.tokens of shape"):
         make(stt, slots=1, device="cpu").restore(0, make(duplex, slots=1, device="cpu").snapshot(0))
+
+
+def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> None:
+    full = make(duplex, slots=2, device="cpu")
+    small = make(duplex, slots=2, device="cpu", weights="int8", kv="int8")
+    assert full.info.quantization == "none"
+    assert small.info.quantization == "weights-int8+kv-int8"
+    assert small.info.memory["weights"] < full.info.memory["weights"]
+    assert small.state_bytes() < full.state_bytes()
+    assert run_alone(small, 0, voice(6, 4))[3].emitted[0]
 
 
 def test_buckets() -> None:

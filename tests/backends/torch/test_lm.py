@@ -34,12 +34,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return make_lm_pair(tmp_path_factory.mktemp("lm") / request.param, request.param)
 
 
-@pytest.fixture(scope="session")
-def moshi(tmp_path_factory: pytest.TempPathFactory) -> LMPair:
-    with torch.no_grad():
-        return make_lm_pair(tmp_path_factory.mktemp("lm") / "moshi", "moshi")
-
-
 def voices(pair: LMPair, seed: int, *shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(pair.spec.card, (*shape, pair.spec.n_q - pair.spec.dep_q), generator=generator)

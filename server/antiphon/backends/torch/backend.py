@@ -54,7 +54,13 @@ class TorchBackend:
     """Our own modules over ``slots`` rows of explicit state; see :class:`antiphon.backends.base.Backend`."""
 
     def __init__(
-        self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, slots: int, kv: str = "compute"
+        self,
+        spec: ModelSpec,
+        mimi: Mimi,
+        generator: Generator | None,
+        *,
+        slots: int,
+        quantization: str = "none",
     ) -> None:
         """Take over loaded modules and give them ``slots`` fresh rows."""
         check_slots(slots)
@@ -71,7 +77,7 @@ class TorchBackend:
             slots=slots,
             buckets=row_buckets(slots),
             dtype="float32" if generator is None else str(generator.model.dtype).removeprefix("torch."),
-            quantization="none" if kv == "compute" else f"kv-{kv}",
+            quantization=quantization,
             can_snapshot=True,
             versions={"torch": torch.__version__},
             memory={
@@ -244,31 +250,41 @@ def make(
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
+    weights: str = "compute",
     kv: str = "compute",
 ) -> TorchBackend:
     """Load a checkpoint into our own modules.
 
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``kv`` is how its
-    keys and values are kept: "compute" (in that dtype) or "int8". ``threads`` is how many CPU threads
-    torch may use, process-wide (None: as it is).
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
+    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype) or "int8".
+    ``threads`` is how many CPU threads torch may use, process-wide (None: as it is).
 
     Raises:
         UnsupportedError: a pipeline or an option that cannot be run.
-        ConfigError: no such device, dtype or kv, or less than one slot.
+        ConfigError: no such device, dtype, weights or kv, or less than one slot.
     """
     spec = checkpoint.spec
     if spec.kind not in KINDS:
         kinds = ", ".join(KINDS)
         raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
-    if kv not in ("compute", "int8"):
-        raise ConfigError(f"kv is '{kv}'; it can be compute or int8")
+    for option, value in (("weights", weights), ("kv", kv)):
+        if value not in ("compute", "int8"):
+            raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
     if threads is not None:
         torch.set_num_threads(threads)
     torch_device = pick_device(device)
     lm_dtype = pick_dtype(dtype, torch_device)
     mimi = load_codec(checkpoint, torch_device, slots=slots)
-    generator = None
-    if spec.lm is not None:
-        generator = load_generator(checkpoint, torch_device, lm_dtype, slots=slots, int8_kv=kv == "int8")
-    return TorchBackend(spec, mimi, generator, slots=slots, kv=kv)
+    if spec.lm is None:
+        return TorchBackend(spec, mimi, None, slots=slots)
+    generator = load_generator(
+        checkpoint,
+        torch_device,
+        lm_dtype,
+        slots=slots,
+        int8_weights=weights == "int8",
+        int8_kv=kv == "int8",
+    )
+    kept = [f"{what}-int8" for what, how in (("weights", weights), ("kv", kv)) if how == "int8"]
+    return TorchBackend(spec, mimi, generator, slots=slots, quantization="+".join(kept) or "none")

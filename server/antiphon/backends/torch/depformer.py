@@ -91,9 +91,7 @@ class DepformerLayer(nn.Module):
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         out = functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.kv_dim < self.dim)
-        out_proj = self.out_projs[which]
-        assert isinstance(out_proj, Linear)
-        x = x + self.layer_scale_1(merge_heads(out, out_proj))
+        x = x + self.layer_scale_1(merge_heads(out, self.out_projs[which]))
         return x + self.layer_scale_2(self.gating[which](self.norm2(x))), (k, v)
 
 

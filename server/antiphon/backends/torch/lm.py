@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
+from antiphon.backends.torch.int8 import quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears
 from antiphon.backends.torch.norms import make_norm
 from antiphon.backends.torch.state import Step, TensorSpec
@@ -139,8 +140,10 @@ class LanguageModel(nn.Module):
         """Every state tensor of the temporal transformer; the depformer keeps none."""
         yield from self.transformer.specs()
 
-    def prepare(self, *, pack_rows: int | None = None) -> LanguageModel:
-        """After loading: pack linears for ``pack_rows`` rows."""
+    def prepare(self, *, pack_rows: int | None = None, int8: bool = False) -> LanguageModel:
+        """After loading: make the recipe's linears INT8, and pack the others for ``pack_rows`` rows."""
+        if int8:
+            quantize_linears(self)
         if pack_rows is not None:
             pack_linears(self, pack_rows)
         return self.eval()

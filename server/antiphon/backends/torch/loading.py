@@ -56,9 +56,15 @@ def load_codec(checkpoint: Checkpoint, device: torch.device, *, slots: int) -> M
 
 
 def load_generator(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, slots: int, int8_kv: bool
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    slots: int,
+    int8_weights: bool = False,
+    int8_kv: bool = False,
 ) -> Generator:
-    """Load the language model.
+    """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
     Raises:
         UnsupportedError: the checkpoint has none.
@@ -76,4 +82,4 @@ def load_generator(
         device=device,
         int8_kv=int8_kv,
     )
-    return Generator(model.prepare(pack_rows=slots), spec.lm)
+    return Generator(model.prepare(pack_rows=slots, int8=int8_weights), spec.lm)

@@ -82,7 +82,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-def merge_heads(x: Tensor, out_proj: Linear) -> Tensor:
+def merge_heads(x: Tensor, out_proj: nn.Module) -> Tensor:
     """``[n, H, T, D]`` through the output projection: ``[n, T, dim]``."""
     out: Tensor = out_proj(x.transpose(1, 2).flatten(2))
     return out

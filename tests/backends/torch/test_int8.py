@@ -1,0 +1,95 @@
+"""INT8 linears: right numbers, rows kept apart, and the kernels that are meant to run."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import profile
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+from antiphon.backends.torch.int8 import Int8Linear, follows_recipe, quantize_linears
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.state import State
+from antiphon.errors import CheckpointFormatError
+from tests.backends.torch.small import Greedy, LMPair
+
+
+def linear(out_features: int = 48, in_features: int = 64, *, bias: bool = False) -> Linear:
+    made = Linear(in_features, out_features, bias=bias)
+    made.weight.copy_(torch.randn(out_features, in_features))
+    if made.bias is not None:
+        made.bias.copy_(torch.randn(out_features))
+    return made
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_error_is_that_of_rounding(bias: bool, dtype: torch.dtype) -> None:
+    full = linear(bias=bias)
+    small = Int8Linear.quantize(full)
+    x = torch.randn(3, 2, 64)
+    got, want = small(x.to(dtype)), full(x)
+    assert got.dtype == dtype
+    assert got.shape == want.shape
+    assert 0 < (got - want).norm() / want.norm() < 0.02
+
+
+def test_a_loud_neighbour_changes_nothing() -> None:
+    small = Int8Linear.quantize(linear())
+    x = torch.randn(4, 64)
+    louder = torch.cat([x[:1], 50 * x[1:]])
+    assert torch.equal(small(x)[0], small(louder)[0])
+
+
+def test_torchaos_tensors_give_torchaos_results() -> None:
+    layer = nn.Linear(64, 48, bias=False)
+    quantize_(layer, Int8DynamicActivationInt8WeightConfig(version=2))
+    ours = Int8Linear.from_torchao(layer.weight)
+    assert ours.weight.dtype == torch.int8
+    x = torch.randn(5, 64)
+    assert (ours(x) - layer(x)).norm() / layer(x).norm() < 0.01  # its activation scales are max / 127.5
+    whole = torch.randint(-127, 128, (5, 64)).float()
+    whole[:, 0] = 127  # rounding changes nothing here, so only the weights count
+    assert torch.allclose(ours(whole), whole @ layer.weight.dequantize().t(), rtol=1e-5, atol=1e-4)
+
+
+def test_other_tensors_are_refused() -> None:
+    with pytest.raises(CheckpointFormatError, match="expected an Int8Tensor of torchao, not Tensor"):
+        Int8Linear.from_torchao(torch.zeros(4, 4))
+    layer = nn.Linear(64, 48, bias=False)
+    quantize_(layer, Int8DynamicActivationInt8WeightConfig(version=2))
+    layer.weight.scale = layer.weight.scale[:1]
+    with pytest.raises(CheckpointFormatError, match="1 scales for 48 output channels"):
+        Int8Linear.from_torchao(layer.weight)
+
+
+def test_the_recipe_keeps_heads_and_embeddings() -> None:
+    assert follows_recipe("transformer.layers.3.self_attn.in_proj")
+    assert follows_recipe("depformer.layers.0.gating.2.linear_in")
+    for name in ("text_linear", "depformer.linears.0", "depformer.inputs.1", "extra_heads.0"):
+        assert not follows_recipe(name)
+
+
+def test_the_chosen_layers_run_as_int8_and_close_to_full_precision(moshi: LMPair) -> None:
+    small = copy.deepcopy(moshi.ours)
+    model, config = small.model, moshi.ours.model.config
+    count = quantize_linears(model)
+    assert model.depformer is not None
+    assert count == 4 * config["num_layers"] + 4 * 8 * config["depformer_num_layers"]
+    codes = torch.randint(moshi.spec.card, (20, 2, 8), generator=torch.Generator().manual_seed(1))
+    got, want = State(small.specs(), 2), State(moshi.ours.specs(), 2)
+    with profile() as trace:
+        small.step(codes[0], got.step(2), Greedy())
+    ran = {event.key: event.count for event in trace.key_averages()}
+    assert ran["aten::_int_mm"] == count
+    assert ran["aten::linear"] == sum(isinstance(child, Linear) for child in model.modules())
+    moshi.ours.step(codes[0], want.step(2), Greedy())
+    errors = []
+    for frame in codes[1:]:
+        tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), frame.repeat(1, 2)], dim=1)[..., None]
+        ours, full = model(tokens, got.step(2))[0], moshi.ours.model(tokens, want.step(2))[0]
+        errors.append(float((ours - full).norm() / full.norm()))
+    assert 0 < max(errors) < 0.1
