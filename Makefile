@@ -28,7 +28,7 @@ serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
 
 demo: $(SERVE_READY) ## speak a clip to a server, keep the reply in out/, print the latency (AUDIO=file)
-	$(BIN)/python tools/demo.py $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
+	$(BIN)/python -m tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
 test: check ## set up, run every check and every test (ARGS=...)
 	$(BIN)/python -m pytest $(ARGS)

@@ -21,7 +21,7 @@ import pytest
 
 from tests.docs.blocks import Block, read_blocks
 from tests.house.tracked import ROOT
-from tools.demo import free_port, running_server
+from tools.launch import free_port, running_server
 
 README = ROOT / "README.md"
 BLOCKS = read_blocks(README)
@@ -62,8 +62,8 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, port = tmp_path_factory.mktemp("serve"), free_port()
     (*_, command) = _recipe(f'make serve ARGS="--port {port}"', folder / "venv")
     words = shlex.split(_here(command, folder / "venv"))
-    with running_server(words, port, folder / "log") as url:
-        yield url
+    with running_server(words, port, folder / "log") as server:
+        yield server.url
 
 
 def test_no_block_is_unmarked() -> None:

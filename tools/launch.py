@@ -1,0 +1,85 @@
+"""A server process of one's own: started on a free port, awaited, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ANTIPHON = (sys.executable, "-c", "from antiphon.cli import main; main()")
+"""The `antiphon` command of this interpreter's environment."""
+
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.1
+LOG_LINES = 20
+
+
+class LaunchError(Exception):
+    """The server did not start; the message says why, with the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that accepts callers at ``url``."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running_server(
+    command: Sequence[str], port: int, log: Path, *, answers: str = "/readyz"
+) -> Iterator[RunningServer]:
+    """The server that ``command`` starts on ``port``, once ``answers`` gives any answer below 500.
+
+    What it prints goes to ``log``. Raises LaunchError when it ends before that, or does not come so far.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(list(command), stdout=output, stderr=subprocess.STDOUT)
+    server = RunningServer(f"http://127.0.0.1:{port}", process)
+    try:
+        _wait_until_it_answers(server, answers, log)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_it_answers(server: RunningServer, path: str, log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not _does_answer(server.url + path):
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+        if server.process.poll() is not None:
+            raise LaunchError(f"the server ended with exit code {server.process.returncode}:\n{tail}")
+        if time.monotonic() > deadline_s:
+            raise LaunchError(f"the server did not answer within {START_TIMEOUT_S:.0f} s:\n{tail}")
+        time.sleep(POLL_S)
+
+
+def _does_answer(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500
+    except OSError:  # refused, reset, timed out: it is not there yet
+        return False
