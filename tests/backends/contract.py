@@ -78,9 +78,11 @@ class Driver:
         pcm = np.full((count, self.info.spec.frame_samples), self.garbage, dtype=np.float32)
         for row, frame in frames.items():
             pcm[row] = frame
-        outputs = self.backend.step(StepInputs(mask(count, frames), mask(count, reset), pcm))
+        inputs = StepInputs(mask(count, frames), mask(count, reset), pcm)
+        outputs = self.backend.step(inputs)
         self.last = outputs
         pcm[:] = np.nan  # an input belongs to the caller again once the step is over
+        inputs.exec[:] = inputs.reset[:] = ~inputs.exec
         return {row: self._reply(outputs, row) for row in range(count)}
 
     def run(
