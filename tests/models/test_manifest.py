@@ -24,7 +24,7 @@ from antiphon.models.manifest import (
     read_manifest,
     write_manifest,
 )
-from antiphon.models.published import FAMILIES, LM_KEYS
+from antiphon.models.published import FAMILIES, GENERATION_KEYS, LM_KEYS
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 values = st.recursive(
@@ -71,7 +71,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         codebooks=draw(st.integers(1, 32)),
         mimi_config=draw(st.none() | objects),
         lm=None if family == "mimi" else draw(lm),
-        generation=draw(objects),
+        generation=draw(st.dictionaries(st.sampled_from(GENERATION_KEYS), objects, max_size=2)),
         parameters=draw(st.none() | st.integers(0, 2**40)),
         backends=draw(st.dictionaries(texts, formats, max_size=2)),
         quantization=draw(st.none() | recipes),
@@ -161,6 +161,12 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("quantization/bit", 8, "a.json: quantization has an unknown key 'bit' (did you mean 'bits'?)"),
         ("quantization/scheme", None, "a.json: quantization lacks scheme"),
         ("quantization/keep", ["a", 2], "a.json: quantization.keep is 2, expected str"),
+        (
+            "generation",
+            {"lm_gen": {}},
+            "generation has an unknown key 'lm_gen' (did you mean 'lm_gen_config'?)",
+        ),
+        ("generation", {"tts_config": 1}, "a.json: generation.tts_config is 1, expected dict"),
         ("parameters", "many", "a.json.parameters is 'many', expected int or null"),
     ],
 )

@@ -173,7 +173,7 @@ def describe(
     """The manifest of a checkpoint that was read in the published layout. Reads and hashes every file."""
     spec = checkpoint.spec
     files = {
-        role: file_entry(checkpoint.root, os.path.relpath(path, checkpoint.root))
+        role: file_entry(checkpoint.root, Path(os.path.relpath(path, checkpoint.root)).as_posix())
         for role, path in checkpoint.files.items()
     }
     return Manifest(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.published import FAMILIES, check_lm_keys
+from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
 from antiphon.models.strict import Types, check_keys, check_type, nearest, read_json_object
 
 T = TypeVar("T")
@@ -174,6 +174,12 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
             f"{where}: family '{top['family']}' with{'out' if lm is None else ''} the arguments of an LM"
         )
     check_lm_keys(lm or {}, f"{where}: lm")
+    generation = check_keys(
+        top.get("generation", {}),
+        f"{where}: generation",
+        required={},
+        optional=dict.fromkeys(GENERATION_KEYS, dict),
+    )
     files = _each(top["files"], f"{where}: files", _file_entry)
     if "mimi" not in files:
         raise CheckpointFormatError(f"{where}: files lacks the role mimi")
@@ -199,7 +205,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
         codebooks=mimi["codebooks"],
         mimi_config=mimi.get("config"),
         lm=lm,
-        generation=top.get("generation", {}),
+        generation=generation,
         parameters=top.get("parameters"),
         backends=backends,
         quantization=None if recipe is None else _recipe(recipe, f"{where}: quantization"),
