@@ -1,0 +1,123 @@
+"""What Opus costs: one 80 ms frame encoded and decoded, and whether threads really run side by side.
+
+    python -m bench.codec_cost
+
+The frames are those of a call in format ``opus``: four packets of 20 ms in each direction. The pool is the
+server's own (:mod:`antiphon.serve.lanes`), without sockets, engine or event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.pcm import FloatArray
+from antiphon.serve.lanes import Lane, ThreadWorker
+from antiphon_client.clip import fit_clip, load_clip
+from bench.harness import Values
+
+FRAME_SAMPLES = 1920
+PACKET_SAMPLES = 480
+
+
+@dataclass(slots=True)
+class Call:
+    """One session's codecs and the frames it still has to turn around."""
+
+    frames: list[FloatArray]
+    encoder: AudioEncoder
+    decoder: AudioDecoder
+    left: int
+    done: threading.Semaphore
+
+    def turn(self) -> bool:
+        """Encode a frame as a server does and decode it as a server does; true while there are more."""
+        for packet in self.encoder.encode(self.frames[self.left % len(self.frames)]):
+            self.decoder.feed(packet)
+        self.left -= 1
+        if self.left == 0:
+            self.done.release()
+        return self.left > 0
+
+
+def speech_frames(count: int) -> list[FloatArray]:
+    """So many frames of our own clip."""
+    pcm = fit_clip(load_clip(None), count * FRAME_SAMPLES / 24_000)
+    return [pcm[start : start + FRAME_SAMPLES] for start in range(0, count * FRAME_SAMPLES, FRAME_SAMPLES)]
+
+
+def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
+    """Milliseconds to encode and to decode one frame, on this thread alone."""
+    encoder, decoder = AudioEncoder("opus"), AudioDecoder("opus")
+    begun_s = time.perf_counter()
+    packets = [encoder.encode(frame) for frame in frames]
+    encoded_s = time.perf_counter()
+    for group in packets:
+        for packet in group:
+            decoder.feed(packet)
+    decoded_s = time.perf_counter()
+    per_frame_ms = 1000 / len(frames)
+    return (encoded_s - begun_s) * per_frame_ms, (decoded_s - encoded_s) * per_frame_ms
+
+
+def pool_s(frames: list[FloatArray], *, calls: int, threads: int) -> float:
+    """Seconds in which ``threads`` threads turn every frame around in each of ``calls`` calls."""
+    workers = [ThreadWorker(f"codec-{index}") for index in range(threads)]
+    done = threading.Semaphore(0)
+    lanes = [
+        Lane(
+            workers[index % threads],
+            Call(frames, AudioEncoder("opus"), AudioDecoder("opus"), len(frames), done).turn,
+        )
+        for index in range(calls)
+    ]
+    begun_s = time.perf_counter()
+    for lane in lanes:
+        lane.wake()
+    for _ in lanes:
+        done.acquire()
+    elapsed_s = time.perf_counter() - begun_s
+    for worker in workers:
+        worker.stop(5.0)
+    return elapsed_s
+
+
+def measure(*, frames: int = 500, calls: int = 8, runs: int = 5) -> Values:
+    """Every number of this benchmark; medians over ``runs``, one and two threads in turn."""
+    speech = speech_frames(frames)
+    cost_ms(speech[:50])  # libopus is loaded and the caches are warm
+    costs = [cost_ms(speech) for _ in range(runs)]
+    pairs = [
+        (pool_s(speech, calls=calls, threads=1), pool_s(speech, calls=calls, threads=2)) for _ in range(runs)
+    ]
+    encode_ms, decode_ms = (float(np.median(column)) for column in zip(*costs, strict=True))
+    ratios = [one_s / two_s for one_s, two_s in pairs]
+    return {
+        "encode_ms": round(encode_ms, 4),
+        "decode_ms": round(decode_ms, 4),
+        "frame_ms": round(encode_ms + decode_ms, 4),
+        "pool": {
+            "calls": calls,
+            "frames": frames,
+            "one_thread_s": [round(one_s, 4) for one_s, _ in pairs],
+            "two_threads_s": [round(two_s, 4) for _, two_s in pairs],
+            "speedups": [round(ratio, 3) for ratio in ratios],
+            "speedup": round(float(np.median(ratios)), 3),
+        },
+    }
+
+
+def main() -> int:
+    """Print every number as JSON."""
+    print(json.dumps(measure(), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

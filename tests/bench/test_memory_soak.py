@@ -1,0 +1,65 @@
+"""The slope of memory, and the whole soak once for seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antiphon.protocol.chat import AudioFormat
+from antiphon_client.clip import encode_clip, fit_clip, load_clip
+from bench import memory_soak
+from bench.harness import BenchError
+
+MIB = 2**20
+
+
+def test_flat_memory_has_no_slope_and_a_leak_has_its_own() -> None:
+    flat = memory_soak.summarise([(second, 100 * MIB) for second in range(600)], warm_up_s=60)
+    assert flat["slope_mib_per_minute"] == pytest.approx(0, abs=1e-6)
+    assert (flat["first_mib"], flat["last_mib"], flat["seconds"]) == (100, 100, 539)
+    leak = memory_soak.summarise(
+        [(second, (100 + second // 60) * MIB) for second in range(600)], warm_up_s=60
+    )
+    assert leak["slope_mib_per_minute"] == pytest.approx(1.0, rel=0.05)
+    assert (leak["first_mib"], leak["last_mib"]) == (101, 109)
+
+
+def test_growth_during_the_warm_up_does_not_count() -> None:
+    samples = [(second, (10 * min(second, 60)) * MIB) for second in range(600)]
+    assert memory_soak.summarise(samples, warm_up_s=60)["slope_mib_per_minute"] == pytest.approx(0, abs=1e-6)
+
+
+def test_too_short_a_run_says_nothing() -> None:
+    with pytest.raises(BenchError, match="3 samples after 60 s of warm-up, at least 10 are needed"):
+        memory_soak.summarise([(second, MIB) for second in range(63)], warm_up_s=60)
+
+
+def test_a_shortened_clip_is_whole_frames() -> None:
+    clip = encode_clip(fit_clip(load_clip(None), 3.0), AudioFormat.OGG)
+    short = memory_soak.shortened(clip, 1.01)
+    assert (short.frames, len(short.messages)) == (13, 26)
+    assert short.messages == clip.messages[:26]
+    assert memory_soak.shortened(clip, 99).frames == clip.frames
+    assert memory_soak.shortened(clip, 0.01).frames == 1
+
+
+def test_the_whole_soak_runs_in_seconds_when_quick(tmp_path: Path) -> None:
+    assert memory_soak.main(["--quick", "--out", str(tmp_path), "--", "--backend", "null"]) == 0
+    values = json.loads((tmp_path / "memory-soak.json").read_text())
+    assert values["calls"]["answered"] >= 3
+    assert values["calls"]["failed"] == values["calls"]["lost"] == 0
+    assert 10 < values["memory"]["first_mib"] < 1000
+    assert len(values["samples"]) >= 10
+    assert "3 callers at once for 4 s" in (tmp_path / "memory-soak.md").read_text()
+    assert (tmp_path / "memory-soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_server_that_cannot_start_is_an_error_with_its_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memory_soak.main(["--quick", "--out", str(tmp_path), "--", "--no-such-option"]) == 1
+    words = capsys.readouterr().err
+    assert "bench.memory_soak: the server ended with exit code 2" in words
+    assert "--no-such-option" in words
