@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 
-from antiphon.engine.ledger import SessionStats
 from antiphon.engine.session import Session, SessionState
-from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
+from antiphon.errors import AntiphonError, ProtocolError, SessionFailedError, SessionTimeoutError
 from antiphon.protocol import events, moshi
-from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
+from antiphon.protocol.chat import ChatRequest, parse_set
+from antiphon.serve import notices
 from antiphon.serve.frames import frame
+from antiphon.serve.patience import Patience
 from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
 from antiphon.serve.transcoder import PCM_FORMATS, Transcoder
@@ -24,9 +25,6 @@ STATS_PERIOD_S = 1.0
 
 RECHECK_S = 0.02
 """How often a congested socket is looked at: a quarter of a frame."""
-
-PINGS_PER_TIMEOUT = 3
-"""Chances a silent peer gets to show a sign of life."""
 
 EXTENSION_TAGS = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
 
@@ -38,14 +36,13 @@ class Call:
         """Prepare a call. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         self._services = services
         self._request = request
-        self._limits = services.config.limits
         self._clock = services.clock
         self._log = services.log
-        self._lane = services.pool.loop_lane(self._turn)
+        self._lane = services.pool.loop_lane(self._turn, self._fail)
         self._transcoder = Transcoder(services, request, announce=self._lane.wake)
         self._is_inline = request.format in PCM_FORMATS
         make_lane = services.pool.loop_lane if self._is_inline else services.pool.thread_lane
-        self._codec_lane = make_lane(self._transcoder.turn)
+        self._codec_lane = make_lane(self._transcoder.turn, self._transcoder.fail)
         self._session: Session | None = None
         self._socket: Socket | None = None
         self._room: asyncio.Future[None] | None = None
@@ -54,10 +51,9 @@ class Call:
         self._ending: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_over = False
-        self._has_spoken = False
-        self._heard_s = self._opened_s = self._clock()
         self._told_ahead: int | None = None
-        self._tick_s = min(STATS_PERIOD_S, self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1))
+        self._patience = Patience(services.config.limits)
+        self._opened_s = self._clock()
         self._stats_due_s = self._opened_s + STATS_PERIOD_S
 
     def admit(self) -> None:
@@ -66,7 +62,7 @@ class Call:
         Raises:
             ServerFullError, DrainingError: neither.
         """
-        wait_s = min(self._request.wait_s, self._limits.max_wait_s)
+        wait_s = min(self._request.wait_s, self._services.config.limits.max_wait_s)
         self._session = self._services.engine.submit(
             self._request.parameters, wait_s=wait_s, notify=self._codec_lane.wake
         )
@@ -99,7 +95,7 @@ class Call:
         self._socket = socket
         self._services.calls.add(self)
         self._tick()
-        self._turn()
+        self._lane.wake()
         try:
             await self._read(socket)
         except ProtocolError as error:
@@ -143,7 +139,8 @@ class Call:
                 continue  # a tag like any other that this client's protocol does not know
             message = moshi.decode(data)
             if isinstance(message, moshi.Audio) and message.data:
-                self._hear(message.data)
+                self._patience.heard(socket.seen_s)
+                self._put(message.data, socket.seen_s)
                 if self._transcoder.is_full:
                     await self._wait_for_room(socket)
             elif isinstance(message, moshi.Control):
@@ -152,17 +149,12 @@ class Call:
                 self._handle_event(message)
             # Everything else says nothing to a server, and unknown tags are to be discarded.
 
-    def _hear(self, data: bytes) -> None:
-        self._heard_s = self._clock()
-        self._has_spoken = True
-        self._put(data)
-
-    def _put(self, data: bytes | None) -> None:
-        self._transcoder.put(data, self._clock())
+    def _put(self, data: bytes | None, now_s: float) -> None:
+        """Give the transcoder audio, or a flush (None)."""
         if self._is_inline:
-            while self._transcoder.turn():
-                pass
+            self._transcoder.take_in_now(data, now_s)
         else:
+            self._transcoder.put(data, now_s)
             self._codec_lane.wake()
 
     async def _wait_for_room(self, socket: Socket) -> None:
@@ -179,7 +171,7 @@ class Call:
         again; start: hear again; endTurn: nothing, since nobody holds the turn.
         """
         if action is moshi.ControlAction.RESTART:
-            self._put(None)
+            self._put(None, self._clock())
         if action is not moshi.ControlAction.END_TURN:
             self._transcoder.is_muted = action is moshi.ControlAction.PAUSE
 
@@ -191,7 +183,7 @@ class Call:
         if event.type == "set":
             session.set_parameters(parse_set(event.fields, session.parameters))
         elif event.type == "flush":
-            self._put(None)
+            self._put(None, self._clock())
         elif event.type == "bye":
             self.end()
 
@@ -218,23 +210,12 @@ class Call:
         """Tell the place in the queue when it changes; once there is a row, begin."""
         if session.state is SessionState.ACTIVE:
             self._is_ready = True
-            self._heard_s = self._clock()
+            self._patience.begin(self._clock())
             self._send(moshi.Handshake())
-            info = self._services.engine.info
-            self._say(
-                events.ready(
-                    session=session.id,
-                    model=info.spec.name,
-                    sample_rate=info.spec.sample_rate,
-                    frame_samples=info.spec.frame_samples,
-                    slots=info.slots,
-                    parameters=parameters_to_json(session.parameters),
-                )
-            )
-        elif session.state is SessionState.QUEUED and session.ahead != self._told_ahead:
-            self._told_ahead = session.ahead
-            ahead, retry_after_s = session.ahead, session.retry_after_s
-            self._say(events.queued(position=ahead, ahead=ahead, retry_after_s=retry_after_s))
+            self._say(notices.ready(session, self._services.engine.info))
+        elif session.state is SessionState.QUEUED and (ahead := session.ahead) != self._told_ahead:
+            self._told_ahead = ahead
+            self._say(notices.queued(session, ahead))
 
     def _write(self, socket: Socket, session: Session) -> None:
         batch = self._transcoder.collect()
@@ -253,7 +234,7 @@ class Call:
 
     def _look_again(self) -> None:
         self._recheck = None
-        self._turn()
+        self._lane.wake()
 
     def _send(self, message: moshi.Message) -> None:
         if self._socket is not None:
@@ -268,36 +249,29 @@ class Call:
 
     def _tick(self) -> None:
         """Now and then: timeouts, a ping for a silent peer; once a second statistics."""
-        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+        period_s = min(STATS_PERIOD_S, self._patience.period_s)
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
         socket, session = self._socket, self._session
         if socket is None or session is None or self._ending is not None:
             return
+        now_s, silent_s = self._clock(), socket.silent_s()
         try:
-            self._check_timeouts(socket)
+            self._patience.check(now_s, silent_s)
         except SessionTimeoutError as error:
             self.end(error)
             return
         if self._transcoder.is_congested:
             return
-        if socket.silent_s() > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT:
+        if self._patience.wants_ping(silent_s):
             socket.ping()
-        if self._is_ready and self._request.extended and self._clock() >= self._stats_due_s:
+        if self._request.extended and self._is_ready and now_s >= self._stats_due_s:
             self._stats_due_s += STATS_PERIOD_S
-            self._say(_stats_event(session.stats()))
+            self._say(notices.stats(session))
 
-    def _check_timeouts(self, socket: Socket) -> None:
-        silent_s = socket.silent_s()
-        if silent_s > self._limits.liveness_timeout_s:
-            raise SessionTimeoutError(
-                f"no sign of life for {silent_s:.0f} s, the limit is {self._limits.liveness_timeout_s:g} s"
-            )
-        if not self._is_ready:
-            return
-        unheard_s = self._clock() - self._heard_s
-        limit_s = self._limits.idle_timeout_s if self._has_spoken else self._limits.handshake_timeout_s
-        if unheard_s > limit_s:
-            what = "no audio" if self._has_spoken else "no first audio"
-            raise SessionTimeoutError(f"{what} for {unheard_s:.0f} s, the limit is {limit_s:g} s")
+    def _fail(self, error: Exception) -> None:
+        """A turn of ours broke."""
+        self._log.error("turn failed", exc_info=error)
+        self.end(SessionFailedError(f"the server could not go on: {type(error).__name__}"))
 
     async def _close(self, error: AntiphonError | None) -> None:
         if self._room is not None and not self._room.done():
@@ -317,17 +291,3 @@ class Call:
     def _trace(self, name: str, start_s: float, **details: int) -> None:
         if self._services.tracer is not None:
             self._services.tracer.span(name, start_s, self._clock(), track="loop", **details)
-
-
-def _stats_event(stats: SessionStats) -> moshi.Event:
-    return events.stats(
-        frames_in=stats.frames_in,
-        frames_out=stats.frames_out,
-        queue_frames=stats.queue_frames,
-        late=stats.late,
-        lost=stats.lost,
-        dropped=stats.dropped_in,
-        dropped_out=stats.dropped_out,
-        step_ms_p50=round(stats.step_ms_p50, 1),
-        step_ms_p99=round(stats.step_ms_p99, 1),
-    )

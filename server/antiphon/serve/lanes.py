@@ -21,7 +21,10 @@ from queue import SimpleQueue
 from typing import Protocol
 
 Turn = Callable[[], bool]
-"""Does one piece of work and says whether there is more. Must not raise."""
+"""Does one piece of work and says whether there is more."""
+
+Fault = Callable[[Exception], None]
+"""Told of an exception that a turn raised, on the same thread; ends the session. Must not raise."""
 
 
 class Worker(Protocol):
@@ -37,12 +40,13 @@ class Worker(Protocol):
 class Lane:
     """One session's place at a worker."""
 
-    __slots__ = ("_is_waiting", "_turn", "_worker")
+    __slots__ = ("_fault", "_is_waiting", "_turn", "_worker")
 
-    def __init__(self, worker: Worker, turn: Turn) -> None:
+    def __init__(self, worker: Worker, turn: Turn, fault: Fault) -> None:
         """Give ``turn`` a place at ``worker``; :meth:`close` gives it back."""
         self._worker = worker
         self._turn = turn
+        self._fault = fault
         self._is_waiting = False
         worker.lanes += 1
 
@@ -56,7 +60,12 @@ class Lane:
     def run(self) -> None:
         """Take one turn; only the worker calls this."""
         self._is_waiting = False  # first, so that a wake during the turn brings another one
-        if self._turn():
+        try:
+            has_more = self._turn()
+        except Exception as error:  # a boundary: what goes wrong in a turn ends its session, not the worker
+            self._fault(error)
+            return
+        if has_more:
             self.wake()
 
     def close(self) -> None:
@@ -114,11 +123,16 @@ class LoopWorker:
                 self._queue.clear()
 
     def _run(self) -> None:
-        self._is_called = False
         start_s = time.perf_counter()
-        # Only those here now: a lane with more to do must not keep the loop from its sockets.
-        for _ in range(len(self._queue)):
-            self._queue.popleft().run()
+        # Twice, since a first turn often wakes another lane here: a PCM codec its socket. Not until nobody is
+        # left: a lane with more to do must not keep the loop from its sockets.
+        for _ in range(2):
+            for _ in range(len(self._queue)):
+                self._queue.popleft().run()
+        self._is_called = False
+        if self._queue and not self._is_called:  # put before the line above, by who thought we would see it
+            self._is_called = True
+            self._loop.call_soon(self._run)
         self.busy_s += time.perf_counter() - start_s
 
 
@@ -130,13 +144,13 @@ class WorkerPool:
         self.threads = tuple(ThreadWorker(f"codec-{index}") for index in range(threads))
         self.loop = LoopWorker(loop)
 
-    def thread_lane(self, turn: Turn) -> Lane:
+    def thread_lane(self, turn: Turn, fault: Fault) -> Lane:
         """A lane at the thread with the fewest lanes."""
-        return Lane(min(self.threads, key=lambda worker: worker.lanes), turn)
+        return Lane(min(self.threads, key=lambda worker: worker.lanes), turn, fault)
 
-    def loop_lane(self, turn: Turn) -> Lane:
+    def loop_lane(self, turn: Turn, fault: Fault) -> Lane:
         """A lane on the event loop."""
-        return Lane(self.loop, turn)
+        return Lane(self.loop, turn, fault)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the threads."""

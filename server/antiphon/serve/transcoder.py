@@ -40,10 +40,11 @@ PCM_FORMATS = frozenset({AudioFormat.PCM_S16LE, AudioFormat.PCM_F32LE})
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Audio bytes, and when the last of them had been read; None in their place asks for a flush."""
+    """Audio bytes, or None for a flush; when the last of them had been read; whether not to be heard."""
 
     data: bytes | None
     received_s: float
+    is_muted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,10 @@ class Transcoder:
     def put(self, data: bytes | None, received_s: float) -> None:
         """Queue a message's audio, or a flush (None); the lane is to be woken."""
         if data is None or not self._slices or len(data) <= PIECE_BYTES:
-            self._inbox.append(Piece(data, received_s))
+            self._inbox.append(Piece(data, received_s, self.is_muted))
             return
         for start in range(0, len(data), PIECE_BYTES):
-            self._inbox.append(Piece(data[start : start + PIECE_BYTES], received_s))
+            self._inbox.append(Piece(data[start : start + PIECE_BYTES], received_s, self.is_muted))
 
     def collect(self) -> Batch | None:
         """All output so far as one batch."""
@@ -115,6 +116,19 @@ class Transcoder:
         """Do no more work; the next turn, for which the lane is to be woken, releases the codecs."""
         self._is_closed = True
 
+    def take_in_now(self, data: bytes | None, received_s: float) -> None:
+        """Do at once what :meth:`put` queues; for a lane on the event loop."""
+        session = self.session
+        if session is None or self.error is not None:
+            return
+        try:
+            has_output = self._take_in(session, Piece(data, received_s, self.is_muted))
+        except AntiphonError as error:
+            self.fail(error)
+            return
+        if has_output:
+            self._announce()
+
     # The lane's side.
 
     def turn(self) -> bool:
@@ -126,21 +140,24 @@ class Transcoder:
             return False
         if session is None or self.error is not None:
             return False
-        try:
-            has_output = self._reply(session)
-            if self._inbox:
-                has_output |= self._take_in(session, self._inbox.popleft())
-        except AntiphonError as error:
-            self.error = error
-        except Exception as error:  # a boundary: whatever a codec does wrong ends this call and no other
-            self._log.error("transcoding failed", exc_info=error)
-            self.error = SessionFailedError(f"the server could not transcode: {type(error).__name__}")
+        has_output = self._reply(session)
+        if self._inbox:
+            has_output |= self._take_in(session, self._inbox.popleft())
         state = session.state
-        is_news = state is not self._seen_state or state is SessionState.QUEUED or self.error is not None
+        is_news = state is not self._seen_state or state is SessionState.QUEUED
         self._seen_state = state
-        if is_news or has_output or (self.is_room_wanted and len(self._inbox) <= MAX_PENDING // 2):
+        if has_output or is_news or (self.is_room_wanted and len(self._inbox) <= MAX_PENDING // 2):
             self._announce()
         return bool(self._inbox)
+
+    def fail(self, error: Exception) -> None:
+        """Keep the error that ends the call: the peer's fault when we have a word for it, else ours."""
+        if isinstance(error, AntiphonError):
+            self.error = error
+        else:
+            self._log.error("transcoding failed", exc_info=error)
+            self.error = SessionFailedError(f"the server could not transcode: {type(error).__name__}")
+        self._announce()
 
     def _take_in(self, session: Session, piece: Piece) -> bool:
         """Decode and push, or flush; true when that made output."""
@@ -148,11 +165,11 @@ class Transcoder:
             at_frame = session.flush()
             self._outbox.append(Batch(self._event(events.interrupted(at_frame)), ()))
             return True
-        start_s = self._clock()
+        start_s = 0.0 if self._tracer is None else self._clock()
         pcm = self._decoder.feed(piece.data)
         self._trace("decode", start_s, session)
         # Before admission the decoder only follows the stream: its headers come once.
-        if pcm.size and not self.is_muted and session.state is SessionState.ACTIVE:
+        if pcm.size and not piece.is_muted and session.state is SessionState.ACTIVE:
             session.push(pcm, piece.received_s)
         return False
 
@@ -167,7 +184,7 @@ class Transcoder:
         if at_frame is not None and self._is_extended:
             parts.append(self._event(events.interrupted(at_frame)))
         replies = session.take()
-        start_s = self._clock()
+        start_s = 0.0 if self._tracer is None else self._clock()
         for reply in replies:
             self._frame_reply(reply, parts)
         if parts:

@@ -1,0 +1,42 @@
+"""What the engine knows of a session, as events for its client."""
+
+from __future__ import annotations
+
+from antiphon.backends.base import BackendInfo
+from antiphon.engine.session import Session
+from antiphon.protocol import events
+from antiphon.protocol.chat import parameters_to_json
+from antiphon.protocol.moshi import Event
+
+
+def queued(session: Session, ahead: int) -> Event:
+    """Its place in the queue."""
+    return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
+
+
+def ready(session: Session, info: BackendInfo) -> Event:
+    """It has a row, of this model."""
+    return events.ready(
+        session=session.id,
+        model=info.spec.name,
+        sample_rate=info.spec.sample_rate,
+        frame_samples=info.spec.frame_samples,
+        slots=info.slots,
+        parameters=parameters_to_json(session.parameters),
+    )
+
+
+def stats(session: Session) -> Event:
+    """Its numbers now."""
+    now = session.stats()
+    return events.stats(
+        frames_in=now.frames_in,
+        frames_out=now.frames_out,
+        queue_frames=now.queue_frames,
+        late=now.late,
+        lost=now.lost,
+        dropped=now.dropped_in,
+        dropped_out=now.dropped_out,
+        step_ms_p50=round(now.step_ms_p50, 1),
+        step_ms_p99=round(now.step_ms_p99, 1),
+    )

@@ -1,0 +1,56 @@
+"""How long a peer may be silent: a rule of ours, on a clock that is given."""
+
+from __future__ import annotations
+
+from antiphon.config import Limits
+from antiphon.errors import SessionTimeoutError
+
+PINGS_PER_TIMEOUT = 3
+"""Chances a silent peer gets to show a sign of life."""
+
+
+class Patience:
+    """What is left of it for one caller, from the times of its signs of life and of its audio."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Nobody has to say anything yet: see :meth:`begin`."""
+        self._limits = limits
+        self._heard_s: float | None = None
+        self._has_spoken = False
+
+    @property
+    def period_s(self) -> float:
+        """How often to look."""
+        return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
+
+    def begin(self, now_s: float) -> None:
+        """From now on the caller is expected to speak."""
+        self._heard_s = now_s
+
+    def heard(self, now_s: float) -> None:
+        """The caller sent audio."""
+        self._heard_s = now_s
+        self._has_spoken = True
+
+    def wants_ping(self, silent_s: float) -> bool:
+        """Whether a peer that has been silent for so long should be asked for a sign of life."""
+        return silent_s > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT
+
+    def check(self, now_s: float, silent_s: float) -> None:
+        """Look, ``silent_s`` after the last sign of life.
+
+        Raises:
+            SessionTimeoutError: it is over, and why.
+        """
+        limits = self._limits
+        if silent_s > limits.liveness_timeout_s:
+            raise SessionTimeoutError(
+                f"no sign of life for {silent_s:.0f} s, the limit is {limits.liveness_timeout_s:g} s"
+            )
+        if self._heard_s is None:
+            return
+        unheard_s = now_s - self._heard_s
+        limit_s = limits.idle_timeout_s if self._has_spoken else limits.handshake_timeout_s
+        if unheard_s > limit_s:
+            what = "no audio" if self._has_spoken else "no first audio"
+            raise SessionTimeoutError(f"{what} for {unheard_s:.0f} s, the limit is {limit_s:g} s")
