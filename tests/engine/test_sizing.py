@@ -24,16 +24,23 @@ class Workshop:
         *,
         step_s: Callable[[int], float] = lambda rows: 0.0,
         kind: PipelineKind = PipelineKind.CODEC,
+        has_buckets: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.memory = memory
         self.step_s = step_s
         self.kind = kind
+        self.has_buckets = has_buckets
         self.made: list[FakeBackend] = []
 
     def __call__(self, slots: int) -> FakeBackend:
         backend = FakeBackend(
-            fake_spec(self.kind), slots, clock=self.clock, step_s=self.step_s, memory=self.memory
+            fake_spec(self.kind),
+            slots,
+            buckets=None if self.has_buckets else [slots],
+            clock=self.clock,
+            step_s=self.step_s,
+            memory=self.memory,
         )
         self.made.append(backend)
         return backend
@@ -48,14 +55,38 @@ class Workshop:
 def test_memory_decides_when_ticks_are_fast() -> None:
     workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
     assert workshop.size() == 10
-    assert [made.info.slots for made in workshop.made] == [1, 10]
+    assert [made.info.slots for made in workshop.made] == [1, 2, 10]
 
 
 def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> None:
     workshop = Workshop({"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.005 * rows)
     assert workshop.size() == 8  # 40 ms: two ticks of it in a frame of 80 ms
-    assert [made.info.slots for made in workshop.made] == [1, 64, 8]
-    assert max(step.rows for step in workshop.made[1].steps) == 16
+    assert [made.info.slots for made in workshop.made] == [1, 2, 64, 8]
+    assert [sorted({step.rows for step in made.steps}) for made in workshop.made] == [
+        [1],
+        [2],
+        [4, 8, 16],
+        [],
+    ]
+
+
+def test_a_backend_that_always_runs_all_its_rows_is_doubled_until_it_is_too_slow() -> None:
+    workshop = Workshop(
+        {"total": 10**9, "weights": 0, "state_per_row": 1},
+        step_s=lambda rows: 0.010 + 0.005 * rows,
+        has_buckets=False,
+    )
+    assert workshop.size() == 6
+    assert [made.info.slots for made in workshop.made] == [1, 2, 4, 8, 6]
+    patient = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, has_buckets=False)
+    assert patient.size() == 10
+    assert [made.info.slots for made in patient.made] == [1, 2, 4, 8, 10]
+
+
+def test_a_machine_too_slow_for_one_row_has_one_row() -> None:
+    workshop = Workshop({"weights": 0, "state_per_row": 1}, step_s=lambda rows: 1.0)
+    assert workshop.size() == 1
+    assert len(workshop.made) == 1
 
 
 def test_max_slots_bounds_both() -> None:

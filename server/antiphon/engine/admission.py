@@ -57,6 +57,7 @@ class RefusedError(ServerFullError):
     """A refusal that knows its outcome, ``FULL`` or ``LATE``, for the metrics."""
 
     def __init__(self, message: str, *, retry_after_s: int, outcome: Outcome) -> None:
+        """Say no, with the seconds after which to try again and why it was no."""
         self.outcome = outcome
         super().__init__(message, retry_after_s=retry_after_s)
 
@@ -140,6 +141,7 @@ class Admission(Generic[C]):
     """
 
     def __init__(self, slots: int, config: EngineConfig, pressure: LatePressure) -> None:
+        """Start with ``slots`` free rows and nobody waiting."""
         self._config = config
         self._pressure = pressure
         self._slots = SlotTable(slots)

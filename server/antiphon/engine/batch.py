@@ -30,6 +30,7 @@ class Batch:
     """
 
     def __init__(self, spec: ModelSpec, slots: int) -> None:
+        """Allocate for ``slots`` rows."""
         self._takes_text = spec.kind is PipelineKind.TTS
         self._pcm: FloatArray = np.zeros((0 if self._takes_text else slots, spec.frame_samples), np.float32)
         self._text: list[tuple[TextEntry, ...]] = [()] * slots

@@ -48,6 +48,7 @@ class Engine:
         on_lost: Callable[[AntiphonError], None] | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        """Keep what :meth:`start` will need; nothing runs yet."""
         self.config = config
         self.clock = clock
         self.metrics = metrics

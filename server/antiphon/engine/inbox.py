@@ -65,6 +65,7 @@ class AudioInbox:
     """
 
     def __init__(self, frame_samples: int, capacity_frames: int, *, is_live: bool) -> None:
+        """Allocate the ring."""
         self._ring = FrameRing(frame_samples, capacity_frames)
         self._is_live = is_live
         self._is_finished = False
@@ -140,6 +141,7 @@ class TextInbox:
     """
 
     def __init__(self, capacity: int) -> None:
+        """Start with nothing to say."""
         self._capacity = capacity
         self._entries: deque[tuple[TextEntry, float]] = deque()
         self._offered: tuple[TextEntry, float] | None = None

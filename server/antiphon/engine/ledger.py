@@ -53,6 +53,7 @@ class FrameLedger:
     """The counters of one session. Not thread-safe: the session holds its lock."""
 
     def __init__(self, spec: ModelSpec, metrics: EngineMetrics, pressure: LatePressure) -> None:
+        """Start with nothing counted; ``metrics`` and ``pressure`` are shared by all sessions."""
         self._metrics = metrics
         self._pressure = pressure
         self._silent_frames = spec.silent_frames

@@ -46,6 +46,7 @@ class EngineLoop:
         on_lost: Callable[[Exception], None],
         tracer: Tracer | None,
     ) -> None:
+        """Allocate the batch; ``buckets`` are the row counts ticks may run over."""
         self._backend = backend
         self._admission = admission
         self._ready = ready

@@ -59,6 +59,7 @@ class EngineMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, *, model: str) -> None:
+        """Register everything, under the label ``model``."""
         self.registry = registry
         self._model = model
         seconds = self._histogram

@@ -32,6 +32,7 @@ class Outbox:
     """At most ``capacity`` replies; a live one drops its oldest when full. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
+        """Start empty."""
         self._capacity = capacity
         self._replies: deque[FrameReply] = deque()
         self._interrupted_at: int | None = None

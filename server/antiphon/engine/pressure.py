@@ -32,6 +32,7 @@ class LatePressure:
     """
 
     def __init__(self, config: EngineConfig) -> None:
+        """Start with an empty window."""
         self._config = config
         self._cell_s = config.late_window_s / CELLS
         self._frames = [0] * CELLS

@@ -16,6 +16,7 @@ class ReadyList(Generic[T]):
     """
 
     def __init__(self) -> None:
+        """Start with nobody ready."""
         self._items: list[T] = []
         self._is_nudged = False
         self._is_stopped = False

@@ -76,6 +76,7 @@ class Session:
         host: Host,
         notify: Callable[[], None],
     ) -> None:
+        """Start QUEUED; ``host``, ``ready``, ``metrics`` and ``pressure`` are the engine's own."""
         policy = POLICIES[spec.kind]
         self.id = session_id
         self.state = SessionState.QUEUED

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -27,15 +26,16 @@ BackendFactory: TypeAlias = Callable[[int], Backend]
 """Makes a backend with so many rows."""
 
 UNTIMED_STEPS = 2
-TIMED_STEPS = 3
+TIMED_STEPS = 5
 
 
 def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[], float]) -> Backend:
-    """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as fit.
+    """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
-    For the latter the model is made up to three times: with one row, to learn what a row costs; with as
-    many as memory holds, to time its ticks; and with as many as can be answered in time. Ticks are
-    timed with empty contexts. A tts model cannot be timed without a text, so there memory decides alone.
+    For the latter, backends are made and timed with more and more rows, up to what memory holds. One
+    that runs ticks over fewer rows than it has is timed over all its buckets at once; one that cannot is
+    doubled until it is too slow. Contexts are empty while they are timed. A tts model cannot be timed
+    without a text, so there memory decides alone.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
@@ -46,30 +46,41 @@ def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[]
         if facts is not None:
             check_fit(facts, config.slots)
         return backend
-    probe = factory(1)
-    facts, name = memory_facts(probe.info), probe.info.name
-    probe.close()
+    backend = factory(1)
+    facts = memory_facts(backend.info)
     if facts is None:
-        raise ConfigError(f"backend {name} does not say what memory a row takes; give a number of slots")
+        backend.close()
+        raise ConfigError(
+            f"backend {backend.info.name} does not say what memory a row takes; give a number of slots"
+        )
     fitting = rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
-    backend = factory(fitting)
     if backend.info.kind is PipelineKind.TTS:
-        return backend
+        return _remake(backend, factory, fitting)
     limit_s = tick_limit_s(backend.info.spec.frame_ms / 1000.0, reserve_fraction=config.tick_reserve_fraction)
-    ticks = measure_ticks(backend, clock, limit_s)
+    ticks = measure_ticks(backend, backend.info.buckets, clock, limit_s)
+    while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
+        timed = backend.info.slots
+        more = fitting if len(backend.info.buckets) > 1 else min(2 * timed, fitting)
+        backend = _remake(backend, factory, more)
+        larger = [rows for rows in backend.info.buckets if rows > timed]
+        ticks += measure_ticks(backend, larger, clock, limit_s)
     timely = rows_in_time(ticks, limit_s)
     Log(__name__).info(
         "slots chosen",
-        slots=min(fitting, timely),
+        slots=timely,
         by_memory=fitting,
-        by_time=timely,
         tick_limit_ms=1000 * limit_s,
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
-    if timely >= fitting:
+    return _remake(backend, factory, timely)
+
+
+def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
+    """The backend if it has so many rows, else another one in its place."""
+    if backend.info.slots == rows:
         return backend
     backend.close()
-    return factory(timely)
+    return factory(rows)
 
 
 def memory_facts(info: BackendInfo) -> MemoryFacts | None:
@@ -84,24 +95,25 @@ def memory_facts(info: BackendInfo) -> MemoryFacts | None:
     return MemoryFacts(total, weights, row)
 
 
-def measure_ticks(backend: Backend, clock: Callable[[], float], limit_s: float) -> list[TickTime]:
-    """Ticks with all rows busy, from the smallest bucket up, ending with the first one over ``limit_s``.
+def measure_ticks(
+    backend: Backend, buckets: Sequence[int], clock: Callable[[], float], limit_s: float
+) -> list[TickTime]:
+    """Ticks over ``buckets`` rows, all busy, in the order given, ending with the first over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
     spec = backend.info.spec
-    noise = (
-        np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32) * 0.1
-    )
+    noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
     ticks: list[TickTime] = []
-    for rows in backend.info.buckets:
-        inputs = StepInputs(np.ones(rows, np.bool_), np.zeros(rows, np.bool_), noise[:rows])
+    for rows in buckets:
+        inputs = StepInputs(np.ones(rows, np.bool_), np.zeros(rows, np.bool_), 0.1 * noise[:rows])
         seconds: list[float] = []
         for _ in range(UNTIMED_STEPS + TIMED_STEPS):
             start_s = clock()
             backend.step(inputs)
             seconds.append(clock() - start_s)
-        ticks.append(TickTime(rows, statistics.median(seconds[UNTIMED_STEPS:])))
+        # The least: what disturbed the start-up must not shrink the server for all its life.
+        ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
         if ticks[-1].seconds > limit_s:
             break
     return ticks

@@ -22,6 +22,7 @@ class SlotTable:
     """Rows ``0 .. rows-1``, given out lowest first. Not thread-safe: admission holds the lock."""
 
     def __init__(self, rows: int) -> None:
+        """Start with all rows free."""
         self.rows = rows
         self._free = list(range(rows))  # a heap, as sorted lists are
         self._generations = [0] * rows

@@ -35,6 +35,7 @@ class Tracer:
     """
 
     def __init__(self, ticks: int) -> None:
+        """Start recording; with no ticks asked for, nothing ever is."""
         self._ticks_left = ticks
         self._room = min(MAX_SPANS, max(ticks, 1) * SPANS_PER_TICK)
         self._spans: list[Span] = []
