@@ -102,3 +102,9 @@ def test_a_set_that_cannot_be_is_refused_with_its_numbers(values: object, says: 
 def test_set_can_lift_the_limit_of_steps() -> None:
     limited = SamplingParameters(max_steps=100)
     assert parse_set({"parameters": {"max_steps": None}}, limited).max_steps is None
+
+
+def test_a_whole_number_is_a_number_too() -> None:
+    """JSON writes 1 for 1.0."""
+    result = parse_set({"parameters": {"text_temperature": 1, "pad_mult": 0}}, SamplingParameters())
+    assert (repr(result.text_temperature), repr(result.pad_mult)) == ("1.0", "0.0")

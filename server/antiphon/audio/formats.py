@@ -116,8 +116,9 @@ class AudioEncoder:
             return [self._convert(pcm)]
         assert self._opus is not None
         if self._ogg is not None:
+            page = self._ogg.page([self._opus.encode(pcm)], pcm.size)
             headers, self._headers = self._headers, b""
-            return [headers + self._ogg.page([self._opus.encode(pcm)], pcm.size)]
+            return [headers + page]
         if not pcm.size or pcm.size % PACKET_SAMPLES:
             raise AudioError(f"{pcm.size} samples are no whole number of packets of {PACKET_SAMPLES}")
         return [

@@ -31,8 +31,8 @@ MAX_SKIPPED_BYTES = 65_536
 MAX_DAMAGED_PAGES = 16
 """Wrong checksums in a row; sockets do not damage bytes, and each one costs the reading of a page."""
 
-_CAPTURE = b"OggS"
-_HEAD = struct.Struct("<4sBBqIIIB")
+_CAPTURE = b"OggS\0"  # with the version, so that less passes for the beginning of a page
+_HEAD = struct.Struct("<5sBqIIIB")
 _OPUS_HEAD = struct.Struct("<8sBBHIhB")
 _CONTINUED, _BEGIN, _END = 1, 2, 4
 _MIRROR = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -148,7 +148,7 @@ class OggOpusReader:
             raise AudioError(f"{MAX_DAMAGED_PAGES + 1} Ogg pages in a row with a wrong checksum")
 
     def _take_page(self, page: bytes, packets: list[bytes]) -> None:
-        _, _, flags, granule, serial, sequence, _, segments = _HEAD.unpack_from(page)
+        _, flags, granule, serial, sequence, _, segments = _HEAD.unpack_from(page)
         if flags & _BEGIN or self._serial is None:
             self._begin(serial, sequence)
         elif serial != self._serial:
@@ -233,7 +233,7 @@ class OggOpusWriter:
         lacing = b"".join(b"\xff" * (len(packet) // 255) + bytes((len(packet) % 255,)) for packet in packets)
         if len(lacing) > 255:
             raise AudioError(f"{len(packets)} packets take {len(lacing)} segments, a page has room for 255")
-        head = _HEAD.pack(_CAPTURE, 0, flags, self._granule, self._serial, self._sequence, 0, len(lacing))
+        head = _HEAD.pack(_CAPTURE, flags, self._granule, self._serial, self._sequence, 0, len(lacing))
         self._sequence += 1
         page = b"".join((head, lacing, *packets))
         return page[:22] + _checksum(page) + page[26:]
