@@ -14,7 +14,7 @@ import numpy as np
 from aiohttp import WSMsgType, web
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.base import FloatArray
+from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.config import EngineConfig
@@ -182,6 +182,7 @@ async def serving(
     step_ms: float = 1.0,
     spec: ModelSpec = CODEC,
     faults: NullFaults | None = None,
+    model: tuple[Checkpoint, Backend] | None = None,
     engine: dict[str, Any] | None = None,
     limits: dict[str, Any] | None = None,
     allow_origin: tuple[str, ...] = (),
@@ -195,13 +196,15 @@ async def serving(
         engine=replace(EngineConfig(), **(engine or {})),
         limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),
     )
-    metrics = EngineMetrics(CollectorRegistry(), model=spec.name)
-    backend = NullBackend(spec, slots, step_ms=step_ms, faults=faults)
+    checkpoint, backend = model or (
+        null_checkpoint(spec),
+        NullBackend(spec, slots, step_ms=step_ms, faults=faults),
+    )
+    name = checkpoint.spec.name
+    metrics = EngineMetrics(CollectorRegistry(), model=name)
     core = Engine(backend, config.engine, metrics=metrics)
     core.start()
-    app = build_app(
-        core, null_checkpoint(spec), config, ServeMetrics(metrics.registry, model=spec.name), page=page
-    )
+    app = build_app(core, checkpoint, config, ServeMetrics(metrics.registry, model=name), page=page)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -1,0 +1,65 @@
+"""Log lines: one record, one line, searchable, and nothing of what callers say."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.log import Log, format_value, set_up_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    set_up_logging("info", stream)
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_a_line_has_time_level_event_and_fields(stream: io.StringIO) -> None:
+    Log().info("session opened", session="a1", seconds=1.5, path="/api/chat")
+    line = stream.getvalue()
+    assert line.startswith("time=20")
+    assert line.endswith('level=info event="session opened" session=a1 seconds=1.5 path=/api/chat\n')
+
+
+def test_bound_fields_are_on_every_line_and_levels_are_kept(stream: io.StringIO) -> None:
+    log = Log().bind(session="a1").bind(model="echo")
+    log.debug("not shown")
+    log.warning("one")
+    log.error("two", reason="x")
+    first, second = stream.getvalue().splitlines()
+    assert "level=warning event=one session=a1 model=echo" in first
+    assert "level=error event=two session=a1 model=echo reason=x" in second
+
+
+def test_an_exception_is_shown_with_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError as error:
+        Log().error("failed", exc_info=error)
+    assert "ValueError: broken" in stream.getvalue()
+
+
+def test_request_lines_of_the_web_framework_stay_out(stream: io.StringIO) -> None:
+    logging.getLogger("aiohttp.access").info("GET /api/chat?text_prompt=secret")
+    assert stream.getvalue() == ""
+
+
+@given(st.text())
+def test_any_value_is_one_word_on_one_line(text: str) -> None:
+    shown = format_value(text)
+    assert "\n" not in shown
+    assert shown.isascii()
+    assert shown.isprintable()
+    if " " in shown or not shown:
+        assert shown.startswith('"')
+        assert shown.endswith('"')
