@@ -18,9 +18,10 @@ import numpy as np
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.audio.pcm import FloatArray
+from antiphon.config import ServerConfig
 from antiphon.serve.lanes import Lane, ThreadWorker
 from antiphon_client.clip import fit_clip, load_clip
-from bench.harness import Values
+from bench.harness import BenchError, Values
 
 FRAME_SAMPLES = 1920
 PACKET_SAMPLES = 480
@@ -35,6 +36,7 @@ class Call:
     decoder: AudioDecoder
     left: int
     done: threading.Semaphore
+    error: Exception | None = None
 
     def turn(self) -> bool:
         """Encode a frame as a server does and decode it as a server does; true while there are more."""
@@ -44,6 +46,11 @@ class Call:
         if self.left == 0:
             self.done.release()
         return self.left > 0
+
+    def fault(self, error: Exception) -> None:
+        """Keep what went wrong in a turn; the call is over."""
+        self.error = error
+        self.done.release()
 
 
 def speech_frames(count: int) -> list[FloatArray]:
@@ -67,24 +74,29 @@ def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
 
 
 def pool_s(frames: list[FloatArray], *, calls: int, threads: int) -> float:
-    """Seconds in which ``threads`` threads turn every frame around in each of ``calls`` calls."""
+    """Seconds in which ``threads`` threads turn every frame around in each of ``calls`` calls.
+
+    Raises:
+        BenchError: a codec failed.
+    """
     workers = [ThreadWorker(f"codec-{index}") for index in range(threads)]
     done = threading.Semaphore(0)
-    lanes = [
-        Lane(
-            workers[index % threads],
-            Call(frames, AudioEncoder("opus"), AudioDecoder("opus"), len(frames), done).turn,
-        )
-        for index in range(calls)
-    ]
+    held = [Call(frames, AudioEncoder("opus"), AudioDecoder("opus"), len(frames), done) for _ in range(calls)]
+    lanes = [Lane(workers[index % threads], call.turn, call.fault) for index, call in enumerate(held)]
+    switch_interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(ServerConfig().switch_interval_ms / 1000)  # as in the server
     begun_s = time.perf_counter()
     for lane in lanes:
         lane.wake()
     for _ in lanes:
         done.acquire()
     elapsed_s = time.perf_counter() - begun_s
+    sys.setswitchinterval(switch_interval_s)
     for worker in workers:
         worker.stop(5.0)
+    failed = [call.error for call in held if call.error is not None]
+    if failed:
+        raise BenchError(f"a codec failed in {len(failed)} of {calls} calls: {failed[0]}")
     return elapsed_s
 
 

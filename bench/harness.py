@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import socket
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -23,11 +20,8 @@ from typing import Any, TypeAlias
 import psutil
 
 from antiphon.serve.http import cpu_name
-
-ANTIPHON = (sys.executable, "-c", "from antiphon.cli import main; main()")
-START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 15.0
-POLL_S = 0.1
+from tools import launch
+from tools.launch import ANTIPHON, free_port
 
 Values: TypeAlias = dict[str, Any]
 
@@ -53,68 +47,46 @@ class RunningServer:
         return int(self.process.memory_info().rss)
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def running_server(
-    command: Callable[[int], Sequence[str]],
-    log: Path,
-    *,
-    answers: str = "/readyz",
-    environment: Mapping[str, str] | None = None,
+    command: Callable[[int], Sequence[str]], log: Path, *, answers: str = "/readyz"
 ) -> Iterator[RunningServer]:
     """The server that ``command(port)`` starts, once ``answers`` gives any answer below 500; always stopped.
-
-    ``environment`` is added to this process's own.
 
     Raises:
         BenchError: it ended, or did not answer in time; with the end of its log.
     """
     port = free_port()
-    with log.open("ab") as output:
-        server = subprocess.Popen(
-            list(command(port)),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until(lambda: _does_answer(url + answers), server, log)
-        yield RunningServer(url, psutil.Process(server.pid))
-    finally:
-        server.terminate()
+    with ExitStack() as stack:
         try:
-            server.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            server = stack.enter_context(launch.running_server(command(port), port, log, answers=answers))
+        except launch.LaunchError as error:
+            raise BenchError(str(error)) from error
+        yield RunningServer(server.url, psutil.Process(server.process.pid))
 
 
-def _wait_until(is_so: Callable[[], bool], server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not is_so():
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        if server.poll() is not None:
-            raise BenchError(f"the server ended with exit code {server.returncode}:\n{tail}")
-        if time.monotonic() > deadline_s:
-            raise BenchError(f"the server did not answer within {START_TIMEOUT_S:.0f} s:\n{tail}")
-        time.sleep(POLL_S)
+@contextmanager
+def terminable(name: str) -> Iterator[None]:
+    """A benchmark that unwinds when it is terminated or interrupted, so that its server goes with it.
 
+    Raises:
+        SystemExit: with code 1 for a BenchError, 130 or 143 for a signal; what to do next is printed.
+    """
 
-def _does_answer(url: str) -> bool:
+    def unwind(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    previous = signal.signal(signal.SIGTERM, unwind)
     try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code < 500
-    except (urllib.error.URLError, OSError):
-        return False
+        yield
+    except BenchError as error:
+        tell(f"{name}: {error}")
+        raise SystemExit(1) from error
+    except KeyboardInterrupt:
+        tell(f"{name}: interrupted")
+        raise SystemExit(128 + signal.SIGINT) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def serve_command(*options: str) -> Callable[[int], list[str]]:

@@ -45,6 +45,7 @@ from bench.harness import (
     running_server,
     serve_command,
     tell,
+    terminable,
 )
 
 FORMATS = (AudioFormat.OPUS, AudioFormat.PCM_S16LE, AudioFormat.OPUS, AudioFormat.OGG)
@@ -220,25 +221,20 @@ def plot(values: Values, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text; 1 when the benchmark could not run."""
+    """Run, then write JSON, figure and text."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "memory-soak.json", settings=asdict(settings), resume=False)
     stop = Stop()
-    try:
+    command = serve_command("--slots", str(settings.callers), *settings.serve)
+    with terminable("bench.memory_soak"), tempfile.TemporaryDirectory() as scratch:
         with (
-            tempfile.TemporaryDirectory() as scratch,
-            running_server(
-                serve_command("--slots", str(settings.callers), *settings.serve), Path(scratch) / "server.log"
-            ) as server,
+            running_server(command, Path(scratch) / "server.log") as server,
             on_interrupt(stop.set),
         ):
             soak = Soak(settings, server.url, stop)
             asyncio.run(soak.run(server))
         results.values["memory"] = summarise(soak.tally.samples, warm_up_s=settings.warm_up_s)
-    except BenchError as error:
-        tell(f"bench.memory_soak: {error}")
-        return 1
     results.values["calls"] = _calls(soak.tally)
     results.values["samples"] = soak.tally.samples
     results.save()

@@ -23,7 +23,7 @@ from antiphon_client.load import RAMP_S_PER_SESSION
 from bench.capacity_report import plot, render
 from bench.capacity_search import confirm_largest, faults, search_largest
 from bench.codec_cost import measure
-from bench.harness import BenchError, Results, Values, probe, running_server, serve_command, tell
+from bench.harness import Results, Values, probe, running_server, serve_command, tell, terminable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,12 @@ QUICK = Settings(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, then write JSON, figure and text; 1 when the benchmark could not run."""
+    """Measure, then write JSON, figure and text."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "server-capacity.json", settings=asdict(settings), resume=options.resume)
-    try:
+    with terminable("bench.server_capacity"):
         run(results, settings)
-    except BenchError as error:
-        tell(f"bench.server_capacity: {error}")
-        return 1
     (options.out / "server-capacity.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "server-capacity.png")
     tell(f"written: {options.out}/server-capacity.json, .md and .png")

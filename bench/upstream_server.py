@@ -21,7 +21,6 @@ from pathlib import Path
 from antiphon.models.catalog import load_checkpoint
 from antiphon_client.plot import load_matplotlib
 from bench.harness import (
-    BenchError,
     Results,
     Values,
     machine_line,
@@ -29,6 +28,7 @@ from bench.harness import (
     running_server,
     serve_command,
     tell,
+    terminable,
 )
 
 SERVERS = ("upstream", "ours")
@@ -49,16 +49,12 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, then write JSON, figure and text; 1 when the benchmark could not run."""
+    """Measure, then write JSON, figure and text."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "upstream-server.json", settings=asdict(settings), resume=options.resume)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            run(results, settings, Path(scratch))
-    except BenchError as error:
-        tell(f"bench.upstream_server: {error}")
-        return 1
+    with terminable("bench.upstream_server"), tempfile.TemporaryDirectory() as scratch:
+        run(results, settings, Path(scratch))
     (options.out / "upstream-server.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "upstream-server.png")
     tell(f"written: {options.out}/upstream-server.json, .md and .png")
@@ -77,7 +73,9 @@ def run(results: Results, settings: Settings, scratch: Path) -> None:
 
                 def held(server: str = server, callers: int = callers, number: int = number) -> Values:
                     command = (
-                        upstream_command(folder) if server == "upstream" else our_command(folder, settings)
+                        upstream_command(folder, settings)
+                        if server == "upstream"
+                        else our_command(folder, settings)
                     )
                     return hold(
                         command,
@@ -98,15 +96,21 @@ def make_small_checkpoint(folder: Path) -> Path:
     return make_checkpoint(folder, kind="moshi", seed=1, dtype="float32")
 
 
-def upstream_command(folder: Path) -> Callable[[int], list[str]]:
+def upstream_command(folder: Path, settings: Settings) -> Callable[[int], list[str]]:
     """Upstream's server on ``folder``."""
-    return lambda port: [sys.executable, "-m", "bench.upstream_main", str(folder), str(port)]
+    command = [*_environment(settings), sys.executable, "-m", "bench.upstream_main", str(folder)]
+    return lambda port: [*command, str(port)]
 
 
 def our_command(folder: Path, settings: Settings) -> Callable[[int], list[str]]:
     """Ours on the same files, with a row for every caller."""
     slots = str(max(settings.callers))
-    return serve_command("--model", str(folder), "--backend", settings.backend, "--slots", slots)
+    command = serve_command("--model", str(folder), "--backend", settings.backend, "--slots", slots)
+    return lambda port: [*_environment(settings), *command(port)]
+
+
+def _environment(settings: Settings) -> tuple[str, ...]:
+    return ("env", f"OMP_NUM_THREADS={settings.threads}") if settings.threads else ()
 
 
 def hold(
@@ -119,9 +123,7 @@ def hold(
     seed: int,
 ) -> Values:
     """One load on a fresh server."""
-    threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
-    log = scratch / "server.log"
-    with running_server(command, log, answers="/", environment=threads) as server:
+    with running_server(command, scratch / "server.log", answers="/") as server:
         begun_cpu_s = server.cpu_s()
         values = probe(
             server.url,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,7 +117,8 @@ async def ask_facts(address: ServerAddress, *, verifies_tls: bool = True) -> Ser
 
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
     """The error that says so, why, and what to type."""
-    reason = str(error) or "no answer in time"
+    number = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(number) if number and number > 0 else str(error) or "no answer in time"
     return SessionError(
         f"cannot connect to {address.http}: {reason}; start a server there with: {address.serve_command}"
     )

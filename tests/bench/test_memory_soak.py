@@ -59,7 +59,9 @@ def test_the_whole_soak_runs_in_seconds_when_quick(tmp_path: Path) -> None:
 def test_a_server_that_cannot_start_is_an_error_with_its_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert memory_soak.main(["--quick", "--out", str(tmp_path), "--", "--no-such-option"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        memory_soak.main(["--quick", "--out", str(tmp_path), "--", "--no-such-option"])
+    assert ended.value.code == 1
     words = capsys.readouterr().err
     assert "bench.memory_soak: the server ended with exit code 2" in words
     assert "--no-such-option" in words
