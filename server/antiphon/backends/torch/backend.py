@@ -22,7 +22,7 @@ from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_device, pick_dtype
 from antiphon.backends.torch.mimi import Mimi
-from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.sampling import SamplingParameters
@@ -67,6 +67,7 @@ class TorchBackend:
         self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
         self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
         self._runner = StageRunner(self._pipeline.device)
+        self._context_frames = self._pipeline.context_frames()
         self._arriving = self._host_buffer(self._pipeline.buffers.arrived)
         self._leaving = self._host_buffer(self._pipeline.buffers.leaving)
         modules = [mimi] if generator is None else [mimi, generator.model]
@@ -95,16 +96,23 @@ class TorchBackend:
         return self._info
 
     def warm_up(self, progress: Progress) -> None:
-        """Run every bucket until its stages are captured, then make all rows fresh."""
-        ticks = _WARM_UP_TICKS + self._info.spec.silent_frames
-        for done, rows in enumerate(self._info.buckets):
-            progress(done, len(self._info.buckets), f"{rows} rows")
+        """Run every shape of a tick until it is captured, then make all rows fresh."""
+        shapes = [(rows, filled) for rows in self._info.buckets for filled in self._read_buckets()]
+        for done, (rows, filled) in enumerate(shapes):
+            progress(done, len(shapes), f"{rows} rows, {filled} frames")
             everyone = np.ones(rows, dtype=np.bool_)
-            pcm = np.zeros((rows, self._info.spec.frame_samples), dtype=np.float32)
-            for tick in range(ticks):
-                self.step(StepInputs(everyone, everyone & (tick == 0), pcm))
+            with torch.inference_mode():
+                for _ in range(_WARM_UP_TICKS):
+                    self._runner.begin()
+                    self._run_stages(rows, filled, everyone, everyone)
+                    self._runner.finish()
         self._reset(range(self._info.slots))
-        progress(len(self._info.buckets), len(self._info.buckets), "ready")
+        progress(len(shapes), len(shapes), "ready")
+
+    def _read_buckets(self) -> list[int]:
+        """The bounds on ring reads that ticks will have; on a CPU nothing depends on having seen them."""
+        longest = max(self._context_frames.values()) if self._runner.on_cuda else 1
+        return sorted({read_bucket(1 << shift) for shift in range(longest.bit_length() + 1)})
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
@@ -198,16 +206,20 @@ class TorchBackend:
 
     def _run_stages(self, rows: int, filled: int, executed: BoolArray, emitted: BoolArray) -> None:
         """Encode, think, decode. On a CPU masks are left out where every row takes part."""
-        pipeline, run, always = self._pipeline, self._runner.run, self._runner.on_cuda
+        pipeline, always = self._pipeline, self._runner.on_cuda
         masked = always or not bool(executed.all())
-        key = (rows, filled, masked)
-        run("encode", key, lambda: pipeline.encode(rows, filled, masked=masked))
+        self._run("encode", pipeline.encode, rows, filled, masked=masked)
         if pipeline.generator is not None:
             self._begin_again(executed)
-            run("lm", key, lambda: pipeline.think(rows, filled, masked=masked))
+            self._run("lm", pipeline.think, rows, filled, masked=masked)
         if self._info.kind is not PipelineKind.STT and emitted.any():
             masked = always or not bool(emitted.all())
-            run("decode", (rows, filled, masked), lambda: pipeline.decode(rows, filled, masked=masked))
+            self._run("decode", pipeline.decode, rows, filled, masked=masked)
+
+    def _run(self, name: str, stage: MaskedStage, rows: int, filled: int, *, masked: bool) -> None:
+        """Run one stage; past its context, one bound on reads serves all."""
+        filled = min(filled, self._context_frames[name])
+        self._runner.run(name, (rows, filled, masked), lambda: stage(rows, filled, masked=masked))
 
     def _begin_again(self, executed: BoolArray) -> None:
         """Let the codec forget a duplex session's first frame, after the model has been given its codes.

@@ -6,8 +6,7 @@ it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`ant
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,26 +17,29 @@ UNGENERATED = -2
 """A token that is not there yet."""
 
 
-@dataclass(frozen=True, slots=True)
 class DelayCache:
-    """State ``lm.tokens`` int64 ``[1 + n_q, max_delay + 2]``, a ring over steps.
+    """State ``lm.tokens`` int64 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
 
-    ``delays`` are per stream, text first; ``generated`` counts the streams the model itself speaks
-    (text included), which come first. ``initial`` is each stream's token before its first.
-    """
+    def __init__(
+        self,
+        delays: Sequence[int],
+        generated: int,
+        initial: Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Keep the constants on the device, so that a step can be captured.
 
-    delays: tuple[int, ...]
-    generated: int
-    initial: tuple[int, ...]
-
-    @property
-    def capacity(self) -> int:
-        """Steps the ring holds."""
-        return max(self.delays) + 2
+        ``delays`` are per stream, text first; ``generated`` counts the streams the model itself speaks
+        (text included), which come first. ``initial`` is each stream's token before its first.
+        """
+        self.generated, self.max_delay = generated, max(delays)
+        self.capacity = self.max_delay + 2
+        self._delays = torch.tensor(tuple(delays), device=device)
+        self._initial = torch.tensor(tuple(initial), device=device)[:, None]
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this cache keeps."""
-        yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
+        yield TensorSpec("lm.tokens", (len(self._delays), self.capacity), torch.int64, fill=UNGENERATED)
 
     def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
@@ -45,17 +47,15 @@ class DelayCache:
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
         cache = step.read("lm.tokens")
-        delays = torch.tensor(self.delays, device=offsets.device)
-        initial = torch.tensor(self.initial, device=offsets.device)
-        slots = torch.remainder(offsets[:, None] + delays[self.generated :], self.capacity)[..., None]
-        other = cache[:, self.generated :].scatter(2, slots, tokens[..., None])
+        slots = torch.remainder(offsets[:, None] + self._delays[self.generated :], self.capacity)
+        other = cache[:, self.generated :].scatter(2, slots[..., None], tokens[..., None])
         cache = torch.cat([cache[:, : self.generated], other], dim=1)
         step.write("lm.tokens", cache)
-        now = torch.remainder(offsets, self.capacity).view(-1, 1, 1).expand(-1, len(self.delays), 1)
-        is_before = (offsets[:, None] <= delays)[..., None]
+        now = torch.remainder(offsets, self.capacity).view(-1, 1, 1).expand(-1, cache.shape[1], 1)
+        is_before = (offsets[:, None] <= self._delays)[..., None]
         if step.exec_mask is not None:
             is_before = is_before | ~step.exec_mask.view(-1, 1, 1)
-        return torch.where(is_before, initial[:, None], cache.gather(2, now))
+        return torch.where(is_before, self._initial, cache.gather(2, now))
 
     def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
@@ -65,9 +65,8 @@ class DelayCache:
         """
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
-        slots = torch.remainder(following, self.capacity).expand(-1, self.generated)[..., None]
-        own = cache[:, : self.generated].scatter(2, slots, tokens[..., None])
+        slots = torch.remainder(following, self.capacity).expand(-1, self.generated)
+        own = cache[:, : self.generated].scatter(2, slots[..., None], tokens[..., None])
         step.write("lm.tokens", torch.cat([own, cache[:, self.generated :]], dim=1))
-        delays = torch.tensor(self.delays[: self.generated], device=offsets.device)
-        slots = torch.remainder(following - max(self.delays) + delays, self.capacity)[..., None]
-        return own.gather(2, slots)[..., 0]
+        frame = following - self.max_delay + self._delays[: self.generated]
+        return own.gather(2, torch.remainder(frame, self.capacity)[..., None])[..., 0]

@@ -43,7 +43,7 @@ class Generator:
         self.model = model
         self.dep_q = spec.dep_q
         initial = (spec.text_card, *[spec.card] * spec.n_q)
-        self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial)
+        self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial, model.text_emb.weight.device)
 
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the language model and its delay cache."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +18,15 @@ from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State, Step, TensorSpec
 from antiphon.models.spec import ModelSpec, PipelineKind
+
+
+class MaskedStage(Protocol):
+    """A stage over rows ``0 .. rows-1``, none of which has seen more than ``filled`` frames."""
+
+    def __call__(self, rows: int, filled: int, *, masked: bool) -> None:
+        """Run it; ``masked`` says whether some rows take no part."""
+        ...
+
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -70,6 +80,15 @@ class Pipeline:
         if self.generator is not None and self.sampler is not None:
             yield from self.generator.specs()
             yield from self.sampler.specs()
+
+    def context_frames(self) -> dict[str, int]:
+        """How many frames back each stage looks, by its name in ``StepOutputs.stage_ms``."""
+        mimi = self.mimi.encoder_transformer.config
+        frames = -(-mimi.context // mimi.frame_positions)
+        found = {"encode": frames, "decode": frames}
+        if self.generator is not None:
+            found["lm"] = self.generator.model.transformer.config.context
+        return found
 
     def _step(self, rows: int, flag: int | None) -> Step:
         if flag is None:
