@@ -20,9 +20,9 @@ from tests.clients.fake_server import Behaviour, FakeServer, fake_server_in_thre
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A tone of 10.5 frames."""
+    """A tone of 5.5 frames."""
     path = tmp_path / "tone.wav"
-    samples = np.arange(10 * 1920 + 960)
+    samples = np.arange(5 * 1920 + 960)
     write_wav(path, (0.3 * np.sin(samples * 0.1)).astype(np.float32), sample_rate=24_000)
     return path
 
@@ -41,18 +41,18 @@ def test_the_whole_report_is_printed_and_written(
     printed = capsys.readouterr().out
     assert code == 0
     assert "2 asked, 2 answered, 0 rejected, 0 failed" in printed
-    assert "22 in, 22 due, 22 answered (100.0% of 22 planned)" in printed
+    assert "12 in, 12 due, 12 answered (100.0% of 12 planned)" in printed
     assert "Benchmark card" in printed
-    assert "2 sessions of 0.9 s (11 frames), opus in 20 ms messages" in printed
+    assert "2 sessions of 0.5 s (6 frames), opus in 20 ms messages" in printed
     values = json.loads((tmp_path / "a.json").read_text())
     assert values["schema"] == "antiphon.probe/1"
-    assert values["report"]["counts"]["answered"] == 22
+    assert values["report"]["counts"]["answered"] == 12
     assert values["card"]["model"]["name"] == "fake"
     assert values["broken_limits"] == []
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     reply = read_audio(tmp_path / "a.wav")
-    assert reply.size == 11 * 1920
-    assert 0.1 < float(np.sqrt(np.mean(reply[4800:-4800] ** 2))) < 0.3
+    assert reply.size == 6 * 1920
+    assert 0.1 < float(np.sqrt(np.mean(reply[2400:-2400] ** 2))) < 0.3
 
 
 def test_a_broken_limit_is_exit_code_1_and_a_line_that_names_it(
@@ -103,17 +103,17 @@ def test_options_reach_the_server_as_its_query(recording: Path) -> None:
 
 def test_seconds_repeat_or_cut_the_recording(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with fake_server_in_thread() as server:
-        probe(server, "--audio", recording, "--seconds", 1.6, "--format", "pcm_f32le")
+        probe(server, "--audio", recording, "--seconds", 0.8, "--format", "pcm_f32le")
         probe(server, "--audio", recording, "--seconds", 0.1)
     printed = capsys.readouterr().out
-    assert "1 session of 1.6 s (20 frames), pcm_f32le in 80 ms messages" in printed
+    assert "1 session of 0.8 s (10 frames), pcm_f32le in 80 ms messages" in printed
     assert "1 session of 0.2 s (2 frames), opus in 20 ms messages" in printed
 
 
 def test_silent_frames_are_asked_from_the_server(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with fake_server_in_thread(Behaviour(silent_frames=2)) as server:
         assert probe(server, "--audio", recording, "--max-lost", 0) == 0
-    assert "11 in, 9 due, 9 answered" in capsys.readouterr().out
+    assert "6 in, 4 due, 4 answered" in capsys.readouterr().out
 
 
 def test_an_interrupt_still_prints_the_report(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

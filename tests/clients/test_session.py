@@ -17,7 +17,7 @@ from antiphon_client.report import SessionReport, report_session
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server
 
-FRAMES = 6
+FRAMES = 5
 
 
 def make_clip(audio_format: AudioFormat, frames: int = FRAMES) -> EncodedClip:
