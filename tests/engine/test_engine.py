@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -34,10 +34,11 @@ class Notice:
 
 
 @contextmanager
-def started(backend: FakeBackend, config: EngineConfig | None = None) -> Iterator[Engine]:
-    engine = Engine(
-        backend, config or EngineConfig(), metrics=EngineMetrics(CollectorRegistry(), model=MODEL)
-    )
+def started(
+    backend: FakeBackend, config: EngineConfig | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Engine]:
+    metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
+    engine = Engine(backend, config or EngineConfig(), clock=clock, metrics=metrics)
     engine.start()
     try:
         yield engine
@@ -204,18 +205,20 @@ def test_health_sees_a_step_that_does_not_come_back() -> None:
         assert release.wait(10.0)
 
     backend.during_step = hang
-    with started(backend, EngineConfig(stuck_s=0.1)) as engine:
+    clock = FakeClock()
+    with started(backend, EngineConfig(stuck_s=5.0), clock) as engine:
         session = submit(engine)
         session.push(frames(1), engine.clock())
         assert running.wait(5.0)
+        clock.advance(5.0)
         assert engine.health().is_healthy
-        time.sleep(0.15)
+        clock.advance(0.1)
         health = engine.health()
         assert health.alive
-        assert health.stuck_s >= 0.1
+        assert health.stuck_s == pytest.approx(5.1)
         assert not health.is_healthy
         assert not health.ready
-        assert health.detail.startswith("a step has been running for 0.")
+        assert health.detail == "a step has been running for 5.1 s, more than 5 s"
         assert not engine.stop(0.05), "a thread inside a step cannot be stopped"
         release.set()
 
