@@ -48,12 +48,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one row got from one tick; ``pcm`` is None where it emitted nothing."""
+    """What one row got from one tick; ``pcm`` and ``vad`` are None where it emitted none."""
 
     consumed: bool
     emitted: bool
     pcm: FloatArray | None
     text_token: int
+    vad: FloatArray | None = None
 
 
 @dataclass(slots=True)
@@ -98,7 +99,8 @@ class Driver:
         emitted = bool(outputs.emitted[row])
         pcm = self.comparable(outputs.pcm[row].copy()) if emitted and outputs.pcm is not None else None
         token = NO_TOKEN if outputs.text_tokens is None else int(outputs.text_tokens[row])
-        return Reply(bool(outputs.consumed[row]), emitted, pcm, token)
+        vad = outputs.vad[row].copy() if emitted and outputs.vad is not None else None
+        return Reply(bool(outputs.consumed[row]), emitted, pcm, token, vad)
 
 
 def mask(count: int, rows: Collection[int] | Mapping[int, FloatArray]) -> BoolArray:
@@ -126,17 +128,27 @@ def assert_same(got: Sequence[Reply], wanted: Sequence[Reply], tolerance: float 
     for index, (one, other) in enumerate(zip(got, wanted, strict=True)):
         flags = (one.consumed, one.emitted, one.text_token)
         assert flags == (other.consumed, other.emitted, other.text_token), f"frame {index}"
-        if one.pcm is not None and other.pcm is not None:
-            np.testing.assert_allclose(one.pcm, other.pcm, rtol=0, atol=tolerance, err_msg=f"frame {index}")
+        for what in ("pcm", "vad"):
+            mine, theirs = getattr(one, what), getattr(other, what)
+            assert (mine is None) == (theirs is None), f"{what} of frame {index}"
+            if mine is not None:
+                np.testing.assert_allclose(
+                    mine, theirs, rtol=0, atol=tolerance, err_msg=f"{what} of frame {index}"
+                )
 
 
 def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
-    """Say whether any emitted frame or token of two sessions differs."""
+    """Say whether any token or sample of two sessions differs."""
     return any(
-        a.text_token != b.text_token
-        or (a.pcm is not None and b.pcm is not None and not np.array_equal(a.pcm, b.pcm))
-        for a, b in zip(got, other, strict=True)
+        one.text_token != two.text_token
+        or (one.pcm is not None and two.pcm is not None and not np.array_equal(one.pcm, two.pcm))
+        for one, two in zip(got, other, strict=True)
     )
+
+
+def speaks(info: BackendInfo) -> bool:
+    """Say whether a pipeline has PCM out."""
+    return info.kind is not PipelineKind.STT
 
 
 def speaks_text(info: BackendInfo) -> bool:

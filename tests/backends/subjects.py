@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
-from antiphon.backends.reference.backend import make
+from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
@@ -41,19 +41,24 @@ def null(kind: PipelineKind) -> Subject:
     )
 
 
-def reference(kind: str, folders: pytest.TempPathFactory) -> Subject:
-    checkpoint = load_checkpoint(str(make_checkpoint(folders.mktemp("reference") / kind, kind=kind)))
+def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
+    """A backend of the table, running a small seeded checkpoint on one thread of the CPU, in float32."""
+    checkpoint = load_checkpoint(str(make_checkpoint(folders.mktemp(name) / kind, kind=kind)))
+    options = {"dtype": "float32", "threads": 1}
     return Subject(
-        f"reference {kind}",
-        lambda slots: make(checkpoint, slots=slots, device="cpu", dtype="float32", threads=1),
-        wrap_frames=60,
+        f"{name} {kind}",
+        lambda slots: make_backend(name, checkpoint, slots=slots, device="cpu", options=options),
+        wrap_frames=60,  # contexts are 24 frames (language model) and 8 (Mimi, 16 steps at 25 Hz)
         pcm_tolerance=2e-6,
     )
 
 
 SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-codec": lambda folders: null(PipelineKind.CODEC),
-    "reference-codec": lambda folders: reference("codec", folders),
-    "reference-duplex": lambda folders: reference("moshi", folders),
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
+    "reference-codec": lambda folders: model("reference", "codec", folders),
+    "reference-duplex": lambda folders: model("reference", "moshi", folders),
+    "torch-codec": lambda folders: model("torch", "codec", folders),
+    "torch-duplex": lambda folders: model("torch", "moshi", folders),
+    "torch-stt": lambda folders: model("torch", "stt", folders),
 }

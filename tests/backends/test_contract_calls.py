@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from antiphon.backends.base import NO_TOKEN, Backend, RowSnapshot, StepInputs
 from antiphon.errors import AudioError, ConfigError, UnsupportedError
+from antiphon.models.spec import PipelineKind
 from tests.backends.contract import (
     GREEDY,
     SLOTS,
@@ -15,6 +19,7 @@ from tests.backends.contract import (
     assert_same,
     differ,
     mask,
+    speaks,
     speaks_text,
     voice,
 )
@@ -42,17 +47,21 @@ def test_outputs_have_their_shapes_and_dtypes(driver: Driver) -> None:
         driver.tick({0: voice(1, 1, info)[0]}, reset={0}, rows=rows)
         outputs = driver.last
         assert outputs is not None
-        assert outputs.pcm is not None
-        assert (outputs.pcm.dtype, outputs.pcm.shape) == (np.float32, (rows, info.spec.frame_samples))
+        lm = info.spec.lm
+        heads = lm.extra_heads if lm is not None and info.kind is PipelineKind.STT else 0
+        assert_array(outputs.pcm, np.float32, (rows, info.spec.frame_samples) if speaks(info) else None)
+        assert_array(outputs.text_tokens, np.int32, (rows,) if speaks_text(info) else None)
+        assert_array(outputs.vad, np.float32, (rows, heads) if heads else None)
         for flags in (outputs.consumed, outputs.emitted):
-            assert (flags.dtype, flags.shape) == (np.bool_, (rows,))
-        if speaks_text(info):
-            assert outputs.text_tokens is not None
-            assert (outputs.text_tokens.dtype, outputs.text_tokens.shape) == (np.int32, (rows,))
-        else:
-            assert outputs.text_tokens is None
+            assert_array(flags, np.bool_, (rows,))
         assert outputs.stage_ms
         assert all(ms >= 0 for ms in outputs.stage_ms.values())
+
+
+def assert_array(array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...] | None) -> None:
+    """Check an output's dtype and shape, or that there is none where the pipeline has none."""
+    assert (array is None) == (shape is None)
+    assert array is None or (array.dtype == dtype and array.shape == shape)
 
 
 def test_an_executed_row_consumes_and_emits_after_its_silent_frames(driver: Driver) -> None:
@@ -86,11 +95,12 @@ def test_outputs_are_not_written_again(driver: Driver) -> None:
     driver.run(0, frames)
     kept = driver.last
     assert kept is not None
-    assert kept.pcm is not None
-    copies = kept.pcm.copy(), kept.emitted.copy(), kept.consumed.copy()
+    outputs = (kept.consumed, kept.emitted, kept.pcm, kept.text_tokens, kept.vad)
+    arrays = [array for array in outputs if array is not None]
+    copies = [array.copy() for array in arrays]
     driver.tick({0: voice(23, 1, info)[0]})
     driver.tick({}, reset={0})
-    for array, copy in zip((kept.pcm, kept.emitted, kept.consumed), copies, strict=True):
+    for array, copy in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
@@ -119,11 +129,11 @@ def test_bad_inputs_raise_with_their_numbers_and_touch_nothing(driver: Driver) -
     with pytest.raises(UnsupportedError, match=rf"reset is bool \[{SLOTS + 1}\].*bool \[{SLOTS}\]"):
         step(StepInputs(some, too_many, pcm))
     with pytest.raises(UnsupportedError, match=rf"exec is float32 \[{SLOTS}\]"):
-        step(StepInputs(some.astype(np.float32), some, pcm))  # type: ignore[arg-type]
+        step(StepInputs(some.astype(np.float32), some, pcm))
     with pytest.raises(AudioError, match=rf"float32 \[{SLOTS}, {samples - 1}\].*\[{SLOTS}, {samples}\]"):
         step(StepInputs(some, some, pcm[:, 1:]))
     with pytest.raises(AudioError, match="PCM is float64"):
-        step(StepInputs(some, some, pcm.astype(np.float64)))  # type: ignore[arg-type]
+        step(StepInputs(some, some, pcm.astype(np.float64)))
     with pytest.raises(UnsupportedError, match="needs PCM"):
         step(StepInputs(some, none))
     for call in (

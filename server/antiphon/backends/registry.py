@@ -45,6 +45,12 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             modules=("torch", "moshi"),
             options={"dtype": str, "threads": int},
         ),
+        "torch": BackendEntry(
+            "antiphon.backends.torch.backend:make",
+            extra="torch",
+            modules=("torch",),
+            options={"dtype": str, "threads": int, "weights": str, "kv": str},
+        ),
         "null": BackendEntry("antiphon.backends.null:make", options={"step_ms": float, "hold_gil": bool}),
     }
 )

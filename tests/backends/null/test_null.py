@@ -17,6 +17,7 @@ from antiphon.backends.null import (
     make,
     read_stamp,
 )
+from antiphon.backends.null.stamp import WordArray
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import PipelineKind
@@ -47,7 +48,7 @@ def test_the_stamp_tells_session_frame_and_all_the_input() -> None:
     driver = Driver(NullBackend(DUPLEX, 4))
     frames = voice(1, 5, driver.info)
     replies = driver.run(2, frames)
-    history = np.zeros(1, dtype=np.uint32)
+    history: WordArray = np.zeros(1, dtype=np.uint32)
     assert replies[0].pcm is None
     for index, (frame, reply) in enumerate(zip(frames, replies, strict=True)):
         history = extend_history(history, hash_frames(frame[None]))

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.backends.base import FloatArray
 from antiphon.backends.null.stamp import (
     STAMP_SAMPLES,
     Stamp,
+    WordArray,
     extend_history,
     hash_frames,
     read_stamp,
@@ -18,7 +20,7 @@ from antiphon.errors import AudioError
 WORD = st.integers(0, 2**32 - 1)
 
 
-def stamped(stamps: list[Stamp], samples: int = 1920) -> np.ndarray:
+def stamped(stamps: list[Stamp], samples: int = 1920) -> FloatArray:
     pcm = np.zeros((len(stamps), samples), dtype=np.float32)
     columns = [[stamp.life, stamp.frame, stamp.frame_hash, stamp.history] for stamp in stamps]
     write_stamps(pcm, *np.array(columns, dtype=np.uint32).T)
@@ -77,7 +79,7 @@ def test_the_hash_of_a_row_does_not_depend_on_the_batch() -> None:
 
 def test_the_history_sees_loss_and_reordering() -> None:
     def history(frames: list[int]) -> int:
-        word = np.zeros(1, dtype=np.uint32)
+        word: WordArray = np.zeros(1, dtype=np.uint32)
         for frame in frames:
             word = extend_history(word, np.array([frame], dtype=np.uint32))
         return int(word[0])

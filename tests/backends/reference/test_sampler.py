@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from antiphon.backends.base import FloatArray
 from antiphon.backends.reference.sampler import RowSampler
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters, sample
@@ -28,11 +29,11 @@ GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 
 
 @pytest.fixture
-def logits() -> np.ndarray:
+def logits() -> FloatArray:
     return np.random.default_rng(0).standard_normal((ROWS, VOCABULARY)).astype(np.float32)
 
 
-def test_each_row_is_sampled_by_its_own_parameters(logits: np.ndarray) -> None:
+def test_each_row_is_sampled_by_its_own_parameters(logits: FloatArray) -> None:
     sampler = RowSampler(SPEC, ROWS)
     asked = [
         SamplingParameters(
@@ -57,25 +58,25 @@ def test_each_row_is_sampled_by_its_own_parameters(logits: np.ndarray) -> None:
         assert sampler.voice(logits, STEPS, ALL, codebook=5)[row] == voice[0]
 
 
-def test_the_noise_changes_with_the_step(logits: np.ndarray) -> None:
+def test_the_noise_changes_with_the_step(logits: FloatArray) -> None:
     sampler = RowSampler(SPEC, ROWS)
     sampler.set_parameters(0, SamplingParameters(text_temperature=5.0, text_topk=0))
     tokens = {int(sampler.text(logits, STEPS + step, ALL)[0]) for step in range(20)}
     assert len(tokens) > 8
 
 
-def test_rows_not_executed_get_token_0_and_remember_nothing(logits: np.ndarray) -> None:
+def test_rows_not_executed_get_token_0_and_remember_nothing(logits: FloatArray) -> None:
     sampler = RowSampler(SPEC, ROWS)
     executed = np.array([False, True, False, True])
     before = sampler.snapshot(0)["words"]
-    assert (sampler.text(logits * np.nan, STEPS, ~ALL) == 0).all()
+    assert (sampler.text(logits * np.float32(np.nan), STEPS, ~ALL) == 0).all()
     tokens = sampler.text(logits, STEPS, executed)
     assert (tokens[~executed] == 0).all()
     np.testing.assert_array_equal(sampler.snapshot(0)["words"], before)
     assert sampler.snapshot(1)["words"][-1] == tokens[1]
 
 
-def favour(*tokens: int) -> np.ndarray:
+def favour(*tokens: int) -> FloatArray:
     """Logits that make the given tokens the most likely, the first one most."""
     logits = np.full((ROWS, VOCABULARY), -1.0, dtype=np.float32)
     for place, token in enumerate(tokens):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from moshi.models import LMGen, LMModel, MimiModel, loaders
+from moshi.models import loaders
+from moshi.models.compression import MimiModel
+from moshi.models.lm import LMGen, LMModel
 from moshi.run_inference import get_condition_tensors
 from moshi.utils.compile import no_compile
 
@@ -14,7 +17,7 @@ from antiphon.backends.base import NO_TOKEN, FloatArray
 from antiphon.models.checkpoint import Checkpoint
 from tests.backends.contract import Reply
 
-DESCRIBED = {
+DESCRIBED: dict[str, Any] = {
     "conditioners": {
         "description": {
             "type": "lut",
