@@ -82,7 +82,7 @@ def make_mimi(codebooks: int) -> tuple[MimiModel, Mimi]:
     published = {name: tensor.clone() for name, tensor in upstream.state_dict().items()}
     tensors = mimi_tensors(published, codebooks)
     assign(ours, tensors, Path("seeded"))
-    return upstream, ours.prepare(pack_rows=ours.frame_positions)
+    return upstream, ours.prepare(pack=True)
 
 
 def measure_mimi(batch: int, turns: int, codebooks: int) -> Values:
@@ -124,7 +124,7 @@ def adopt_lm(upstream: LMModel, *, int8: bool) -> LanguageModel:
         ours = LanguageModel(STT_1B, steps=0, dtype=upstream.dtype)
     tensors = {name: tensor.clone() for name, tensor in lm_tensors(upstream.state_dict(), ours).items()}
     assign(ours, tensors, Path("seeded"))
-    return ours.prepare(pack_rows=1, int8=int8)
+    return ours.prepare(pack=True, int8=int8)
 
 
 def lm_calls(upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int) -> Iterator[tuple[str, Call]]:

@@ -79,7 +79,7 @@ def make_mimi(codebooks: int = 4, config: dict[str, Any] = MIMI_CONFIG, *, pack:
     with torch.device("meta"):
         ours = Mimi(config, codebooks)
     assign(ours, mimi_tensors(copy.deepcopy(upstream.state_dict()), codebooks), "small")
-    return MimiPair(config, upstream, ours.prepare(pack_rows=2 if pack else None))
+    return MimiPair(config, upstream, ours.prepare(pack=pack))
 
 
 class Greedy:

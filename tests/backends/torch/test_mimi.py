@@ -39,7 +39,7 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-4) -> bool:
 def test_sessions_that_join_pause_and_restart_equal_upstream_alone(mimi: MimiPair, packed: bool) -> None:
     model = mimi.ours
     if packed:
-        model = copy.deepcopy(model).prepare(pack_rows=2)
+        model = copy.deepcopy(model).prepare(pack=True)
     state = State(model.specs(), ROWS)
     generator = torch.Generator().manual_seed(3)
     loudness = torch.tensor([0.1, 5.0, 0.02, 0.3])

@@ -287,14 +287,13 @@ def make(
         torch.set_num_threads(threads)
     torch_device = pick_device(device)
     lm_dtype = pick_dtype(dtype, torch_device)
-    mimi = load_codec(checkpoint, torch_device, slots=slots)
+    mimi = load_codec(checkpoint, torch_device)
     if spec.lm is None:
         return TorchBackend(spec, mimi, None, slots=slots)
     generator = load_generator(
         checkpoint,
         torch_device,
         lm_dtype,
-        slots=slots,
         int8_weights=weights == "int8",
         int8_kv=kv == "int8",
     )

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+PACKED_FOR_ROWS = 16
+"""Rows of input the packed layout is chosen for. Measured at 1 to 16 rows: this layout is the best or
+within 2 % of it, while the one chosen for a single row takes up to 1.8 times as long."""
+
 
 class Linear(nn.Module):
     """``y = x W^T (+ b)`` with ``weight [out, in]``.
@@ -30,11 +34,11 @@ class Linear(nn.Module):
             self.bias = None
         self.packed: Tensor | None = None
 
-    def pack(self, rows: int = 1) -> None:
-        """Replace the weight by oneDNN's layout for inputs of about ``rows`` rows. CPU only, irreversible."""
+    def pack(self) -> None:
+        """Replace the weight by oneDNN's layout. CPU only, irreversible."""
         if self.weight.device.type != "cpu" or self.packed is not None:
             return
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, rows)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, PACKED_FOR_ROWS)
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,8 +56,8 @@ def weight_bytes(module: nn.Module) -> int:
     return plain + sum(tensor.numel() * tensor.itemsize for tensor in packed if tensor is not None)
 
 
-def pack_linears(module: nn.Module, rows: int = 1) -> None:
+def pack_linears(module: nn.Module) -> None:
     """Pack every linear of a module that lives on a CPU. See :meth:`Linear.pack`."""
     for child in module.modules():
         if isinstance(child, Linear):
-            child.pack(rows)
+            child.pack()

@@ -140,12 +140,12 @@ class LanguageModel(nn.Module):
         """Every state tensor of the temporal transformer; the depformer keeps none."""
         yield from self.transformer.specs()
 
-    def prepare(self, *, pack_rows: int | None = None, int8: bool = False) -> LanguageModel:
-        """After loading: make the recipe's linears INT8, and pack the others for ``pack_rows`` rows."""
+    def prepare(self, *, pack: bool = False, int8: bool = False) -> LanguageModel:
+        """After loading: make the recipe's linears INT8, and ``pack`` the others for a CPU."""
         if int8:
             quantize_linears(self)
-        if pack_rows is not None:
-            pack_linears(self, pack_rows)
+        if pack:
+            pack_linears(self)
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step, filled: int | None = None) -> tuple[Tensor, Tensor]:

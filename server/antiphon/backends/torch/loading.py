@@ -48,11 +48,11 @@ def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def load_codec(checkpoint: Checkpoint, device: torch.device, *, slots: int) -> Mimi:
+def load_codec(checkpoint: Checkpoint, device: torch.device) -> Mimi:
     """Load Mimi, always in float32, with as many codebooks as the model uses."""
     spec = checkpoint.spec.mimi
     mimi = load_mimi(checkpoint.file("mimi"), spec.config, spec.codebooks, device)
-    return mimi.prepare(pack_rows=slots * mimi.frame_positions)
+    return mimi.prepare(pack=True)
 
 
 def load_generator(
@@ -60,7 +60,6 @@ def load_generator(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    slots: int,
     int8_weights: bool = False,
     int8_kv: bool = False,
 ) -> Generator:
@@ -82,4 +81,4 @@ def load_generator(
         device=device,
         int8_kv=int8_kv,
     )
-    return Generator(model.prepare(pack_rows=slots, int8=int8_weights), spec.lm)
+    return Generator(model.prepare(pack=True, int8=int8_weights), spec.lm)

@@ -89,13 +89,13 @@ class Mimi(nn.Module):
             bias=False,
         )
 
-    def prepare(self, *, pack_rows: int | None = None) -> Mimi:
-        """After loading: derive what is computed from the weights; pack linears for ``pack_rows`` rows."""
+    def prepare(self, *, pack: bool = False) -> Mimi:
+        """After loading: derive what is computed from the weights; ``pack`` the linears for a CPU."""
         for child in self.modules():
             if isinstance(child, CausalConv1d | CausalConvTranspose1d | ResidualQuantizer):
                 child.prepare()
-        if pack_rows is not None:
-            pack_linears(self, pack_rows)
+        if pack:
+            pack_linears(self)
         return self.eval()
 
     def specs(self) -> Iterator[TensorSpec]:
