@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 import numpy as np
 import pytest
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
 
 STOCK_QUERY = (
     "worker_auth_id=&email=a%40b.c&text_temperature=0.7&text_topk=25&audio_temperature=0.8&audio_topk=250"
@@ -100,6 +102,29 @@ async def test_parameters_are_the_sessions_own() -> None:
         chosen = [parameters[name] for name in ("text_temperature", "audio_topk", "text_seed")]
         assert chosen == [0, 10, 5]
         assert parameters["audio_temperature"] == 0.8
+
+
+@pytest.mark.parametrize(("spec", "replies"), [(CODEC, 3), (DUPLEX, 1)])
+async def test_max_steps_ends_the_call(spec: ModelSpec, replies: int) -> None:
+    max_steps = spec.silent_frames + replies
+    async with serving(spec=spec) as server, server.caller(f"max_steps={max_steps}") as client:
+        await client.speak(speech(8))
+        assert (await client.closed()).code == 1000
+        heard = [it.frame for it in client.messages if isinstance(it, moshi.StampedAudio)]
+        assert heard == list(range(spec.silent_frames, max_steps))
+
+
+async def test_max_steps_among_the_frames_without_reply_ends_the_call_too() -> None:
+    async with serving(spec=DUPLEX) as server, server.caller("max_steps=1") as client:
+        await client.speak(speech(3))
+        assert (await client.closed()).code == 1000
+        assert not any(isinstance(it, moshi.StampedAudio) for it in client.messages)
+
+
+async def test_a_checkpoint_may_bring_its_own_defaults() -> None:
+    spec = replace(CODEC, generation={"lm_gen_config": {"temp_text": 0.4}})
+    async with serving(spec=spec) as server, server.call("ext=1") as client:
+        assert (await client.event("ready")).fields["parameters"]["text_temperature"] == 0.4
 
 
 async def test_a_plain_request_is_told_to_upgrade() -> None:

@@ -16,6 +16,7 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
 from antiphon.serve import http
 from antiphon.serve.chat import handle_chat
 from antiphon.serve.lanes import WorkerPool
@@ -51,6 +52,7 @@ def build_app(
             engine=engine,
             checkpoint=checkpoint,
             tokenizer=checkpoint.text_tokenizer(),
+            defaults=SamplingParameters.from_generation(checkpoint.generation),
             pool=pool,
             metrics=metrics,
             clock=clock,

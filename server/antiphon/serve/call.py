@@ -194,6 +194,7 @@ class Call:
         socket, session = self._socket, self._session
         if socket is None or session is None or self._ending is not None:
             return False
+        is_done = self._transcoder.is_done  # asked before writing, so that nothing comes in between
         if not self._is_ready:
             self._follow_admission(session)
         if self._is_ready:
@@ -204,6 +205,8 @@ class Call:
             self._transcoder.is_room_wanted = False
         if self._transcoder.error is not None or session.state is SessionState.CLOSED:
             self.end(self._transcoder.error or session.error)
+        elif is_done:
+            self.end()
         return False
 
     def _follow_admission(self, session: Session) -> None:
@@ -267,6 +270,7 @@ class Call:
         if self._request.extended and self._is_ready and now_s >= self._stats_due_s:
             self._stats_due_s += STATS_PERIOD_S
             self._say(notices.stats(session))
+        self._codec_lane.wake()  # a session that ends without a last reply has nobody else to notice
 
     def _fail(self, error: Exception) -> None:
         """A turn of ours broke."""
@@ -282,7 +286,7 @@ class Call:
         if socket is None:
             return
         if error is None:
-            await socket.close(1000, "bye")
+            await socket.close(1000, "done")
             return
         self._log.warning("session ends", error=type(error).__name__, reason=str(error))
         self._say(events.error_of(error))

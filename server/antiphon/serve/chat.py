@@ -10,7 +10,6 @@ from __future__ import annotations
 from aiohttp import web
 
 from antiphon.errors import ProtocolError, ServerFullError, SessionError
-from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import ChatRequest, parse_chat_query
 from antiphon.serve.call import Call
 from antiphon.serve.security import check_origin
@@ -73,7 +72,7 @@ def check_request(services: Services, request: web.Request) -> ChatRequest:
             text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
         )
     try:
-        chat = parse_chat_query(request.query, defaults=SamplingParameters())
+        chat = parse_chat_query(request.query, defaults=services.defaults)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     known = {services.engine.info.spec.name, services.config.model}

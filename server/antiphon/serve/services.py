@@ -13,6 +13,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.trace import Tracer
 from antiphon.log import Log
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
 from antiphon.models.tokenizer import TextTokenizer
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Services:
-    """The parts of one running server. ``calls`` are the conversations with an open socket."""
+    """The parts of one running server.
+
+    ``defaults`` are the sampling parameters of callers who ask for none; ``calls`` are the conversations
+    with an open socket.
+    """
 
     config: ServerConfig
     engine: Engine
     checkpoint: Checkpoint
     tokenizer: TextTokenizer | None
+    defaults: SamplingParameters
     pool: WorkerPool
     metrics: ServeMetrics
     clock: Callable[[], float]

@@ -56,7 +56,11 @@ class Batch:
 
 
 class Transcoder:
-    """The codec side of one call. ``announce`` is called when the loop has something to collect."""
+    """The codec side of one call. ``announce`` is called when the loop has something to collect.
+
+    ``error`` ends the call; ``is_done`` means that the session took all the steps it may, and every reply
+    can be collected.
+    """
 
     def __init__(self, services: Services, request: ChatRequest, *, announce: Callable[[], None]) -> None:
         """Make a decoder and an encoder of the request's format."""
@@ -65,6 +69,7 @@ class Transcoder:
         self.is_congested = False
         self.is_muted = False
         self.is_room_wanted = False
+        self.is_done = False
         self._is_extended = request.extended
         self._is_stamped = request.extended and request.format is not AudioFormat.OGG
         self._slices = request.format is AudioFormat.OGG
@@ -146,6 +151,8 @@ class Transcoder:
         state = session.state
         is_news = state is not self._seen_state or state is SessionState.QUEUED
         self._seen_state = state
+        if session.is_done and not self._is_held:
+            self.is_done = is_news = True
         if has_output or is_news or (self.is_room_wanted and len(self._inbox) <= MAX_PENDING // 2):
             self._announce()
         return bool(self._inbox)
