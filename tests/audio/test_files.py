@@ -111,9 +111,9 @@ def test_opus_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(AudioError, match=r"nothing\.wav is not a file"):
+    with pytest.raises(AudioError, match=r"nothing\.wav cannot be read: No such file"):
         read_audio(tmp_path / "nothing.wav")
-    with pytest.raises(AudioError, match="is not a file"):
+    with pytest.raises(AudioError, match="cannot be read: Is a directory"):
         read_audio(tmp_path)
 
 

@@ -21,10 +21,10 @@ def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
     Raises:
         AudioError: the file is not there, or is not audio that can be read.
     """
-    if not path.is_file():
-        raise AudioError(f"{path} is not a file")
     try:
         pcm, rate = _read(path)
+    except OSError as error:
+        raise AudioError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # all that sphn raises
         raise AudioError(f"{path} is not audio that can be read: {error}") from error
     if not np.isfinite(pcm).all():

@@ -21,8 +21,8 @@ PACKET_MS = (20, 40, 80)
 
 BITRATE = 48_000
 COMPLEXITY = 5
-"""With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than
-upstream's 21 kb/s; measured in docs/adr/0002-opus-through-libopus.md."""
+"""With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than what
+upstream's servers send; measured in docs/adr/0002-opus-through-libopus.md."""
 
 MAX_PACKET_BYTES = 4000
 """What libopus advises as a buffer, and all that the stock web client's decoder has room for."""
