@@ -91,14 +91,13 @@ def plot(values: Values, path: Path) -> None:
     """
     figure = load_matplotlib().Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for audio_format, sessions in values["capacity"].items():
-        tried = [
-            (attempt["sessions"], attempt["latency_ms"]["p99"])
-            for attempt in values["attempts"].values()
-            if attempt.get("format") == audio_format and attempt["latency_ms"] is not None
-        ]
-        line = axes.plot(*zip(*sorted(tried), strict=True), "o", markersize=4, label=NAMES[audio_format])
-        axes.axvline(sessions, color=line[0].get_color(), linewidth=1, label=f"held: {sessions}")
+    for index, (audio_format, sessions) in enumerate(values["capacity"].items()):
+        name, colour = NAMES[audio_format], f"C{index}"
+        for stage, filling, what in (("search", "none", "seconds"), ("confirm", "full", "a minute")):
+            tried = _p99_by_sessions(values, f"{audio_format}/{stage}/")
+            label = f"{name}, {what}"
+            axes.plot(*tried, "o", color=colour, fillstyle=filling, markersize=5, label=label)
+        axes.axvline(sessions, color=colour, linewidth=1, label=f"{name}: {sessions} held")
     axes.axhline(FRAME_MS, color="black", linestyle="--", linewidth=1, label="deadline, 80 ms")
     axes.set(xlabel="sessions", ylabel="p99 frame latency [ms]", yscale="log")
     axes.set_title(
@@ -106,3 +105,12 @@ def plot(values: Values, path: Path) -> None:
     )
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
+
+
+def _p99_by_sessions(values: Values, start: str) -> tuple[list[int], list[float]]:
+    tried = [
+        attempt
+        for key, attempt in values["attempts"].items()
+        if key.startswith(start) and attempt["latency_ms"] is not None
+    ]
+    return [attempt["sessions"] for attempt in tried], [attempt["latency_ms"]["p99"] for attempt in tried]

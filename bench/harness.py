@@ -23,6 +23,9 @@ from antiphon.serve.http import cpu_name
 from tools import launch
 from tools.launch import ANTIPHON, free_port
 
+BUSY_SHARE = 0.3
+"""A load average above this share of the cores is somebody else's work."""
+
 Values: TypeAlias = dict[str, Any]
 
 
@@ -178,6 +181,13 @@ def _module_and_arguments() -> list[str]:
 def tell(line: str) -> None:
     """A line of progress."""
     print(line, file=sys.stderr, flush=True)
+
+
+def warn_if_busy() -> None:
+    """Say so when something else is running here: the numbers will be of both."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > BUSY_SHARE * cores:
+        tell(f"warning: the load average is {load:.1f} on {cores} cores; these numbers need a quiet machine")
 
 
 def machine_line(values: Values) -> str:

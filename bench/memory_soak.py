@@ -46,6 +46,7 @@ from bench.harness import (
     serve_command,
     tell,
     terminable,
+    warn_if_busy,
 )
 
 FORMATS = (AudioFormat.OPUS, AudioFormat.PCM_S16LE, AudioFormat.OPUS, AudioFormat.OGG)
@@ -211,7 +212,8 @@ def plot(values: Values, path: Path) -> None:
     axes = figure.subplots()
     at_s, size_bytes = zip(*values["samples"], strict=True)
     axes.plot(np.array(at_s) / 60, np.array(size_bytes) / MIB)
-    axes.set(xlabel="minutes", ylabel="resident memory of the server [MiB]", ylim=(0, None))
+    top_mib = 1.2 * max(size_bytes) / MIB
+    axes.set(xlabel="minutes", ylabel="resident memory of the server [MiB]", ylim=(0, top_mib))
     axes.set_title(
         f"{values['settings']['callers']} callers coming and going: "
         f"{values['memory']['slope_mib_per_minute']:+.3f} MiB a minute",
@@ -225,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "memory-soak.json", settings=asdict(settings), resume=False)
+    warn_if_busy()
     stop = Stop()
     command = serve_command("--slots", str(settings.callers), *settings.serve)
     with terminable("bench.memory_soak"), tempfile.TemporaryDirectory() as scratch:

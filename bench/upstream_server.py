@@ -29,6 +29,7 @@ from bench.harness import (
     serve_command,
     tell,
     terminable,
+    warn_if_busy,
 )
 
 SERVERS = ("upstream", "ours")
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(results: Results, settings: Settings, scratch: Path) -> None:
     """Hold every load on both servers, in turn."""
+    warn_if_busy()
     folder = Path(settings.checkpoint) if settings.checkpoint else make_small_checkpoint(scratch / "moshi")
     spec = load_checkpoint(str(folder)).spec
     results.values["model"] = {"family": spec.family, "parameters": spec.parameters}
@@ -212,14 +214,20 @@ def plot(values: Values, path: Path) -> None:
     """
     figure = load_matplotlib().Figure(figsize=(9, 4), layout="constrained")
     answered, latency = figure.subplots(1, 2)
-    for server, marker in zip(SERVERS, ("s", "o"), strict=True):
-        runs = [run for callers in values["settings"]["callers"] for run in _runs(values, callers, server)]
-        answered.plot(*_columns(runs, "answered"), marker, label=NAMES[server])
+    callers = values["settings"]["callers"]
+    # Hollow and of two sizes, since both servers often lie on the same point.
+    styles = {"upstream": {"marker": "s", "markersize": 10}, "ours": {"marker": "o", "markersize": 6}}
+    for server in SERVERS:
+        style = {"linestyle": "", "fillstyle": "none", "label": NAMES[server], **styles[server]}
+        runs = [run for count in callers for run in _runs(values, count, server)]
         spoken = [{**run, "p99": run["latency_ms"]["p99"]} for run in runs if run["latency_ms"]]
-        latency.plot(*_columns(spoken, "p99"), marker, label=NAMES[server])
+        answered.plot(*_columns(runs, "answered"), **style)
+        latency.plot(*_columns(spoken, "p99"), **style)
     latency.axhline(80, color="black", linestyle="--", linewidth=1)
-    answered.set(xlabel="callers at once", ylabel="callers answered", ylim=(0, None))
-    latency.set(xlabel="callers at once", ylabel="p99 frame latency of those answered [ms]", ylim=(0, None))
+    answered.set(ylabel="callers answered", yticks=range(max(callers) + 1))
+    latency.set(ylabel="p99 frame latency of those answered [ms]", ylim=(0, None))
+    for axes in (answered, latency):
+        axes.set(xlabel="callers at once", xticks=callers)
     answered.legend()
     figure.savefig(path, dpi=120)
 
