@@ -24,6 +24,7 @@ from antiphon.backends.checks import check_inputs, check_row, check_slots, check
 from antiphon.backends.reference import loading, rows
 from antiphon.backends.reference.duplex import DuplexLM, part
 from antiphon.backends.reference.faults import FaultJudge, device_probe
+from antiphon.backends.threads import model_threads
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -231,7 +232,7 @@ def make(
     """Load a checkpoint with upstream's loaders.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is how
-    many CPU threads torch may use, process-wide (None: as it is).
+    many threads torch may use on a CPU, process-wide (None: all cores but one).
 
     Raises:
         UnsupportedError: a pipeline or checkpoint upstream's modules cannot run here.
@@ -241,9 +242,9 @@ def make(
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
         raise UnsupportedError(f"the reference backend runs codec and duplex models, not {spec.kind}")
     check_slots(slots)
-    if threads is not None:
-        torch.set_num_threads(threads)
     torch_device = loading.pick_device(device)
+    if torch_device.type == "cpu":
+        torch.set_num_threads(threads or model_threads())
     lm_dtype = loading.pick_dtype(dtype, torch_device)
     mimi = loading.load_mimi(checkpoint, torch_device)
     lm = None
