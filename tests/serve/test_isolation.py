@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 
 import numpy as np
 
@@ -95,3 +97,20 @@ async def test_callers_on_codec_threads_get_their_own_text() -> None:
         together = await asyncio.gather(*(texts(server, seed) for seed in range(8)))
     assert alone[0] != alone[1]
     assert together == alone * 4
+
+
+async def test_a_call_that_is_over_leaves_nothing_behind() -> None:
+    """Not even until the next garbage collection: an Opus call holds a tenth of a megabyte."""
+    async with serving(slots=2) as server:
+        gc.disable()
+        try:
+            calls: list[weakref.ref[object]] = []
+            for audio_format in ("ogg", "pcm_f32le"):
+                async with server.call(f"ext=1&format={audio_format}") as client:
+                    await client.event("ready")
+                    calls += [weakref.ref(call._transcoder) for call in server.services.calls]
+                await server.is_empty()
+            await server.eventually(lambda: not any(call() for call in calls))
+            assert len(calls) == 2
+        finally:
+            gc.enable()

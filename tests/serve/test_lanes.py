@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -121,6 +122,21 @@ def test_a_fault_is_told_and_the_worker_goes_on(worker: ThreadWorker) -> None:
     assert [type(error) for error in faults] == [ZeroDivisionError]
     assert ran == [("good", 1)]
     assert worker.busy_s > 0
+
+
+def test_a_closed_lane_takes_one_last_turn_and_forgets_its_session(worker: ThreadWorker) -> None:
+    ran: list[tuple[str, int]] = []
+    recorder = Recorder("one", ran)
+    recorder.items.extend(range(3))
+    lane = Lane(worker, recorder.turn, no_fault)
+    lane.close()
+    lane.wake()
+    worker.stop(5)
+    assert ran == [("one", 0)]
+    assert worker.lanes == 0
+    forgotten = weakref.ref(recorder)
+    del recorder
+    assert forgotten() is None
 
 
 async def test_the_loop_runs_lanes_woken_from_threads_and_from_one_another() -> None:

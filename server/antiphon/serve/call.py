@@ -86,7 +86,6 @@ class Call:
         if not self._is_over:
             self._is_over = True
             self._transcoder.close()
-            self._codec_lane.wake()
             self._codec_lane.close()
             self._lane.close()
 

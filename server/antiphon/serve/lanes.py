@@ -40,7 +40,7 @@ class Worker(Protocol):
 class Lane:
     """One session's place at a worker."""
 
-    __slots__ = ("_fault", "_is_waiting", "_turn", "_worker")
+    __slots__ = ("_fault", "_is_closing", "_is_waiting", "_turn", "_worker")
 
     def __init__(self, worker: Worker, turn: Turn, fault: Fault) -> None:
         """Give ``turn`` a place at ``worker``; :meth:`close` gives it back."""
@@ -48,6 +48,7 @@ class Lane:
         self._turn = turn
         self._fault = fault
         self._is_waiting = False
+        self._is_closing = False
         worker.lanes += 1
 
     def wake(self) -> None:
@@ -60,17 +61,32 @@ class Lane:
     def run(self) -> None:
         """Take one turn; only the worker calls this."""
         self._is_waiting = False  # first, so that a wake during the turn brings another one
+        is_last = self._is_closing
         try:
             has_more = self._turn()
         except Exception as error:  # a boundary: what goes wrong in a turn ends its session, not the worker
             self._fault(error)
-            return
-        if has_more:
+            has_more = False
+        if is_last:
+            # The session holds its lanes: forgetting it here frees its memory now, not when somebody
+            # collects cycles.
+            self._turn, self._fault = _no_turn, _no_fault
+        elif has_more:
             self.wake()
 
     def close(self) -> None:
-        """Leave the worker; a turn that was asked for may still come."""
+        """Leave the worker after one last turn; waking the lane later does nothing. Only once."""
         self._worker.lanes -= 1
+        self._is_closing = True
+        self.wake()
+
+
+def _no_turn() -> bool:
+    return False
+
+
+def _no_fault(error: Exception) -> None:
+    """Nobody is there to be told."""
 
 
 class ThreadWorker:

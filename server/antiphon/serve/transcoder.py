@@ -118,7 +118,7 @@ class Transcoder:
         return self._is_held and not self.is_congested and len(self._outbox) < MAX_BATCHES
 
     def close(self) -> None:
-        """Do no more work; the next turn, for which the lane is to be woken, releases the codecs."""
+        """Do no more work; the lane's last turn releases the codecs."""
         self._is_closed = True
 
     def take_in_now(self, data: bytes | None, received_s: float) -> None:
