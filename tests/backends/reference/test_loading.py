@@ -49,6 +49,16 @@ def test_the_language_model_runs_in_the_dtype_asked_for(moshi: Checkpoint) -> No
 def test_the_number_of_threads_is_set(moshi: Checkpoint) -> None:
     make(moshi, slots=1, device="cpu", threads=2)
     assert torch.get_num_threads() == 2
+    make(moshi, slots=1, device="cpu")
+    assert torch.get_num_threads() == model_threads()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (2, 1), (64, 63)])
+def test_a_core_is_left_to_the_server(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, threads: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert model_threads() == threads
 
 
 def test_defaults_follow_the_device() -> None:
