@@ -41,13 +41,31 @@ class RunningServer:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """CPU time it has used, all threads together."""
-        times = self.process.cpu_times()
+        """CPU time it has used, all threads together.
+
+        Raises:
+            BenchError: it is gone.
+        """
+        with _alive():
+            times = self.process.cpu_times()
         return float(times.user + times.system)
 
     def rss_bytes(self) -> int:
-        """Memory it holds now."""
-        return int(self.process.memory_info().rss)
+        """Memory it holds now.
+
+        Raises:
+            BenchError: it is gone.
+        """
+        with _alive():
+            return int(self.process.memory_info().rss)
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    try:
+        yield
+    except psutil.Error as error:
+        raise BenchError(f"the server is gone: {error}") from error
 
 
 @contextmanager

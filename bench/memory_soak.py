@@ -165,9 +165,12 @@ def shortened(clip: EncodedClip, seconds: float) -> EncodedClip:
 def summarise(samples: Sequence[tuple[float, int]], *, warm_up_s: float) -> Values:
     """Memory after the warm-up: first and last tenth (medians), slope by least squares, and the most.
 
+    ``samples`` are (seconds, bytes). Of a run that was cut short, at most a quarter is warm-up.
+
     Raises:
         BenchError: too few samples after the warm-up.
     """
+    warm_up_s = min(warm_up_s, samples[-1][0] / 4) if samples else 0.0
     after = [(at_s, size) for at_s, size in samples if at_s >= warm_up_s]
     if len(after) < 10:
         raise BenchError(f"{len(after)} samples after {warm_up_s:g} s of warm-up, at least 10 are needed")
@@ -180,6 +183,7 @@ def summarise(samples: Sequence[tuple[float, int]], *, warm_up_s: float) -> Valu
         "max_mib": round(float(size_mib.max()), 2),
         "slope_mib_per_minute": round(slope_mib_s * 60, 4),
         "seconds": round(float(at_s[-1] - at_s[0]), 1),
+        "warm_up_s": round(warm_up_s, 1),
     }
 
 
@@ -191,11 +195,11 @@ def render(values: Values) -> str:
     return (
         "# Memory over a long run of comings and goings\n\n"
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}.\n\n"
-        f"{settings['callers']} callers at once for {settings['seconds']:g} s: "
+        f"{settings['callers']} callers at once for {values['samples'][-1][0]:.0f} s: "
         f"{calls['answered']} calls held to their end, {calls['vanished']} cut off without a goodbye, "
         f"{calls['rejected']} rejected, {calls['failed']} failed; {calls['lost']} frames lost, "
         f"p99 frame latency {p99}.\n\n"
-        f"Resident memory of the server after {settings['warm_up_s']:g} s: {memory['first_mib']:.1f} MiB "
+        f"Resident memory of the server after {memory['warm_up_s']:g} s: {memory['first_mib']:.1f} MiB "
         f"at first, {memory['last_mib']:.1f} MiB at last, {memory['max_mib']:.1f} MiB at most, slope "
         f"{memory['slope_mib_per_minute']:+.3f} MiB a minute.\n\n"
         "![resident memory over time](memory-soak.png)\n"

@@ -9,8 +9,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import numpy as np
-from antiphon.audio.files import read_audio
 
+from antiphon.audio.files import read_audio
 from antiphon.errors import AudioError, ConfigError
 from antiphon.protocol.chat import AudioFormat
 from antiphon.protocol.moshi import Audio, encode

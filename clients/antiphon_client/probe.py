@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from antiphon.audio.wav import write_wav
-
 from antiphon.errors import ConfigError
 from antiphon_client.arguments import ProbeOptions, parse_arguments
 from antiphon_client.card import make_card, render_card

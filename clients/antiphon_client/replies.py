@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from antiphon.audio.formats import AudioDecoder
 
+from antiphon.audio.formats import AudioDecoder
 from antiphon.audio.ogg import OggOpusReader
 from antiphon.errors import AudioError
 from antiphon.protocol.chat import AudioFormat

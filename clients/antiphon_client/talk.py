@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from antiphon.audio.formats import AudioDecoder
 
+from antiphon.audio.formats import AudioDecoder
 from antiphon.errors import SessionError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat

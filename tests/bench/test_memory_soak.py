@@ -32,8 +32,13 @@ def test_growth_during_the_warm_up_does_not_count() -> None:
 
 
 def test_too_short_a_run_says_nothing() -> None:
-    with pytest.raises(BenchError, match="3 samples after 60 s of warm-up, at least 10 are needed"):
-        memory_soak.summarise([(second, MIB) for second in range(63)], warm_up_s=60)
+    with pytest.raises(BenchError, match=r"7 samples after 2\.25 s of warm-up, at least 10 are needed"):
+        memory_soak.summarise([(float(second), MIB) for second in range(10)], warm_up_s=60)
+
+
+def test_a_run_cut_short_is_a_quarter_warm_up() -> None:
+    found = memory_soak.summarise([(second, 100 * MIB) for second in range(41)], warm_up_s=60)
+    assert (found["warm_up_s"], found["seconds"]) == (10, 30)
 
 
 def test_a_shortened_clip_is_whole_frames() -> None:
