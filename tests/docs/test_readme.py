@@ -26,6 +26,7 @@ from tools.launch import free_port, running_server
 README = ROOT / "README.md"
 BLOCKS = read_blocks(README)
 BIN = Path(sys.executable).parent
+DEMO_TIMEOUT_S = 90
 LISTENING = "http://127.0.0.1:8998"
 
 
@@ -102,14 +103,19 @@ def test_make_serve_serves_the_page_and_all_it_links_to(server_url: str) -> None
             assert answer.status == 200, link
 
 
+@pytest.mark.timeout(4 * DEMO_TIMEOUT_S)
 def test_make_demo_demonstrates(tmp_path: Path) -> None:
     (*_, command) = _recipe("make demo", tmp_path / "venv")
     reply = ROOT / "out" / "demo-reply.wav"
     reply.unlink(missing_ok=True)
-    run = _run(_here(command, tmp_path / "venv"), ROOT, timeout_s=110)
+    # In time is a matter of the machine too: one that was busy elsewhere for a moment may try again.
+    for _ in range(3):
+        run = _run(_here(command, tmp_path / "venv"), ROOT, DEMO_TIMEOUT_S)
+        if run.returncode == 0:
+            break
     assert run.returncode == 0, run.stdout + run.stderr
-    assert reply.stat().st_size > 24_000 * 2 * 5
-    assert "p99" in run.stdout
+    assert reply.stat().st_size > 24_000 * 2 * 10
+    assert "0 lost, 0 late, 0 misplaced" in run.stdout
 
 
 @pytest.mark.parametrize("block", _with_mark("server"), ids=_named)
