@@ -32,8 +32,9 @@ def main(argv: list[str]) -> int:
     # A terminated demo unwinds like an interrupted one, so that its server goes with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"==> starting a server (its log: {log})", flush=True)
+    command = [*ANTIPHON, "serve", "--port", str(port), "--slots", "1", *serve_options]
     try:
-        with running_server([*ANTIPHON, "serve", "--port", str(port), *serve_options], port, log) as server:
+        with running_server(command, port, log) as server:
             print(f"==> speaking to {server.url}", flush=True)
             audio = ["--audio", str(args.audio)] if args.audio is not None else []
             probe = [*ANTIPHON, "probe", server.url, "--sessions", "1", *audio, "--out", str(args.out)]
