@@ -36,6 +36,7 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.torch.backend import make
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import lm_tensors
+from antiphon.backends.torch.loading import attention_dtype
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.weights import assign, mimi_tensors
@@ -126,7 +127,8 @@ def make_lm(dtype: torch.dtype) -> LMModel:
 def adopt_lm(upstream: LMModel, *, int8: bool) -> LanguageModel:
     """Our model with the same weights."""
     with torch.device("meta"):
-        ours = LanguageModel(STT_1B, steps=0, dtype=upstream.dtype)
+        kv_dtype = attention_dtype(torch.device("cpu"))
+        ours = LanguageModel(STT_1B, steps=0, dtype=upstream.dtype, kv_dtype=kv_dtype)
     tensors = {name: tensor.clone() for name, tensor in lm_tensors(upstream.state_dict(), ours).items()}
     assign(ours, tensors, Path("seeded"))
     return ours.prepare(pack=True, int8=int8)

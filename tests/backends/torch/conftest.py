@@ -19,7 +19,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
+def _seeded_inference() -> Iterator[None]:
+    torch.manual_seed(0)
     with torch.no_grad():
         yield
 

@@ -206,6 +206,17 @@ def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> N
     assert run_alone(small, 0, voice(6, 4))[3].emitted[0]
 
 
+def test_bfloat16_weights_attend_in_float32_on_a_cpu(stt: Checkpoint) -> None:
+    full = make(stt, slots=1, device="cpu")
+    half = make(stt, slots=1, device="cpu", dtype="bfloat16")
+    assert half.info.dtype == "bfloat16"
+    assert half.snapshot(0).tensors["lm.0.k"].dtype == torch.float32
+    got, want = (run_alone(backend, 0, voice(8, 3))[2].vad for backend in (half, full))
+    assert got is not None
+    assert want is not None
+    assert 0 < np.abs(got - want).max() < 0.05
+
+
 def test_buckets() -> None:
     assert row_buckets(1) == (1,)
     assert row_buckets(8) == (1, 2, 4, 8)

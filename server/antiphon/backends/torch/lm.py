@@ -21,10 +21,8 @@ from antiphon.backends.torch.transformer import StreamingTransformer, Transforme
 from antiphon.errors import UnsupportedError
 
 
-def transformer_config(
-    config: Mapping[str, Any], dtype: torch.dtype, *, cross_positions: int = 0, int8_kv: bool = False
-) -> TransformerConfig:
-    """The temporal transformer's shape from published LM arguments.
+def transformer_config(config: Mapping[str, Any], dtype: torch.dtype, **options: Any) -> TransformerConfig:
+    """The temporal transformer's shape from published LM arguments; ``options`` are our own fields.
 
     Raises:
         UnsupportedError: an option no published model uses.
@@ -49,9 +47,8 @@ def transformer_config(
         max_period=config.get("max_period", 10000),
         layer_scale=config.get("layer_scale") is not None,
         cross_attention=config.get("cross_attention", False),
-        cross_positions=cross_positions,
         dtype=dtype,
-        int8_kv=int8_kv,
+        **options,
     )
 
 
@@ -117,14 +114,16 @@ class LanguageModel(nn.Module):
         *,
         steps: int,
         dtype: torch.dtype = torch.float32,
-        cross_positions: int = 0,
-        int8_kv: bool = False,
+        **options: Any,
     ) -> None:
-        """Shape the model; its weights come with the checkpoint."""
+        """Shape the model; its weights come with the checkpoint.
+
+        ``options`` are TransformerConfig's ``cross_positions``, ``kv_dtype`` and ``int8_kv``.
+        """
         super().__init__()
         dim, text_card = config["dim"], config["text_card"]
         self.config, self.steps, self.dtype = dict(config), steps, dtype
-        shape = transformer_config(config, dtype, cross_positions=cross_positions, int8_kv=int8_kv)
+        shape = transformer_config(config, dtype, **options)
         self.audio_emb = StreamEmbeddings(config["n_q"], config["card"] + 1, dim, dtype)
         self.text_emb = TokenEmbedding(text_card + 1, dim, dtype, demux=demuxes(config))
         self.transformer = StreamingTransformer("lm", shape)

@@ -24,7 +24,7 @@ class TransformerConfig:
     ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
     positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
     of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
-    (halves) or "none".
+    (halves) or "none". Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``.
     """
 
     dim: int
@@ -42,12 +42,18 @@ class TransformerConfig:
     cross_attention: bool = False
     cross_positions: int = 0
     dtype: torch.dtype = torch.float32
+    kv_dtype: torch.dtype | None = None
     int8_kv: bool = False
 
     @property
     def head_dim(self) -> int:
         """Width of one head."""
         return self.dim // self.heads
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The dtype of queries, keys and values."""
+        return self.kv_dtype or self.dtype
 
     @property
     def kv_heads(self) -> int:
@@ -99,7 +105,12 @@ class SelfAttention(nn.Module):
         self.in_proj = Linear(config.dim, config.dim + 2 * kv_dim, dtype=config.dtype)
         self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
         self.ring = KVRing(
-            name, config.kv_heads, config.context, config.head_dim, config.dtype, int8=config.int8_kv
+            name,
+            config.kv_heads,
+            config.context,
+            config.head_dim,
+            config.attention_dtype,
+            int8=config.int8_kv,
         )
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
@@ -107,7 +118,7 @@ class SelfAttention(nn.Module):
         config = self.config
         kv_dim = config.kv_heads * config.head_dim
         parts = self.in_proj(x).split([config.dim, kv_dim, kv_dim], dim=-1)
-        q, k, v = (split_heads(part, config.head_dim) for part in parts)
+        q, k, v = (split_heads(part.to(config.attention_dtype), config.head_dim) for part in parts)
         if window.rotation is not None:
             q, k = window.rotation.apply(q), window.rotation.apply(k)
         written = window.slots.shape[1]
@@ -121,7 +132,7 @@ class SelfAttention(nn.Module):
         out = functional.scaled_dot_product_attention(
             q, keys, values, window.mask, enable_gqa=config.kv_repeat > 1
         )
-        return merge_heads(out, self.out_proj)
+        return merge_heads(out.to(x.dtype), self.out_proj)
 
 
 class CrossAttention(nn.Module):
