@@ -19,15 +19,20 @@ START_S = 30.0
 """Importing and starting takes about a second; a busy machine may need more."""
 
 SCRIPT = """
-import sys
+import sys, time
 import antiphon.serve.main as main
+from antiphon import cli
 from antiphon.backends.null import NullBackend, NullFaults
 from tests.serve.harness import CODEC, null_checkpoint
 
-faults = NullFaults(lose_device_at={lose_device_at})
+def make_backend(*_, slots, **__):
+    print("making the backend", flush=True)
+    time.sleep({make_s})
+    return NullBackend(CODEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
+
 main.load_checkpoint = lambda ref: null_checkpoint(CODEC)
-main.make_backend = lambda *_, slots, **__: NullBackend(CODEC, slots, step_ms=2, faults=faults)
-sys.exit(main.main(sys.argv[1:]))
+main.make_backend = make_backend
+sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *sys.argv[1:]]))
 """
 
 
@@ -65,30 +70,38 @@ class ServerProcess:
             yield Client(ws)
 
 
-@asynccontextmanager
-async def serve_process(*options: str, lose_device_at: int | None = None) -> AsyncIterator[ServerProcess]:
-    """A server on a free port; killed at the end if it is still there."""
-    script = SCRIPT.format(lose_device_at=lose_device_at)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script, "--port", "0", "--backend", "null", "--slots", "1", *options),
+async def start_process(
+    *options: str, lose_device_at: int | None = None, make_s: float = 0.0
+) -> asyncio.subprocess.Process:
+    """Start a server; making its backend takes ``make_s``."""
+    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s)
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, *options),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+
+
+@asynccontextmanager
+async def serve_process(*options: str, lose_device_at: int | None = None) -> AsyncIterator[ServerProcess]:
+    """A server on a free port; killed at the end if it is still there."""
+    process = await start_process(*options, lose_device_at=lose_device_at)
     try:
-        yield_url = await asyncio.wait_for(_url(process), START_S)
+        match = await asyncio.wait_for(said(process, r"https?://\S+"), START_S)
         async with aiohttp.ClientSession() as http:
-            yield ServerProcess(process, yield_url, http)
+            yield ServerProcess(process, match[0], http)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-async def _url(process: asyncio.subprocess.Process) -> str:
+async def said(process: asyncio.subprocess.Process, pattern: str) -> re.Match[str]:
+    """Wait until a line of its output has the pattern."""
     assert process.stdout is not None
     assert process.stderr is not None
     while line := (await process.stdout.readline()).decode():
-        if match := re.search(r"https?://\S+", line):
-            return match[0]
+        if match := re.search(pattern, line):
+            return match
     raise AssertionError((await process.stderr.read()).decode())

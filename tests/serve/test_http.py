@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 
 import aiohttp
@@ -62,6 +64,17 @@ async def test_metrics_speak_prometheus() -> None:
             "antiphon_loop_busy_seconds",
         ):
             assert f"# HELP {name}" in text
+
+
+async def test_every_metric_the_runbooks_name_is_there() -> None:
+    runbooks = Path(__file__).parents[2] / "docs" / "runbooks"
+    text = "".join(path.read_text() for path in runbooks.glob("*.md"))
+    named = set(re.findall(r"antiphon_[a-z_]+", text))
+    assert len(named) > 5
+    async with serving() as server:
+        _, metrics, _ = await server.get("/metrics")
+    missing = {name for name in named if f"\n{name}" not in metrics and f"# HELP {name} " not in metrics}
+    assert missing == set()
 
 
 async def test_refusals_and_closes_are_counted() -> None:
@@ -183,7 +196,7 @@ async def test_text_is_compressed_for_those_who_can_read_it(page: Path) -> None:
 )
 async def test_nothing_outside_the_folder_is_served(path: str, page: Path) -> None:
     async with serving(page=page) as server:
-        reader, writer = await __import__("asyncio").open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = (await reader.read()).decode(errors="replace")
         writer.close()

@@ -16,7 +16,7 @@ from antiphon.errors import ConfigError
 from antiphon.protocol import events
 from antiphon.serve.main import parse_backend_option, tls_context
 from tests.serve.harness import speech
-from tests.serve.process import REPOSITORY, serve_process
+from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 
 TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
@@ -67,6 +67,27 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert (await stock.closed()).code == 1001
         assert await server.exit_code() == 130
         assert "Traceback" not in await server.log()
+
+
+async def test_ctrl_c_while_the_model_is_loading() -> None:
+    process = await start_process(make_s=60.0)
+    await asyncio.wait_for(said(process, "making the backend"), START_S)
+    process.send_signal(signal.SIGINT)
+    _, stderr = await asyncio.wait_for(process.communicate(), START_S)
+    assert process.returncode == 130
+    assert stderr == b""
+
+
+async def test_a_trace_that_was_not_completed_is_written_at_the_end(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    async with serve_process("--trace", "1000", "--trace-file", str(trace)) as server:
+        async with server.call(EXTENDED) as client:
+            await client.event("ready")
+            await client.speak(speech(2))
+            await client.reply()
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+    assert json.loads(trace.read_text())["traceEvents"]
 
 
 async def test_a_lost_device_ends_the_process_with_70() -> None:

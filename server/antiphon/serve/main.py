@@ -7,11 +7,12 @@ be served.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import ssl
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +64,39 @@ def main(argv: Sequence[str]) -> int:
         on_lost=lifecycle.device_lost,
         tracer=tracer,
     )
-    if tracer is not None:
-        threading.Thread(target=_save_trace, args=(tracer, config.trace_file), daemon=True).start()
+    engine.start(_progress(sys.stderr.isatty()))
+    # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is here
+    # now stays anyway.
+    gc.collect()
+    gc.freeze()
+    with _saved_trace(tracer, Path(config.trace_file)):
+        try:
+            return asyncio.run(_serve(engine, checkpoint, config, metrics, lifecycle, tracer))
+        finally:
+            engine.stop(0.0 if lifecycle.is_lost else ENGINE_STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _saved_trace(tracer: Tracer | None, file: Path) -> Iterator[None]:
+    """Write the trace as soon as it is complete, or at the end what there is of it."""
+    if tracer is None:
+        yield
+        return
+
+    def save() -> None:
+        tracer.wait()
+        tracer.save(file)
+        Log().info("trace written", file=file)
+
+    saver = threading.Thread(target=save, name="trace", daemon=True)
+    saver.start()
     try:
-        engine.start(_progress(sys.stderr.isatty()))
-        # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
-        # here now stays anyway.
-        gc.collect()
-        gc.freeze()
-        return asyncio.run(_serve(engine, checkpoint, config, metrics, lifecycle, tracer))
+        yield
     finally:
-        engine.stop(0.0 if lifecycle.is_lost else ENGINE_STOP_TIMEOUT_S)
-        if tracer is not None and tracer.is_open:  # it ends before so many ticks were run
-            tracer.save(Path(config.trace_file))
-
-
-def _save_trace(tracer: Tracer, file: str) -> None:
-    """Write the trace as soon as it is complete; the thread dies with the process if it never is."""
-    tracer.wait()
-    tracer.save(Path(file))
-    Log().info("trace written", file=file)
+        if tracer.is_open:
+            tracer.save(file)
+        else:
+            saver.join()
 
 
 def backend_factory(config: ServerConfig, checkpoint: Checkpoint) -> BackendFactory:
