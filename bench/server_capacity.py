@@ -43,7 +43,7 @@ class Settings:
     null_step_ms: float = 5.0
     start: int = 32
     limit: int = 1024
-    search_s: float = 12.0
+    search_s: float = 10.0
     confirm_s: float = 60.0
     ramp_s: float = 2.0
     runs: int = 3
@@ -89,9 +89,7 @@ def run(results: Results, settings: Settings) -> None:
     results.attempt("codec", lambda: measure(frames=settings.codec_frames, runs=settings.codec_runs))
     results.attempt(
         "reference",
-        lambda: hold(
-            settings, "opus", settings.reference_sessions, seconds=settings.reference_s, full_load_s=0, seed=0
-        ),
+        lambda: hold(settings, "opus", settings.reference_sessions, full_load_s=settings.reference_s, seed=0),
     )
     capacities: Values = results.values.setdefault("capacity", {})
     for audio_format in settings.formats:
@@ -103,43 +101,30 @@ def run(results: Results, settings: Settings) -> None:
 def find_capacity(results: Results, settings: Settings, audio_format: str) -> int:
     """The most sessions of one format, searched for and confirmed."""
 
-    def holds_briefly(sessions: int, number: int) -> bool:
-        key = f"{audio_format}/search/{sessions}/{number}"
-        found = results.attempt(
-            key,
-            lambda: hold(
-                settings, audio_format, sessions, seconds=settings.search_s, full_load_s=0, seed=number
-            ),
+    def holds(stage: str, sessions: int, number: int) -> bool:
+        full_load_s = settings.confirm_s if stage == "confirm" else settings.search_s
+        attempt = results.attempt(
+            f"{audio_format}/{stage}/{sessions}/{number}",
+            lambda: hold(settings, audio_format, sessions, full_load_s=full_load_s, seed=number),
         )
-        return not found["faults"]
+        return not attempt["faults"]
 
-    def holds_long(sessions: int, number: int) -> bool:
-        key = f"{audio_format}/confirm/{sessions}/{number}"
-        found = results.attempt(
-            key,
-            lambda: hold(
-                settings,
-                audio_format,
-                sessions,
-                seconds=settings.confirm_s + sessions * RAMP_S_PER_SESSION + settings.ramp_s,
-                full_load_s=settings.confirm_s,
-                seed=100 + number,
-            ),
-        )
-        return not found["faults"]
-
-    def holds(sessions: int) -> bool:
+    def holds_briefly(sessions: int) -> bool:
         # One hiccup of the machine must not end the search below: only the confirming runs are strict.
-        return holds_briefly(sessions, 0) or holds_briefly(sessions, 1)
+        return holds("search", sessions, 0) or holds("search", sessions, 1)
 
-    found = search_largest(holds, start=settings.start, limit=settings.limit)
-    return confirm_largest(holds_long, found=found, runs=settings.runs)
+    found = search_largest(holds_briefly, start=settings.start, limit=settings.limit)
+    return confirm_largest(
+        lambda sessions, number: holds("confirm", sessions, number), found=found, runs=settings.runs
+    )
 
 
-def hold(
-    settings: Settings, audio_format: str, sessions: int, *, seconds: float, full_load_s: float, seed: int
-) -> Values:
-    """One load on a fresh server: what it was like, and why it is no proof of capacity, if it is none."""
+def hold(settings: Settings, audio_format: str, sessions: int, *, full_load_s: float, seed: int) -> Values:
+    """One load on a fresh server: what it was like, and why it is no proof of capacity, if it is none.
+
+    Every session speaks so long that all of them together do for ``full_load_s``.
+    """
+    seconds = full_load_s + sessions * RAMP_S_PER_SESSION + settings.ramp_s
     command = serve_command(
         "--backend", "null", "--null-step-ms", f"{settings.null_step_ms:g}", "--slots", str(settings.limit)
     )
