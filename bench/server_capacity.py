@@ -1,6 +1,6 @@
 """The most sessions this machine holds, without a model: what the server itself costs.
 
-    python -m bench.server_capacity                 about half an hour on two cores
+    python -m bench.server_capacity                 about twenty minutes on two cores
     python -m bench.server_capacity --quick         seconds, to see that it works
     python -m bench.server_capacity --resume        go on where an interrupted run stopped
 
