@@ -16,7 +16,7 @@ SHOWN_SESSIONS = 16
 def render_report(report: ProbeReport) -> str:
     """The whole report as text."""
     parts = [_summary(report), _distributions(report), _sessions(report), _generator(report)]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def report_to_json(report: ProbeReport) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def _distributions(report: ProbeReport) -> str:
         ("connect to ready", report.ready_ms),
     ]
     head = f"{'ms':<24}{'p50':>9}{'p95':>9}{'p99':>9}{'max':>9}"
-    return "\n".join([head, *(_row(name, found) for name, found in rows if found is not None)])
+    shown = [_row(name, found) for name, found in rows if found is not None]
+    return "\n".join([head, *shown]) if shown else ""
 
 
 def _row(name: str, found: Distribution) -> str:

@@ -84,6 +84,12 @@ def test_many_sessions_are_shown_worst_first() -> None:
     assert "\n10 " not in text
 
 
+def test_a_table_of_nothing_has_no_percentiles() -> None:
+    nobody = report_probe([make_record([], outcome=Outcome.REJECTED)], GENERATOR)
+    assert "p95" not in render_report(nobody)
+    assert "0        rejected: the server is full" in render_report(nobody)
+
+
 def test_the_json_is_the_report_with_its_derived_numbers() -> None:
     values = json.loads(json.dumps(report_to_json(REPORT)))
     assert values["counts"]["lost"] == 1
