@@ -257,6 +257,21 @@ def test_we_read_what_sphn_writes_and_hear_what_it_hears(portion: int) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.parametrize("serial", [1, 2])
+@pytest.mark.parametrize("gain", [0, 1536])
+def test_gain_and_new_streams_are_taken_as_sphn_takes_them(serial: int, gain: int) -> None:
+    """No gain is applied, and a second stream goes on with the state of the first."""
+    messages: list[bytes] = []
+    with OpusEncoder() as first, OpusEncoder() as second:
+        for number, encoder in ((1, first), (serial, second)):
+            head = raw_page([19], OpusHead(output_gain=gain).to_bytes(), flags=2, sequence=0, serial=number)
+            writer = OggOpusWriter(number)
+            tags = writer.headers()[47:]
+            pages = [writer.page([encoder.encode(frame)], 1920) for frame in frames(speech(0.8))]
+            messages += [head + tags + pages[0], *pages[1:]]
+    np.testing.assert_allclose(decode(messages), sphn_decode(messages), atol=1e-6)
+
+
 def test_zlib_and_ogg_agree_on_the_polynomial() -> None:
     """What the trick in ``_checksum`` rests on: mirrored, the two are one."""
     mirrored = bytes(int(f"{byte:08b}"[::-1], 2) for byte in b"antiphon")
