@@ -59,7 +59,7 @@ class ServerConfig:
     """Everything ``antiphon serve`` can be told."""
 
     model: str = option("echo", "a built-in name, a folder, or hf://owner/repo[@revision]")
-    backend: str = option(AUTO, "what runs the model: auto, null, reference, ...")
+    backend: str = option(AUTO, "what runs the model: auto (torch), torch, reference, null")
     device: str | None = option(None, "where it runs, in the backend's own words")
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8998, "port to listen on, 0 for any free one", minimum=0)

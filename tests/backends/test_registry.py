@@ -58,17 +58,22 @@ def test_a_wrong_name_is_answered_with_the_nearest(
     assert str(caught.value) == sentence
 
 
-def test_auto_is_the_reference_where_it_is_installed(checkpoint: Checkpoint) -> None:
-    assert resolve_auto(checkpoint, find=lambda module: object()) == "reference"
+@pytest.mark.parametrize("missing", ["", "moshi"])
+def test_auto_is_torch_where_it_is_installed(checkpoint: Checkpoint, missing: str) -> None:
+    assert resolve_auto(checkpoint, find=lambda module: None if module == missing else object()) == "torch"
 
 
-@pytest.mark.parametrize("missing", ["torch", "moshi"])
-def test_auto_says_how_to_install_what_it_lacks(checkpoint: Checkpoint, missing: str) -> None:
+def test_auto_takes_the_next_in_order(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "AUTO_ORDER", ("torch", "null"))
+    assert resolve_auto(checkpoint, find=lambda module: None) == "null"
+
+
+def test_auto_says_how_to_install_what_it_lacks(checkpoint: Checkpoint) -> None:
     with pytest.raises(MissingExtraError) as caught:
-        resolve_auto(checkpoint, find=lambda module: None if module == missing else object())
+        resolve_auto(checkpoint, find=lambda module: None)
     assert str(caught.value) == (
-        f"the reference backend needs the Python module '{missing}', which is not installed; "
-        "install it with: pip install 'antiphon[reference]'"
+        "the torch backend needs the Python module 'torch', which is not installed; "
+        "install it with: pip install 'antiphon[torch]'"
     )
 
 

@@ -56,7 +56,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 AUTO = "auto"
-AUTO_ORDER = ("reference",)
+AUTO_ORDER = ("torch", "reference")
 """The backends ``auto`` may choose, best first. The null backend is only ever chosen by name."""
 
 
@@ -89,7 +89,7 @@ def make_backend(
 
 def resolve_auto(checkpoint: Checkpoint, *, find: ModuleFinder = find_spec) -> str:
     """Name the best installed backend for a checkpoint. Raises MissingExtraError when there is none."""
-    del checkpoint  # every backend in AUTO_ORDER runs every published checkpoint
+    del checkpoint  # what torch cannot run, no backend of AUTO_ORDER can
     missing = {name: _first_missing(BACKENDS[name], find) for name in AUTO_ORDER}
     for name, module in missing.items():
         if module is None:

@@ -14,7 +14,7 @@ from moshi.utils.compile import no_compile
 from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs, StepOutputs
 from antiphon.backends.torch import backend as module
 from antiphon.backends.torch.backend import TorchBackend, make, read_bucket, row_buckets
-from antiphon.errors import ConfigError, StepError, UnsupportedError
+from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
@@ -169,6 +169,25 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
         assert torch.equal(tensor, kept.tensors[name])
 
 
+def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, tick = greedy(duplex, 1), StepInputs(np.array([True]), np.array([True]), voice(5, 1))
+
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    def failing_step() -> type[Exception]:
+        with monkeypatch.context() as patch:
+            patch.setattr(module.Pipeline, "think", fail)
+            with pytest.raises(BackendError) as caught:
+                backend.step(tick)
+        return caught.type
+
+    assert failing_step() is StepError
+    backend.step(tick)
+    assert failing_step() is StepError
+    assert failing_step() is DeviceLostError
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -177,6 +196,8 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
         ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
         ({"weights": "int4"}, "weights is 'int4'; it can be compute or int8"),
         ({"slots": 0}, "at least 1 slot, not 0"),
+        ({"threads": 0}, "threads is 0; a model needs at least 1"),
+        ({"threads": -2}, "threads is -2; a model needs at least 1"),
     ],
 )
 def test_an_option_that_cannot_be_is_said(

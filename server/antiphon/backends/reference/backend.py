@@ -21,9 +21,10 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
+from antiphon.backends.devices import device_bytes, pick_device
+from antiphon.backends.faults import FaultJudge, device_probe
 from antiphon.backends.reference import loading, rows
 from antiphon.backends.reference.duplex import DuplexLM, part
-from antiphon.backends.reference.faults import FaultJudge, device_probe
 from antiphon.backends.threads import model_threads
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
@@ -67,7 +68,11 @@ class ReferenceBackend:
             dtype="float32" if lm is None else str(lm.model.dtype).removeprefix("torch."),
             can_snapshot=True,
             versions={"moshi": version("moshi"), "torch": torch.__version__},
-            memory={"weights": weights, "state_per_row": self.state_bytes() // slots},
+            memory={
+                "weights": weights,
+                "state_per_row": self.state_bytes() // slots,
+                **device_bytes(self._device),
+            },
         )
 
     @property
@@ -236,15 +241,15 @@ def make(
 
     Raises:
         UnsupportedError: a pipeline or checkpoint upstream's modules cannot run here.
-        ConfigError: no such device or dtype, or less than one slot.
+        ConfigError: no such device or dtype, or less than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
         raise UnsupportedError(f"the reference backend runs codec and duplex models, not {spec.kind}")
     check_slots(slots)
-    torch_device = loading.pick_device(device)
+    torch_device, cpu_threads = pick_device(device), model_threads(threads)
     if torch_device.type == "cpu":
-        torch.set_num_threads(threads or model_threads())
+        torch.set_num_threads(cpu_threads)
     lm_dtype = loading.pick_dtype(dtype, torch_device)
     mimi = loading.load_mimi(checkpoint, torch_device)
     lm = None

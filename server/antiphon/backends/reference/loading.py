@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def pick_device(name: str | None) -> torch.device:
-    """Resolve a device name, None being CUDA where there is one. Raises ConfigError for an unknown one."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"no device is called '{name}': {error}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
-    return device
-
-
 def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """Resolve the LM's dtype, None being float32 on a CPU and bfloat16 elsewhere. Raises ConfigError."""
     if name is None:

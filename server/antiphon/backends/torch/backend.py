@@ -18,13 +18,16 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
+from antiphon.backends.devices import device_bytes, pick_device
+from antiphon.backends.faults import FaultJudge, device_probe
+from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
-from antiphon.backends.torch.loading import load_codec, load_generator, pick_device, pick_dtype
+from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
 from antiphon.backends.torch.stages import StageRunner
-from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
+from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -67,6 +70,7 @@ class TorchBackend:
         self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
         self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
         self._runner = StageRunner(self._pipeline.device)
+        self._judge = FaultJudge(device_probe(self._pipeline.device))
         self._context_frames = self._pipeline.context_frames()
         self._arriving = self._host_buffer(self._pipeline.buffers.arrived)
         self._leaving = self._host_buffer(self._pipeline.buffers.leaving)
@@ -84,6 +88,7 @@ class TorchBackend:
             memory={
                 "weights": sum(map(weight_bytes, modules)),
                 "state_per_row": self._pipeline.state.bytes() // slots,
+                **device_bytes(self._pipeline.device),
             },
         )
 
@@ -130,11 +135,13 @@ class TorchBackend:
         check_inputs(self._info, inputs)
         try:
             with torch.inference_mode():
-                return self._step(inputs)
+                outputs = self._step(inputs)
         except (RuntimeError, ValueError, IndexError) as error:
             # What torch raises. The rows of this tick may be half written; the others were not touched.
-            touched = np.flatnonzero(inputs.exec | inputs.reset).tolist()
-            raise self._judge(error, touched) from error
+            touched = tuple(np.flatnonzero(inputs.exec | inputs.reset).tolist())
+            raise self._judge.judge(error, touched) from error
+        self._judge.note_success()
+        return outputs
 
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's state; the tensors stay on the device."""
@@ -244,16 +251,6 @@ class TorchBackend:
         self._leaving[:rows].copy_(self._pipeline.buffers.leaving[:rows], non_blocking=True)
         return self._runner.finish()
 
-    def _judge(self, error: Exception, rows: Sequence[int]) -> StepError | DeviceLostError:
-        """What a failed step means: some rows lost, or the device."""
-        if self._runner.on_cuda:
-            try:
-                torch.cuda.empty_cache()
-                torch.zeros(1, device=self._pipeline.device).add_(1).item()
-            except RuntimeError as probe_error:
-                return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
-        return StepError(f"a step over rows {list(rows)} failed: {type(error).__name__}: {error}", rows=rows)
-
 
 def make(
     checkpoint: Checkpoint,
@@ -269,11 +266,11 @@ def make(
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
     ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype) or "int8".
-    ``threads`` is how many CPU threads torch may use, process-wide (None: as it is).
+    ``threads`` is how many threads torch may use on a CPU, process-wide (None: all cores but one).
 
     Raises:
         UnsupportedError: a pipeline or an option that cannot be run.
-        ConfigError: no such device, dtype, weights or kv, or less than one slot.
+        ConfigError: no such device, dtype, weights or kv, or less than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in KINDS:
@@ -283,9 +280,9 @@ def make(
     for option, value in (("weights", weights), ("kv", kv)):
         if value not in ("compute", "int8"):
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch_device = pick_device(device)
+    torch_device, cpu_threads = pick_device(device), model_threads(threads)
+    if torch_device.type == "cpu":
+        torch.set_num_threads(cpu_threads)
     lm_dtype = pick_dtype(dtype, torch_device)
     mimi = load_codec(checkpoint, torch_device)
     if spec.lm is None:

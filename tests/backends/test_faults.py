@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from antiphon.backends.reference.faults import FaultJudge, device_probe
+from antiphon.backends.faults import FaultJudge, device_probe
 from antiphon.errors import DeviceLostError, StepError
 
 

@@ -1,4 +1,4 @@
-"""What an exception inside a step means for the sessions: some rows lost, or the whole device."""
+"""What an exception inside a step of torch means: some rows lost, or the whole device."""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""The device a backend on torch runs on."""
+
+from __future__ import annotations
+
+import torch
+
+from antiphon.errors import ConfigError
+
+
+def pick_device(name: str | None) -> torch.device:
+    """Resolve a device name, None being CUDA where there is one.
+
+    Raises:
+        ConfigError: no device is called so, or this torch sees no GPU.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"no device is called '{name}': {error}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
+    return device
+
+
+def device_bytes(device: torch.device) -> dict[str, int]:
+    """What ``BackendInfo.memory`` says of the device itself: a GPU's ``total``, nothing of a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {"total": torch.cuda.get_device_properties(device).total_memory}

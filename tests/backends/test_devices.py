@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from antiphon.backends.devices import device_bytes, pick_device
+from antiphon.backends.threads import model_threads
+from antiphon.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def test_without_a_name_it_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pick_device("cpu") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert pick_device(None).type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device(None) == CPU
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"device cuda:1 was asked for, but this torch .* sees no GPU"):
+        pick_device("cuda:1")
+    with pytest.raises(ConfigError, match="no device is called 'abacus'"):
+        pick_device("abacus")
+
+
+def test_a_gpu_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_bytes(CPU) == {}
+    asked: list[torch.device] = []
+
+    def properties(device: torch.device) -> SimpleNamespace:
+        asked.append(device)
+        return SimpleNamespace(total_memory=24 * 2**30)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert device_bytes(torch.device("cuda:1")) == {"total": 24 * 2**30}
+    assert asked == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (2, 1), (64, 63)])
+def test_a_core_is_left_to_the_server(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, threads: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert model_threads() == threads
+    assert model_threads(5) == 5
+
+
+@pytest.mark.parametrize("threads", [0, -3])
+def test_fewer_than_one_thread_is_refused(threads: int) -> None:
+    with pytest.raises(ConfigError, match=f"threads is {threads}; a model needs at least 1"):
+        model_threads(threads)
