@@ -104,6 +104,17 @@ async def test_parameters_are_the_sessions_own() -> None:
         assert parameters["audio_temperature"] == 0.8
 
 
+async def test_seeds_that_nobody_names_are_drawn_for_each_session_and_reported() -> None:
+    seeds: list[tuple[int, int]] = []
+    async with serving() as server:
+        for _ in range(2):
+            async with server.caller("text_temperature=0.5") as client:
+                ready = next(it for it in client.messages if isinstance(it, moshi.Event))
+                parameters = ready.fields["parameters"]
+                seeds.append((parameters["text_seed"], parameters["audio_seed"]))
+    assert len({seed for pair in seeds for seed in pair}) == 4
+
+
 @pytest.mark.parametrize(("spec", "replies"), [(CODEC, 3), (DUPLEX, 1)])
 async def test_max_steps_ends_the_call(spec: ModelSpec, replies: int) -> None:
     max_steps = spec.silent_frames + replies

@@ -7,9 +7,13 @@ upgrade: they are accepted, told why in an ``error`` event, and closed with its 
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
+
 from aiohttp import web
 
 from antiphon.errors import ProtocolError, ServerFullError, SessionError
+from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import ChatRequest, parse_chat_query
 from antiphon.serve.call import Call
 from antiphon.serve.security import check_origin
@@ -18,6 +22,9 @@ from antiphon.serve.socket import Socket
 
 DRAINING_RETRY_AFTER_S = 10
 """What stock clients are told while the server drains: by then another one should have taken its place."""
+
+SEED_BITS = 53
+"""Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
 
 
 async def handle_chat(request: web.Request) -> web.WebSocketResponse:
@@ -72,13 +79,18 @@ def check_request(services: Services, request: web.Request) -> ChatRequest:
             text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
         )
     try:
-        chat = parse_chat_query(request.query, defaults=services.defaults)
+        chat = parse_chat_query(request.query, defaults=with_seeds(services.defaults))
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     known = {services.engine.info.spec.name, services.config.model}
     if chat.model is not None and chat.model not in known:
         raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {', '.join(sorted(known))}\n")
     return chat
+
+
+def with_seeds(defaults: SamplingParameters) -> SamplingParameters:
+    """The defaults with seeds of their own, so that callers who name none do not all hear the same dice."""
+    return replace(defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS))
 
 
 def unavailable(error: SessionError) -> web.HTTPServiceUnavailable:
