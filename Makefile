@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
 SERVE_READY := $(VENV)/.serve-$(PINS)
 DEV_READY := $(VENV)/.dev-$(PINS)
-# moshi 0.2.13 asks for older torch, numpy and aiohttp than it needs: it goes in alone, last, unresolved.
+# moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
@@ -50,13 +50,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is needed (Debian: python3-venv)"; exit 1; }
 
 $(SERVE_READY): | $(BIN)/python
-	@echo "==> 1 of 2: the server and PyTorch"
-	$(PIP) -e '.[torch]' einops
-	@echo "==> 2 of 2: the reference models"
-	$(PIP) --no-deps moshi
+	@echo "==> setting up $(VENV): the server and PyTorch"
+	$(PIP) -e '.[torch]'
 	@rm -f $(VENV)/.serve-* && touch $@
 
 $(DEV_READY): $(SERVE_READY)
-	@echo "==> the development tools"
-	$(PIP) -e '.[torch,dev]'
+	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
+	$(PIP) -e '.[torch,dev]' einops
+	$(PIP) --no-deps moshi
 	@rm -f $(VENV)/.dev-* && touch $@

@@ -36,6 +36,13 @@ def broken_links(document: Path, root: Path = ROOT) -> list[str]:
     return broken
 
 
+def linked_documents(document: Path) -> set[Path]:
+    """The documents that one leads to."""
+    links = (match[1] or match[2] for match in _LINK.finditer(without_blocks(document.read_text())))
+    targets = ((document.parent / link.partition("#")[0]).resolve() for link in links if ":" not in link)
+    return {target for target in targets if target.suffix == ".md" and target.is_file()}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_resolve(document: Path) -> None:
     assert broken_links(document) == []
@@ -48,3 +55,12 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
         '```sh x\n[f](no)\n```\n`[g](no)`\n<img src="gone.svg">\n'
     )
     assert broken_links(document, tmp_path) == ["gone.md", "#tail", "gone.svg"]
+
+
+def test_every_document_is_reached_from_the_readme() -> None:
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        new = set().union(*(linked_documents(document) for document in new)) - reached
+    documents = {path for path in DOCUMENTS if path.parts[len(ROOT.parts)] == "docs" or path.parent == ROOT}
+    assert documents - reached == set()
