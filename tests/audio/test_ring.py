@@ -31,6 +31,10 @@ class ListRing:
     def ready_frames(self) -> int:
         return self.stored // self.frame_samples
 
+    def complete_times(self) -> list[float]:
+        ends = range(self.start + 1, self.start + 1 + self.ready_frames)
+        return [self.received_s[end * self.frame_samples - 1] for end in ends]
+
     def push(self, samples: list[float], received_s: float) -> int:
         self.samples += samples
         self.received_s += [received_s] * len(samples)
@@ -108,6 +112,7 @@ def test_the_ring_does_what_a_list_would(frame_samples: int, capacity_frames: in
     for now, step in enumerate(steps):
         step(ring, model, float(now))
         assert ring.ready_frames == model.ready_frames
+        assert ring.complete_times() == model.complete_times()
         assert ring.free_samples == model.capacity - model.stored
         assert ring.next_index == model.start
 

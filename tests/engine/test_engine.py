@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -125,6 +125,66 @@ def test_positions_are_told_as_the_queue_moves() -> None:
     assert [name for name, _ in told] == ["two", "three", "one"]
     assert [s.position for s in (one, two, three)] == [None, 0, 1]
     assert bench.read("admissions_total", outcome="left") == 1
+
+
+def speak(bench: Bench, sessions: Sequence[Session], seconds: float) -> None:
+    """Everybody speaks at the pace of real time, hears what comes, and the engine ticks when it can."""
+    assert isinstance(bench.clock, FakeClock)
+    next_s = bench.clock() + FRAME_S
+    end_s = bench.clock() + seconds
+    while bench.clock() < end_s:
+        while next_s <= bench.clock():
+            for session in sessions:
+                session.push(frames(1), next_s)
+            next_s += FRAME_S
+        if not bench.tick():
+            bench.clock.advance(FRAME_S / 8)
+        for session in sessions:
+            for reply in session.take():
+                session.sent(reply, bench.clock())
+
+
+@pytest.mark.parametrize(("callers", "step_s"), [(1, 0.1), (1, 0.25), (1, 3.0), (4, 0.9), (4, 4.0)])
+def test_the_door_closes_however_slow_the_steps_and_few_the_answers(callers: int, step_s: float) -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: step_s), clock=clock)
+    sessions = [bench.submit() for _ in range(callers)]
+    speak(bench, sessions, 12.0)
+    assert not bench.engine.health().ready
+    with pytest.raises(ServerFullError, match="frames were late"):
+        bench.submit()
+
+
+def test_the_door_stays_open_while_steps_are_in_time() -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.035), clock=clock)
+    speak(bench, [bench.submit() for _ in range(4)], 12.0)
+    assert bench.engine.health().ready
+    bench.submit()
+
+
+def test_the_door_closes_while_the_first_slow_step_still_runs() -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.5), clock=clock)
+    session = bench.submit()
+    seen: list[bool] = []
+    bench.backend.during_step = lambda: seen.append(bench.engine.health().ready)
+    bench.push(session, 1)
+    bench.tick()
+    assert seen == [False]
+
+
+def test_a_flood_shuts_out_nobody() -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.035), clock=clock)
+    flooder = bench.submit()
+    for _ in range(200):
+        assert flooder.push(frames(*range(40)), clock()) >= 24
+        bench.tick()
+        for reply in flooder.take():
+            flooder.sent(reply, clock())
+    assert flooder.stats().dropped_in > 1000
+    assert bench.engine.health().ready
 
 
 def test_waits_end_and_pressure_falls_with_time_alone() -> None:

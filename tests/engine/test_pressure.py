@@ -9,7 +9,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.pressure import CELLS, LateCount, LatePressure
 
 CONFIG = EngineConfig(
-    late_window_s=10.0, late_min_frames=20, late_refuse_fraction=0.10, late_admit_fraction=0.05
+    late_window_s=10.0, late_min_frames=5, late_refuse_fraction=0.10, late_admit_fraction=0.05
 )
 
 
@@ -33,12 +33,25 @@ def test_it_rises_above_one_limit_and_falls_below_the_other() -> None:
     assert not pressure.is_high(101.0)
 
 
-def test_few_frames_say_nothing() -> None:
+def test_few_late_frames_say_nothing_and_a_few_more_do_however_few_there_are_in_all() -> None:
     pressure = LatePressure(CONFIG)
-    record(pressure, 5.0, frames=19, late=19)
+    record(pressure, 5.0, frames=4, late=4)
     assert not pressure.is_high(5.0)
     record(pressure, 5.0, frames=1, late=1)
     assert pressure.is_high(5.0)
+
+
+def test_a_step_that_runs_on_is_late_before_any_reply_is() -> None:
+    pressure = LatePressure(CONFIG)
+    record(pressure, 5.0, frames=10, late=0)
+    pressure.begin_step(5.0, rows=3, frame_s=0.08)
+    assert pressure.count(5.07) == LateCount(10, 0)
+    assert pressure.count(5.09) == LateCount(13, 3)
+    assert not pressure.is_high(5.09), "3 late frames say nothing yet"
+    assert pressure.count(5.17) == LateCount(16, 6)
+    assert pressure.is_high(5.17)
+    pressure.end_step()
+    assert pressure.count(5.17) == LateCount(10, 0), "what it made late is recorded when it is sent"
 
 
 def test_it_falls_by_itself_when_nobody_is_left_to_be_late() -> None:

@@ -47,6 +47,11 @@ class FrameRing:
         """The index of the frame that :meth:`pop` gives next, once it is whole."""
         return self._next_index
 
+    def complete_times(self) -> list[float]:
+        """When each of the whole frames waiting was complete, oldest first."""
+        rows = range(self._next_index, self._next_index + self.ready_frames)
+        return [float(self._complete_s[index % len(self._frames)]) for index in rows]
+
     def push(self, samples: FloatArray, received_s: float) -> int:
         """Add float32 ``[N]`` received at ``received_s``; returns how many whole frames were dropped."""
         excess = samples.size - self.free_samples

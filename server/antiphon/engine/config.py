@@ -40,8 +40,8 @@ class EngineConfig:
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = _bound(10.0, "a step running longer makes /healthz fail", minimum=0.1)
     late_window_s: float = _bound(10.0, "the recent past that late pressure looks at", minimum=0.1)
-    # Four seconds of one caller: fewer frames say nothing about a fraction.
-    late_min_frames: int = _bound(50, "frames in the window before late pressure is believed", minimum=1)
+    # Late ones, not all: a server that hardly answers any more must not need many answers to notice it.
+    late_min_frames: int = _bound(5, "late frames in the window before late pressure is believed", minimum=1)
     late_refuse_fraction: float = _bound(
         0.05, "late frames in the window above which nobody is admitted", minimum=0
     )

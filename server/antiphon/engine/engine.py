@@ -115,6 +115,7 @@ class Engine:
             can_move=self.config.compaction and info.can_snapshot and not self.config.fixed_batch,
             clock=self.clock,
             metrics=self.metrics,
+            pressure=self._pressure,
             settle=self._settle,
             on_lost=self._lose,
             tracer=self._tracer,

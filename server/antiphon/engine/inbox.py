@@ -97,8 +97,8 @@ class AudioInbox:
         """Samples that fit without dropping any."""
         return self._ring.free_samples
 
-    def push(self, pcm: FloatArray, received_s: float) -> int:
-        """Add samples, float32 ``[N]``; returns the whole frames dropped for them.
+    def push(self, pcm: FloatArray, received_s: float) -> list[float]:
+        """Add samples, float32 ``[N]``; returns when each whole frame dropped for them had been complete.
 
         Raises:
             SessionError: they do not fit and nothing may be dropped.
@@ -108,9 +108,10 @@ class AudioInbox:
                 f"{pcm.shape[0]} samples were pushed where {self._ring.free_samples} fit; "
                 "read room_samples first, nothing is dropped here"
             )
+        waiting_s = self._ring.complete_times() if pcm.shape[0] > self._ring.free_samples else []
         dropped = self._ring.push(pcm, received_s)
         self.dropped += dropped
-        return dropped
+        return [*waiting_s[:dropped], *[received_s] * (dropped - len(waiting_s))]
 
     def take_into(self, batch: Batch, row: int) -> tuple[int, float]:
         """Copy the oldest frame into the batch; returns its index and the time it was complete."""

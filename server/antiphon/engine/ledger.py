@@ -93,6 +93,18 @@ class FrameLedger:
             self.lost += 1
             self._metrics.lost_frames.inc()
 
+    def dropped_in(self, complete_s: Sequence[float], now_s: float) -> None:
+        """Frames complete at these times were pushed out, unheard, by newer ones at ``now_s``.
+
+        One that was due long before counts towards late pressure as if its reply were late; one that its
+        sender's burst pushed out does not count at all, else a flood would make all others look well.
+        """
+        if complete_s:
+            self._metrics.dropped_in.inc(len(complete_s))
+        for frame_complete_s in complete_s:
+            if self._next_is_overdue(frame_complete_s, now_s):
+                self._pressure.record(now_s, is_late=True)
+
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
         """A reply was handed to the socket at ``sent_s``, ``peer_wait_s`` of it spent waiting for the peer.
 
@@ -110,8 +122,12 @@ class FrameLedger:
         if latency_s > self._frame_s:
             self.late += 1
             self._metrics.late_frames.inc()
-        self._due_s = max(reply.complete_s, self._due_s + PACE * self._frame_s)
-        self._pressure.record(sent_s, is_late=sent_s - self._due_s - peer_wait_s > self._frame_s)
+        self._pressure.record(sent_s, is_late=self._next_is_overdue(reply.complete_s, sent_s - peer_wait_s))
+
+    def _next_is_overdue(self, complete_s: float, now_s: float) -> bool:
+        """Whether the session's next frame has been due for more than its length, by the server's fault."""
+        self._due_s = max(complete_s, self._due_s + PACE * self._frame_s)
+        return now_s - self._due_s > self._frame_s
 
     def stats(self, inbox: Inbox, outbox: Outbox) -> SessionStats:
         """All counters, with those that the session's queues keep themselves."""

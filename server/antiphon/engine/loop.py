@@ -15,12 +15,14 @@ from antiphon.engine.admission import Admission
 from antiphon.engine.batch import Batch, read_rows
 from antiphon.engine.lane import Lane, TickTimes
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
 from antiphon.engine.scheduler import bucket_for
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
+from antiphon.models.spec import PipelineKind
 
 TRACK = "engine"
 
@@ -42,6 +44,7 @@ class EngineLoop:
         can_move: bool,
         clock: Callable[[], float],
         metrics: EngineMetrics,
+        pressure: LatePressure,
         settle: Callable[[float], None],
         on_lost: Callable[[Exception], None],
         tracer: Tracer | None,
@@ -54,9 +57,13 @@ class EngineLoop:
         self._can_move = can_move
         self._clock = clock
         self._metrics = metrics
+        self._pressure = pressure
         self._settle = settle
         self._on_lost = on_lost
         self._tracer = tracer
+        spec = backend.info.spec
+        self._frame_s = spec.frame_ms / 1000.0
+        self._has_deadlines = spec.kind is not PipelineKind.TTS
         self._batch = Batch(backend.info.spec, backend.info.slots)
         self._step_started_s: float | None = None
         self.is_lost = False
@@ -135,6 +142,8 @@ class EngineLoop:
         self._metrics.batch_rows.observe(len(lanes))
         self._metrics.bucket_rows.observe(bucket)
         start_s = self._step_started_s = self._clock()
+        if self._has_deadlines:
+            self._pressure.begin_step(start_s, rows=len(lanes), frame_s=self._frame_s)
         outputs, failure = None, None
         try:
             outputs = self._backend.step(inputs)
@@ -142,6 +151,7 @@ class EngineLoop:
             failure = error
         finally:
             self._step_started_s = None
+            self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
         self._trace("step", start_s, end_s, rows=len(lanes), bucket=bucket)

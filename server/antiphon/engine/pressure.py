@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from antiphon.engine.config import EngineConfig
 
@@ -24,11 +25,24 @@ class LateCount:
         return self.late / self.frames if self.frames else 0.0
 
 
+class _RunningStep(NamedTuple):
+    """A step that has not come back yet."""
+
+    start_s: float
+    rows: int
+    frame_s: float
+
+    def overdue_frames(self, now_s: float) -> int:
+        return self.rows * max(0, int((now_s - self.start_s) / self.frame_s))
+
+
 class LatePressure:
     """Counts frames on time and late; may be used from any thread.
 
-    It rises when the window's late fraction is above ``late_refuse_fraction`` and falls when it is below
-    ``late_admit_fraction``, or when too few frames are left in the window to say.
+    It rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
+    ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer
+    late frames are left. A step that runs on counts while it does: one late frame of each of its rows
+    for every whole frame length it has run, so that the door closes before the first late reply is out.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -39,6 +53,7 @@ class LatePressure:
         self._late = [0] * CELLS
         self._newest = 0  # number of the newest cell since the clock's zero
         self._is_high = False
+        self._running: _RunningStep | None = None
         self._lock = threading.Lock()
 
     @property
@@ -53,6 +68,16 @@ class LatePressure:
             self._frames[cell] += 1
             self._late[cell] += is_late
 
+    def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
+        """A step begins in which ``rows`` frames of ``frame_s`` seconds await their answer."""
+        with self._lock:
+            self._running = _RunningStep(now_s, rows, frame_s)
+
+    def end_step(self) -> None:
+        """The step has ended; its frames are recorded as their replies are sent."""
+        with self._lock:
+            self._running = None
+
     def count(self, now_s: float) -> LateCount:
         """The window that ends at ``now_s``."""
         with self._lock:
@@ -62,7 +87,7 @@ class LatePressure:
         """Whether nobody should be admitted at ``now_s``."""
         with self._lock:
             count = self._count(now_s)
-            if count.frames < self._config.late_min_frames or not count.late:
+            if count.late < self._config.late_min_frames:
                 self._is_high = False
             elif count.fraction > self._config.late_refuse_fraction:
                 self._is_high = True
@@ -72,7 +97,8 @@ class LatePressure:
 
     def _count(self, now_s: float) -> LateCount:
         self._advance(now_s)
-        return LateCount(sum(self._frames), sum(self._late))
+        overdue = 0 if self._running is None else self._running.overdue_frames(now_s)
+        return LateCount(sum(self._frames) + overdue, sum(self._late) + overdue)
 
     def _advance(self, now_s: float) -> int:
         """The index of the cell of ``now_s``, after forgetting the cells it overtook."""

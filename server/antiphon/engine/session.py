@@ -180,11 +180,10 @@ class Session:
         with self._lock:
             if self.state is not SessionState.ACTIVE or self._is_finished:
                 return 0
-            dropped = self._audio.push(pcm, received_s)
+            dropped_s = self._audio.push(pcm, received_s)
+            self._ledger.dropped_in(dropped_s, received_s)
             self._list_if_ready()
-        if dropped:
-            self._metrics.dropped_in.inc(dropped)
-        return dropped
+        return len(dropped_s)
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words to be spoken, received at ``received_s`` (the engine's clock).
