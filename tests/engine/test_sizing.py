@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import make_sized
-from antiphon.errors import ConfigError
+from antiphon.errors import BackendError, ConfigError
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 
@@ -97,10 +97,37 @@ def test_a_number_of_slots_is_taken_as_it_is_or_refused_with_the_bytes() -> None
     memory = {"total": 1000, "weights": 200, "state_per_row": 100}
     workshop = Workshop(memory)
     assert workshop.size(EngineConfig(slots=8)) == 8
-    assert len(workshop.made) == 1
+    assert [made.info.slots for made in workshop.made] == [1, 8]
     wanted = r"9 rows do not fit: weights 200 bytes \+ 9 x 100 bytes = 1,100 bytes, but there are 1,000"
+    greedy = Workshop(memory)
     with pytest.raises(ConfigError, match=wanted):
-        Workshop(memory).size(EngineConfig(slots=9))
+        greedy.size(EngineConfig(slots=9))
+    assert [made.closed for made in greedy.made] == [True]
+
+
+def test_rows_that_do_not_fit_are_never_asked_for() -> None:
+    workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 100})
+
+    def factory(slots: int) -> FakeBackend:
+        if slots > 8:
+            raise MemoryError(f"{slots} rows")
+        return workshop(slots)
+
+    with pytest.raises(ConfigError, match=r"100000000 rows do not fit: .* 8 rows would fit"):
+        make_sized(factory, EngineConfig(slots=100_000_000), workshop.clock)
+
+
+@pytest.mark.parametrize("error", [MemoryError("out of memory"), RuntimeError("out of memory")])
+def test_memory_that_runs_out_nevertheless_is_a_backend_error(error: Exception) -> None:
+    workshop = Workshop({})
+
+    def factory(slots: int) -> FakeBackend:
+        if slots > 1:
+            raise error
+        return workshop(slots)
+
+    with pytest.raises(BackendError, match="a backend with 7 rows could not be made: out of memory"):
+        make_sized(factory, EngineConfig(slots=7), workshop.clock)
 
 
 def test_a_number_is_needed_where_the_backend_says_nothing_about_memory() -> None:

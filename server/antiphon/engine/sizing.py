@@ -18,7 +18,7 @@ from antiphon.engine.capacity import (
 )
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.memory import host_bytes
-from antiphon.errors import ConfigError
+from antiphon.errors import BackendError, ConfigError
 from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 
@@ -39,15 +39,12 @@ def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[]
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
+        BackendError: memory ran out nevertheless.
     """
-    if config.slots is not None:
-        backend = factory(config.slots)
-        facts = memory_facts(backend.info)
-        if facts is not None:
-            check_fit(facts, config.slots)
-        return backend
-    backend = factory(1)
+    backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
     facts = memory_facts(backend.info)
+    if config.slots is not None:
+        return _make_fixed(backend, factory, config.slots, facts)
     if facts is None:
         backend.close()
         raise ConfigError(
@@ -75,12 +72,29 @@ def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[]
     return _remake(backend, factory, timely)
 
 
+def _make_fixed(backend: Backend, factory: BackendFactory, rows: int, facts: MemoryFacts | None) -> Backend:
+    try:
+        if facts is not None:
+            check_fit(facts, rows)
+    except ConfigError:
+        backend.close()
+        raise
+    return _remake(backend, factory, rows)
+
+
 def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
     """The backend if it has so many rows, else another one in its place."""
     if backend.info.slots == rows:
         return backend
     backend.close()
-    return factory(rows)
+    return _make(factory, rows)
+
+
+def _make(factory: BackendFactory, rows: int) -> Backend:
+    try:
+        return factory(rows)
+    except (MemoryError, RuntimeError) as error:  # torch says with a RuntimeError that memory is short
+        raise BackendError(f"a backend with {rows} rows could not be made: {error}") from error
 
 
 def memory_facts(info: BackendInfo) -> MemoryFacts | None:
