@@ -23,6 +23,17 @@ SLOTS = 5
 """Rows of every backend under test: above one, and no power of two."""
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
+SAMPLED = SamplingParameters(
+    text_temperature=1.0,
+    text_topk=40,
+    audio_temperature=1.0,
+    audio_topk=40,
+    pad_mult=-1.0,
+    repetition_penalty=1.5,
+    text_seed=5,
+    audio_seed=6,
+)
+"""Every parameter has a part in what is said."""
 
 
 def as_it_is(pcm: FloatArray) -> FloatArray:
@@ -36,7 +47,8 @@ class Subject:
     ``make`` makes it with a number of slots. ``wrap_frames`` is more than twice the frames its longest
     attention window holds. ``pcm_tolerance`` is the largest difference between the same session on
     different rows, or in different buckets (0: identical); on one row in one bucket there is none.
-    ``comparable`` blanks what may lawfully differ between sessions.
+    ``comparable`` blanks what may lawfully differ between sessions. ``samples`` says that a model's
+    logits are sampled, by every parameter there is for its pipeline.
     """
 
     name: str
@@ -44,6 +56,7 @@ class Subject:
     wrap_frames: int
     pcm_tolerance: float = 0.0
     comparable: Callable[[FloatArray], FloatArray] = as_it_is
+    samples: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
 from tests.backends.contract import (
     GREEDY,
     SLOTS,
@@ -41,6 +45,44 @@ def test_another_text_seed_gives_other_text(driver: Driver) -> None:
         )
         runs.append([reply.text_token for reply in driver.run(0, frames)])
     assert (runs[0] != runs[1]) == speaks_text(driver.info)
+
+
+TEXT = replace(GREEDY, text_temperature=1.0, text_topk=0)
+VOICE = replace(GREEDY, audio_temperature=1.0, audio_topk=0)
+PENALTY = replace(TEXT, repetition_penalty=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (TEXT, {"text_temperature": 2.0}),
+        (TEXT, {"text_topk": 2}),
+        (TEXT, {"text_seed": 1}),
+        (TEXT, {"pad_mult": 100.0}),
+        (TEXT, {"repetition_penalty": 1000.0}),
+        (PENALTY, {"repetition_penalty_context": 1}),
+        (VOICE, {"audio_temperature": 2.0}),
+        (VOICE, {"audio_topk": 2}),
+        (VOICE, {"audio_seed": 1}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_every_parameter_changes_what_is_said(
+    subject: Subject, driver: Driver, before: SamplingParameters, change: dict[str, Any]
+) -> None:
+    """A parameter of the text changes what a model with text says; one of the voice, a voice."""
+    if not subject.samples:
+        assert driver.info.name == "null", "only the null backend has nothing to sample"
+        return
+    frames = voice(18, 3 * FRAMES, driver.info)
+    runs = []
+    for parameters in (before, before, replace(before, **change)):
+        driver.backend.set_parameters(1, parameters)
+        runs.append(driver.run(1, frames))
+    assert_same(runs[0], runs[1])
+    is_of_voice = next(iter(change)).startswith("audio")
+    wanted = driver.info.kind is PipelineKind.DUPLEX if is_of_voice else speaks_text(driver.info)
+    assert differ(runs[1], runs[2]) == wanted
 
 
 def test_temperature_zero_does_not_look_at_the_seed(driver: Driver) -> None:

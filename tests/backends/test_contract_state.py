@@ -12,6 +12,7 @@ from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import (
     GREEDY,
+    SAMPLED,
     SLOTS,
     Driver,
     Reply,
@@ -92,14 +93,16 @@ def test_a_loud_neighbour_moves_nothing(driver: Driver) -> None:
     assert_same(got, wanted)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_batch_equals_its_sessions_alone(subject: Subject, driver: Driver, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "parameters"), [(0, GREEDY), (1, GREEDY), (2, SAMPLED), (3, SAMPLED)])
+def test_a_batch_equals_its_sessions_alone(
+    subject: Subject, driver: Driver, seed: int, parameters: SamplingParameters
+) -> None:
     """Sessions join at random ticks, on random rows, and have random gaps; rows are used again."""
     info = driver.info
     random = np.random.default_rng(seed)
     sessions = {number: voice(100 * seed + number, FRAMES, info) for number in range(2 * SLOTS)}
     for row in range(SLOTS):
-        driver.backend.set_parameters(row, replace(GREEDY))
+        driver.backend.set_parameters(row, parameters)
     wanted = {number: driver.run(0, frames, rows=SLOTS) for number, frames in sessions.items()}
     got: dict[int, list[Reply]] = {number: [] for number in sessions}
     waiting = list(sessions)
