@@ -10,16 +10,21 @@ MAX_P99_MS = 80.0
 MAX_DRIFT_MS = 8.0
 """A tenth of a frame, from the first quarter of a run to its last: a backlog that grows, grows by more."""
 
+MAX_SEND_LATE = 0.5
+"""Of a message's period: a generator later than that at p99 no longer spoke in real time."""
+
 STEP_DOWN = 0.95
 
 
-def faults(report: Values, *, full_load_s: float) -> list[str]:
+def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str]:
     """Why a probe's report is no proof of capacity; empty when it is one.
 
     Capacity asks for every session answered at random phases in real time, 0 lost, no backlog growing, and
-    a p99 frame latency under 80 ms, with all sessions at once for ``full_load_s``.
+    a p99 frame latency under 80 ms, with all sessions at once for ``full_load_s``, from a generator that
+    was in time itself with its messages of ``message_ms``.
     """
     counts, latency, drift_ms = report["counts"], report["times"]["latency"], report["drift_ms"]
+    send_late = report["generator"]["send_late_ms"]
     found = [
         f"{count} {what}"
         for count, what in (
@@ -31,6 +36,8 @@ def faults(report: Values, *, full_load_s: float) -> list[str]:
         )
         if count
     ]
+    if send_late is not None and send_late["p99"] > MAX_SEND_LATE * message_ms:
+        found.append(f"the generator's messages left {send_late['p99']:.1f} ms late at p99")
     if latency is None:
         return [*found, "no frame answered"]
     if latency["p99"] >= MAX_P99_MS:

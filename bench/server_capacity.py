@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from antiphon.protocol.chat import AudioFormat
+from antiphon_client.clip import MESSAGE_MS
 from antiphon_client.load import RAMP_S_PER_SESSION
 from bench.capacity_report import plot, render
 from bench.capacity_search import confirm_largest, faults, search_largest
@@ -141,7 +143,8 @@ def hold(settings: Settings, audio_format: str, sessions: int, *, full_load_s: f
         cpu_s = server.cpu_s() - begun_cpu_s
         rss_bytes = server.rss_bytes()
     report = values["report"]
-    found = faults(report, full_load_s=full_load_s)
+    message_ms = MESSAGE_MS[AudioFormat(audio_format)]
+    found = faults(report, full_load_s=full_load_s, message_ms=message_ms)
     attempt = {
         "format": audio_format,
         "sessions": sessions,
@@ -167,10 +170,12 @@ def hold(settings: Settings, audio_format: str, sessions: int, *, full_load_s: f
 def _line(attempt: Values) -> str:
     latency = attempt["latency_ms"]
     p99 = f"p99 {latency['p99']:6.1f} ms" if latency else "nothing answered"
+    send_late = attempt["generator"]["send_late_ms"]
+    late = f" (late by {send_late['p99']:.1f} ms at p99)" if send_late else ""
     return (
         f"{attempt['format']:<10}{attempt['sessions']:>5} sessions {attempt['seconds']:>5.0f} s: {p99}, "
         f"server {attempt['server_cpu_share']:.0%}, generator {attempt['generator']['cpu_share']:.0%} of the "
-        f"machine; {'; '.join(attempt['faults']) or 'held'}"
+        f"machine{late}; {'; '.join(attempt['faults']) or 'held'}"
     )
 
 

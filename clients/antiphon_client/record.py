@@ -27,7 +27,8 @@ class Outcome(StrEnum):
 class Timeline:
     """The frames of one session, in order; all times in seconds of the client's clock.
 
-    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was handed to the socket.
+    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was due, however late it
+    then left: a generator that is held up must not make the server look faster ("coordinated omission").
     ``replied_s``, ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN where there is no reply or no
     stamp; a reply counts from the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are
     ``[messages in]``. ``send_late_ms`` is ``[messages out]``: how late the generator itself was.
@@ -123,7 +124,7 @@ class Recorder:
         self._send_late_ms.append(late_s * 1000)
         self._sent_samples += samples
         while self._sent_samples >= (len(self._sent_s) + 1) * self.frame_samples:
-            self._sent_s.append(now_s)
+            self._sent_s.append(now_s - late_s)
             self._replied_samples.append(0)
             for unknown in (self._replied_s, self._step_ms, self._wait_ms):
                 unknown.append(math.nan)

@@ -1,9 +1,10 @@
 """Turns the records of a probe into numbers: per session, and for the whole run. Pure.
 
-The words mean what they mean everywhere in this project. A frame's latency runs from its last sample to
-its whole reply; by the client's clock that includes the network, so it bounds the server's own from
-above. *Late*: latency over one frame (80 ms). *Lost*: a frame with no reply when its session ended,
-although its deadline had passed. *Gap*: a client that starts playing at 80 ms buffered runs dry.
+The words mean what they mean everywhere in this project. A frame's latency runs from when its last sample
+was due to its whole reply; by the client's clock that includes the network and the generator's own delay,
+so it bounds the server's own from above. *Late*: latency over one frame (80 ms). *Lost*: a frame with no
+reply when its session ended, although its deadline had passed. *Gap*: a client that starts playing at 80 ms
+buffered runs dry.
 """
 
 from __future__ import annotations

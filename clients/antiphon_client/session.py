@@ -173,7 +173,7 @@ class ProbeSession:
             if self._first_sent_s is None:
                 self._first_sent_s = now_s
             message = clip.messages[turn.message]
-            # Stamped before the call: time spent waiting for room in the socket belongs to the latency.
+            # Stamped before the call, with its delay: waiting for room in the socket belongs to the latency.
             self.recorder.sent(clip.message_samples, now_s, turn.late_s)
             self._bytes_out += len(message)
             await socket.send_bytes(message)

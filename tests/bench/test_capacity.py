@@ -22,7 +22,7 @@ HELD: dict[str, Any] = {
     "drift_ms": 7.9,
     "counts": {"lost": 0, "misplaced": 0},
     "times": {"latency": {"p99": 79.9}},
-    "generator": {"dropped_messages": 0},
+    "generator": {"dropped_messages": 0, "send_late_ms": {"p99": 10.0}},
 }
 
 
@@ -55,7 +55,7 @@ def test_a_load_that_holds_in_two_of_three_runs_does_not_hold() -> None:
 
 
 def test_a_report_that_keeps_every_rule_is_proof() -> None:
-    assert faults(HELD, full_load_s=60.0) == []
+    assert faults(HELD, full_load_s=60.0, message_ms=20) == []
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,7 @@ def test_a_report_that_keeps_every_rule_is_proof() -> None:
         (("counts", "lost"), 3, "3 frames lost"),
         (("counts", "misplaced"), 4, "4 replies misplaced"),
         (("generator", "dropped_messages"), 5, "5 messages the generator was too late to send"),
+        (("generator", "send_late_ms", "p99"), 10.1, "the generator's messages left 10.1 ms late at p99"),
         (("times", "latency"), None, "no frame answered"),
         (("times", "latency", "p99"), 80.0, "p99 frame latency 80.0 ms"),
         (("drift_ms",), 8.1, "latency grew by 8.1 ms"),
@@ -78,7 +79,7 @@ def test_each_broken_rule_is_named(path: tuple[str, ...], value: Any, sentence: 
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    assert faults(report, full_load_s=60.0) == [sentence]
+    assert faults(report, full_load_s=60.0, message_ms=20) == [sentence]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -106,4 +107,5 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     assert values["attempts"]["codec"]["frame_ms"] > 0
     text = (tmp_path / "server-capacity.md").read_text()
     assert "| Opus | **1** |" in text
+    assert "| generator late, p99 ms |" in text
     assert (tmp_path / "server-capacity.png").read_bytes().startswith(b"\x89PNG")

@@ -12,12 +12,12 @@ from antiphon_client.record import Recorder
 FRAME = 1920
 
 
-def test_a_frame_is_complete_with_the_message_that_holds_its_last_sample() -> None:
+def test_a_frame_is_complete_when_the_message_that_holds_its_last_sample_is_due() -> None:
     recorder = Recorder(frame_samples=FRAME, silent_frames=0)
     for message in range(9):
         recorder.sent(480, now_s=message * 0.02, late_s=0.001)
     timeline = recorder.timeline()
-    assert timeline.sent_s.tolist() == pytest.approx([0.06, 0.14])
+    assert timeline.sent_s.tolist() == pytest.approx([0.059, 0.139])
     assert timeline.send_late_ms.tolist() == pytest.approx([1.0] * 9)
 
 
