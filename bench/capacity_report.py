@@ -23,8 +23,8 @@ def render(values: Values) -> str:
         f"(processes: {settings['processes']}) share the machine. A load is held when every session is "
         "answered in real time at random phases, nothing is lost, latency does not grow and p99 frame "
         "latency (client's clock, from when a message was due) stays under 80 ms, and the generator's own "
-        f"messages leave at most half a message late at p99, in {settings['runs']} of {settings['runs']} runs "
-        f"of at least {settings['confirm_s']:g} s at full load.",
+        f"messages leave at most half a message late at p99, in {settings['runs']} of {settings['runs']} "
+        f"runs of at least {settings['confirm_s']:g} s at full load.",
         "\n".join(_capacity_table(values)),
         _codec(values),
         _reference(values["attempts"]["reference"]),

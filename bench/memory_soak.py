@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import sys
 import tempfile
@@ -144,15 +143,20 @@ class Soak:
     async def _hold(
         self, session: ProbeSession, http: aiohttp.ClientSession, *, vanish_after_s: float | None
     ) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(vanish_after_s):
-                result = await session.run(http)
-                report = report_session(result.record)
-                self.tally.outcomes[report.outcome.value] += 1
-                self.tally.counts = Counts.total([self.tally.counts, report.counts])
-                self.tally.latency_ms += latencies_ms(result.record).tolist()
-                return
-        self.tally.vanished += 1
+        loop = asyncio.get_running_loop()
+        vanishing = None if vanish_after_s is None else loop.call_later(vanish_after_s, session.vanish)
+        try:
+            result = await session.run(http)
+        finally:
+            if vanishing is not None:
+                vanishing.cancel()
+        if session.has_vanished:
+            self.tally.vanished += 1
+            return
+        report = report_session(result.record)
+        self.tally.outcomes[report.outcome.value] += 1
+        self.tally.counts = Counts.total([self.tally.counts, report.counts])
+        self.tally.latency_ms += latencies_ms(result.record).tolist()
 
 
 def shortened(clip: EncodedClip, seconds: float) -> EncodedClip:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket as sockets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
@@ -91,7 +92,9 @@ class ProbeSession:
         )
         self._begin = asyncio.Event()  # let in, or told to stop
         self._answered = asyncio.Event()
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._is_stopped = False
+        self.has_vanished = False
         self._first_sent_s: float | None = None
         self._dropped_messages = self._bytes_out = 0
 
@@ -104,6 +107,13 @@ class ProbeSession:
         """Say no more: replies to what was said are still awaited, then the session leaves."""
         self._is_stopped = True
         self._begin.set()
+
+    def vanish(self) -> None:
+        """Cut the connection without a goodbye, as a lost network does; nothing when there is none."""
+        if self._socket is not None and not self._socket.closed:
+            self.has_vanished = True
+            # Both ways at once: the close frame that leaving the conversation would send cannot go out.
+            self._socket.get_extra_info("socket").shutdown(sockets.SHUT_RDWR)
 
     async def run(self, http: aiohttp.ClientSession) -> SessionResult:
         """Hold the conversation and return what it was like."""
@@ -131,6 +141,7 @@ class ProbeSession:
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
             ) as socket:
                 self.state = SessionState.QUEUED
+                self._socket = socket
                 await until_either_ends(self._speak(socket), self._listen(socket))
         except aiohttp.WSServerHandshakeError as error:
             raise _EndedError(await describe_refusal(http, self._plan.url, error)) from error

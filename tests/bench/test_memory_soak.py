@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import encode_clip, fit_clip, load_clip
+from antiphon_client.load import Stop
+from antiphon_client.session import ProbeSession, SessionPlan
 from bench import memory_soak
 from bench.harness import BenchError
+from tests.clients.fake_server import fake_server
 
 MIB = 2**20
 
@@ -48,6 +54,22 @@ def test_a_shortened_clip_is_whole_frames() -> None:
     assert short.messages == clip.messages[:26]
     assert memory_soak.shortened(clip, 99).frames == clip.frames
     assert memory_soak.shortened(clip, 0.01).frames == 1
+
+
+@pytest.mark.parametrize(("vanish_after_s", "code"), [(0.2, None), (None, 1000)])
+async def test_who_vanishes_says_no_goodbye(vanish_after_s: float | None, code: int | None) -> None:
+    clip = encode_clip(fit_clip(load_clip(None), 0.4), AudioFormat.OPUS)
+    async with fake_server() as fake, aiohttp.ClientSession() as http:
+        soak = memory_soak.Soak(memory_soak.QUICK, fake.address.http, Stop())
+        plan = SessionPlan(0, fake.address.chat({"ext": "1", "format": "opus"}), 0.0, 0.0)
+        session = ProbeSession(plan, clip, start_s=time.monotonic(), clock=time.monotonic)
+        await soak._hold(session, http, vanish_after_s=vanish_after_s)
+        async with asyncio.timeout(5):
+            while not fake.close_codes:  # noqa: ASYNC110 (what it waits for is the server's)
+                await asyncio.sleep(0.01)
+    assert fake.close_codes == [code]
+    assert soak.tally.vanished == (code is None)
+    assert soak.tally.outcomes == ({} if code is None else {"answered": 1})
 
 
 def test_the_whole_soak_runs_in_seconds_when_quick(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class FakeServer:
     active: int = 0
     sessions: int = 0
     goodbyes: int = 0
+    close_codes: list[int | None] = field(default_factory=list)
     heard: list[tuple[int, bytes, float]] = field(default_factory=list)
     queries: list[dict[str, str]] = field(default_factory=list)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,6 +77,7 @@ class FakeServer:
         try:
             await self._converse(socket, session, request.query.get("format", "ogg"), is_extended)
         finally:
+            self.close_codes.append(socket.close_code)
             self.active -= 1
             self.freed.set()
             self.freed = asyncio.Event()
