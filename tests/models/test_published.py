@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -213,6 +214,16 @@ def test_file_names_are_read_by_role() -> None:
             "name: delays are [0, 0, 1, 0, -1], expected whole numbers from 0",
         ),
         (LM | {"num_heads": 3}, "name: dim 8 is not divisible by num_heads 3"),
+        (LM | {"existing_text_padding_id": None}, "name: existing_text_padding_id is None, expected int"),
+        (LM | {"existing_text_padding_id": 9999}, "name: existing_text_padding_id is 9999, expected 0 to "),
+        (LM | {"existing_text_end_padding_id": -1}, "existing_text_end_padding_id is -1, expected 0 to "),
+        (LM | {"lm_gen_config": {"temp": None}}, "name: lm_gen_config.temp is None, expected float"),
+        (LM | {"lm_gen_config": {"temp": "x"}}, "name: lm_gen_config.temp is 'x', expected float"),
+        (LM | {"lm_gen_config": {"temp_text": -1}}, "lm_gen_config.temp_text is -1, expected at least 0"),
+        (LM | {"lm_gen_config": {"text_temp": math.nan}}, "lm_gen_config.text_temp is nan, expected at"),
+        (LM | {"lm_gen_config": {"top_k": -1}}, "name: lm_gen_config.top_k is -1, expected at least 0"),
+        (LM | {"lm_gen_config": {"top_k_text": 2.5}}, "name: lm_gen_config.top_k_text is 2.5, expected int"),
+        (LM | {"lm_gen_config": {"use_sampling": 1}}, "lm_gen_config.use_sampling is 1, expected bool"),
         (LM | {"card": 512}, "name: the language model speaks codebooks of 512 entries, Mimi has 2048"),
         (LM | {"n_q": 64, "delays": [0] * 65}, "Mimi config: 62 codebooks are needed, it has 32"),
     ],

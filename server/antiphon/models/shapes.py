@@ -5,6 +5,7 @@ Configurations have been published that do not fit their weights, so the weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ _REQUIRED: Final[Mapping[str, Types]] = {
     "dep_q": int,
     "delays": list,
 }
+_PADDING_IDS: Final = {"existing_text_padding_id": 3, "existing_text_end_padding_id": 0}
+_TEMPERATURES: Final = ("temp", "temp_text", "text_temp")
+_TOP_KS: Final = ("top_k", "top_k_text")
 _MIMI_KEYS: Final[Mapping[str, Types]] = {
     "sample_rate": int,
     "channels": int,
@@ -48,6 +52,7 @@ def build_spec(
     CheckpointFormatError, with both numbers, where the configuration and the weights disagree.
     """
     mimi_config = defaults.MIMI_CONFIG if mimi_config is None else mimi_config
+    _check_generation(config.generation.get("lm_gen_config", {}), name)
     if parameters is None:
         parameters = sum(count_parameters(header) for header in headers.values())
     if config.lm is None:
@@ -114,6 +119,23 @@ def _check_numbers(config: Mapping[str, Any], where: str) -> None:
         raise CheckpointFormatError(
             f"{where}: dim {config['dim']} is not divisible by num_heads {config['num_heads']}"
         )
+    for key, default in _PADDING_IDS.items():
+        token = config.get(key, default)
+        check_type(token, int, f"{where}: {key}")
+        if not 0 <= token < config["text_card"]:
+            raise CheckpointFormatError(f"{where}: {key} is {token}, expected 0 to {config['text_card'] - 1}")
+
+
+def _check_generation(settings: Mapping[str, Any], where: str) -> None:
+    """Check what :meth:`SamplingParameters.from_generation` reads."""
+    where = f"{where}: lm_gen_config"
+    check_type(settings.get("use_sampling", True), bool, f"{where}.use_sampling")
+    for keys, types in ((_TEMPERATURES, float), (_TOP_KS, int)):
+        for key in settings.keys() & set(keys):
+            value = settings[key]
+            check_type(value, types, f"{where}.{key}")
+            if not 0 <= value < math.inf:
+                raise CheckpointFormatError(f"{where}.{key} is {value}, expected at least 0")
 
 
 def _weights_win(config: Mapping[str, Any], header: Mapping[str, TensorInfo], where: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ from moshi.models.lm import LMModel
 from moshi.models.loaders import get_mimi, get_moshi_lm
 from moshi.run_inference import get_condition_tensors
 
+from antiphon.backends.misfits import told_as_misfit
 from antiphon.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,13 +33,15 @@ def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
     """Load Mimi, always float32, with as many codebooks as the model uses."""
     spec = checkpoint.spec.mimi
     config = deepcopy(dict(spec.config)) or None  # None is upstream's full-size Mimi
-    return get_mimi(checkpoint.file("mimi"), config, device=device, num_codebooks=spec.codebooks)
+    with told_as_misfit(checkpoint.spec.name):
+        return get_mimi(checkpoint.file("mimi"), config, device=device, num_codebooks=spec.codebooks)
 
 
 def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> LMModel:
     """Load the language model, fine-tuning merged in, with the corrections upstream makes after loading.
 
-    Raises UnsupportedError for upstream's own INT8 files, whose scales its loader rounds to the dtype.
+    Raises UnsupportedError for upstream's own INT8 files, whose scales its loader rounds to the dtype, and
+    CheckpointFormatError where the weights and the configuration do not fit each other.
     """
     assert checkpoint.spec.lm is not None
     config = deepcopy(dict(checkpoint.spec.lm.config))
@@ -47,9 +50,10 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
             "moshi 0.2.13 cannot load its own INT8 checkpoints correctly; use the bf16 one"
         )
     lora = checkpoint.files.get("lora")
-    model = get_moshi_lm(
-        checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
-    )
+    with told_as_misfit(checkpoint.spec.name):
+        model = get_moshi_lm(
+            checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
+        )
     if checkpoint.spec.family == "hibiki":
         # As upstream: an end of text sampled too early is heard by the model as padding.
         model.text_emb.weight.data[2] = model.text_emb.weight.data[3]

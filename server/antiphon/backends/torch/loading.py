@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from antiphon.backends.misfits import told_as_misfit
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.mimi import Mimi
@@ -43,7 +44,8 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
 def load_codec(checkpoint: Checkpoint, device: torch.device) -> Mimi:
     """Load Mimi, always in float32, with as many codebooks as the model uses."""
     spec = checkpoint.spec.mimi
-    mimi = load_mimi(checkpoint.file("mimi"), spec.config, spec.codebooks, device)
+    with told_as_misfit(checkpoint.spec.name):
+        mimi = load_mimi(checkpoint.file("mimi"), spec.config, spec.codebooks, device)
     return mimi.prepare(pack=True)
 
 
@@ -63,15 +65,16 @@ def load_generator(
     spec = checkpoint.spec
     if spec.lm is None:
         raise UnsupportedError(f"{spec.name} has no language model")
-    model = load_lm(
-        checkpoint.file("lm"),
-        spec.lm.config,
-        steps=spec.lm.dep_q,
-        family=spec.family,
-        lora=checkpoint.files.get("lora"),
-        dtype=dtype,
-        device=device,
-        kv_dtype=attention_dtype(device),
-        int8_kv=int8_kv,
-    )
+    with told_as_misfit(spec.name):
+        model = load_lm(
+            checkpoint.file("lm"),
+            spec.lm.config,
+            steps=spec.lm.dep_q,
+            family=spec.family,
+            lora=checkpoint.files.get("lora"),
+            dtype=dtype,
+            device=device,
+            kv_dtype=attention_dtype(device),
+            int8_kv=int8_kv,
+        )
     return Generator(model.prepare(pack=True, int8=int8_weights), spec.lm)

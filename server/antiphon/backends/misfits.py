@@ -1,0 +1,31 @@
+"""Weights and configurations that only show while they are loaded that they do not belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from antiphon.errors import CheckpointFormatError
+
+
+@contextmanager
+def told_as_misfit(name: str) -> Iterator[None]:
+    """Turn what modules raise while they are built and filled into an error of the model called ``name``.
+
+    A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
+
+    Raises:
+        CheckpointFormatError: with the words of whoever noticed.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise CheckpointFormatError(
+            f"{name} cannot be loaded: its weights and configuration do not fit each other, or the program: "
+            f"{type(error).__name__}: {words:.500}"
+        ) from error
