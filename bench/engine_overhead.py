@@ -21,12 +21,13 @@ from collections.abc import Callable
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.base import BackendInfo, Progress, RowSnapshot, StepInputs, StepOutputs
+from antiphon.backends.base import BackendInfo, PrimeProgress, Progress, RowSnapshot, StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 
@@ -64,6 +65,9 @@ class Nothing:
         raise NotImplementedError
 
     def move(self, source: int, target: int) -> None:
+        raise NotImplementedError
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         raise NotImplementedError
 
     def state_bytes(self) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -100,12 +101,30 @@ class RowSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class PrimeProgress:
+    """How far a row has got with its prompt: ``done`` of ``total`` frames.
+
+    ``is_copied``: its state came from an earlier row that was given the same prompt.
+    """
+
+    done: int
+    total: int
+    is_copied: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the row may now be stepped."""
+        return self.done == self.total
+
+
+@dataclass(frozen=True, slots=True)
 class BackendInfo:
     """The unchanging facts about a backend that was made.
 
     ``buckets`` are the row counts a tick can run over, ascending, the last one being ``slots``.
-    ``can_snapshot`` says whether snapshot, restore and move work. ``memory`` is bytes by purpose
-    ("weights", "state_per_row", ...), for admission arithmetic and the report.
+    ``can_snapshot`` says whether snapshot, restore and move work, ``can_prime`` whether prime does.
+    ``memory`` is bytes by purpose ("weights", "state_per_row", ...), for admission arithmetic and the
+    report.
     """
 
     name: str
@@ -116,6 +135,7 @@ class BackendInfo:
     dtype: str = "float32"
     quantization: str = "none"
     can_snapshot: bool = False
+    can_prime: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
 
@@ -147,6 +167,20 @@ class Backend(Protocol):
         Raises:
             StepError: some rows failed, the others are intact and were advanced.
             DeviceLostError: nothing on the device can be trusted any more.
+        """
+        ...
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """Let a row live through a prompt, by one bounded piece of work a call, until it is done.
+
+        The first call for a row makes it fresh; it must not be executed before the last, nor be reset
+        after it. Then it goes on as if the prompt had been stepped through with all its tokens forced,
+        and emits from its first frame on. A row given up midway needs nothing: its next owner's reset, or
+        another prompt, begins anew. Progress moves with ``move``.
+
+        Raises:
+            UnsupportedError: ``info.can_prime`` is false, or a prompt this model cannot take.
+            StepError, DeviceLostError: as :meth:`step`.
         """
         ...
 

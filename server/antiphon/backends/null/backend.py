@@ -20,6 +20,7 @@ from antiphon.backends.base import (
     BackendInfo,
     BoolArray,
     IntArray,
+    PrimeProgress,
     Progress,
     RowSnapshot,
     StepInputs,
@@ -35,6 +36,7 @@ from antiphon.backends.null.stamp import (
     write_stamps,
 )
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
+from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
 
 _ROW = np.dtype([("life", np.uint32), ("frame", np.uint32), ("history", np.uint32)])
+_PASS_FRAMES = 32
 _FIRST_WORD_ID = 4  # ids below are padding and control pieces, which are never sent as text
 
 
@@ -99,6 +102,7 @@ class NullBackend:
             slots=slots,
             buckets=_powers_of_two(slots),
             can_snapshot=True,
+            can_prime=spec.kind is PipelineKind.DUPLEX,
             versions={"numpy": np.__version__},
             memory={"weights": 0, "state_per_row": _ROW.itemsize},
         )
@@ -110,6 +114,8 @@ class NullBackend:
         self._sleep = sleep
         self._rows = np.zeros(slots, dtype=_ROW)
         self._token_seeds = np.zeros(slots, dtype=np.uint32)
+        self._readings: dict[int, tuple[str, int]] = {}  # row to a prompt's key and the frames read of it
+        self._read: set[str] = set()
         self._lives = 0
         self._ticks = 0
         for row in range(slots):
@@ -160,6 +166,29 @@ class NullBackend:
             consumed=inputs.exec.copy(), emitted=emitted, pcm=pcm, text_tokens=tokens, stage_ms=stage_ms
         )
 
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """Read some frames of a prompt, which becomes the row's history; see :meth:`Backend.prime`."""
+        check_row(self._info, row)
+        lm = self._info.spec.lm
+        if lm is None or not self._info.can_prime:
+            raise UnsupportedError(f"a {self._info.kind} model takes no prompt")
+        check_prompt(prompt, lm)
+        start_s = self._clock()
+        key, done = self._readings.get(row, ("", 0))
+        if key != prompt.key:
+            self._reset(self._rows, np.arange(self._info.slots) == row)
+            done = 0
+        is_copied = done == 0 and prompt.key in self._read
+        done = prompt.count if is_copied else min(done + _PASS_FRAMES, prompt.count)
+        self._readings[row] = (prompt.key, done)
+        self._wait(start_s + self._step_s)
+        if done == prompt.count:
+            del self._readings[row]
+            self._read.add(prompt.key)
+            self._rows[row]["history"] = int(prompt.key[:8], 16)
+            self._rows[row]["frame"] = self._info.spec.silent_frames
+        return PrimeProgress(done, prompt.count, is_copied)
+
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's counters."""
         check_row(self._info, row)
@@ -177,6 +206,9 @@ class NullBackend:
         check_row(self._info, target)
         self._rows[target] = self._rows[source]
         self._token_seeds[target] = self._token_seeds[source]
+        self._readings.pop(target, None)
+        if source in self._readings:
+            self._readings[target] = self._readings.pop(source)
 
     def state_bytes(self) -> int:
         """Bytes of counters for all rows."""
@@ -189,6 +221,8 @@ class NullBackend:
         count = int(np.count_nonzero(reset))
         if count == 0:
             return
+        for row in np.flatnonzero(reset).tolist():
+            self._readings.pop(row, None)
         state[reset] = np.zeros((), dtype=_ROW)
         lives = np.arange(self._lives + 1, self._lives + count + 1)
         state["life"][reset] = lives % 2**32

@@ -15,6 +15,7 @@ from antiphon.backends.base import (
     BackendInfo,
     BoolArray,
     FloatArray,
+    PrimeProgress,
     Progress,
     RowSnapshot,
     StepInputs,
@@ -27,6 +28,7 @@ from antiphon.backends.reference import loading, rows
 from antiphon.backends.reference.duplex import DuplexLM, part
 from antiphon.backends.threads import model_threads
 from antiphon.errors import UnsupportedError
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -110,6 +112,12 @@ class ReferenceBackend:
             raise self._judge.judge(error, touched) from error
         self._judge.note_success()
         return outputs
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """Upstream's modules cannot force a row's tokens while others go on. Raises UnsupportedError."""
+        raise UnsupportedError(
+            f"the reference backend takes no prompts (this one has {prompt.count} frames); use --backend torch"
+        )
 
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's state; the tensors stay on the device."""

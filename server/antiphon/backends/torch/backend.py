@@ -12,6 +12,7 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     BoolArray,
+    PrimeProgress,
     Progress,
     RowSnapshot,
     StepInputs,
@@ -26,8 +27,10 @@ from antiphon.backends.torch.linear import weight_bytes
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
+from antiphon.backends.torch.priming import CACHE_BYTES, Primer
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -64,6 +67,9 @@ class TorchBackend:
         *,
         slots: int,
         quantization: str = "none",
+        self._primer: Primer | None = None
+        if generator is not None and spec.lm is not None and spec.kind is PipelineKind.DUPLEX:
+            self._primer = Primer(self._pipeline, generator, spec.lm, self._think_alone, CACHE_BYTES)
     ) -> None:
         """Take over loaded modules and give them ``slots`` fresh rows."""
         check_slots(slots)
@@ -76,6 +82,7 @@ class TorchBackend:
         self._leaving = self._host_buffer(self._pipeline.buffers.leaving)
         modules = [mimi] if generator is None else [mimi, generator.model]
         self._info = BackendInfo(
+            can_prime=self._primer is not None,
             name="torch",
             device=str(self._pipeline.device),
             spec=spec,
@@ -135,6 +142,23 @@ class TorchBackend:
         check_inputs(self._info, inputs)
         try:
             with torch.inference_mode():
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """One piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
+        check_row(self._info, row)
+        if self._primer is None:
+            raise UnsupportedError(f"a {self._info.kind} model takes no prompt")
+        try:
+            with torch.inference_mode():
+                if not self._primer.is_reading(row, prompt):
+                    self._reset([row])
+                    self._primer.begin(row, prompt)
+                progress = self._primer.advance(row)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise self._judge.judge(error, (row,)) from error
+        if progress.is_done:
+            self._frames[row] = progress.total
+        return progress
+
                 outputs = self._step(inputs)
         except (RuntimeError, ValueError, IndexError) as error:
             # What torch raises. The rows of this tick may be half written; the others were not touched.
@@ -154,6 +178,8 @@ class TorchBackend:
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a row's state back.
 
+        if self._primer is not None:
+            self._primer.forget([row])
         Raises:
             UnsupportedError: a snapshot of another backend or model.
         """
@@ -162,6 +188,8 @@ class TorchBackend:
         with torch.inference_mode():
             self._pipeline.state.restore(row, snapshot.tensors)
         self._frames[row] = int(snapshot.tensors[_FRAMES])
+        if self._primer is not None:
+            self._primer.move(source, target)
 
     def move(self, source: int, target: int) -> None:
         """Copy the state and parameters of one row over another."""
@@ -180,6 +208,8 @@ class TorchBackend:
     def close(self) -> None:
         """Let go of the modules and their state, and of the memory the device keeps for them."""
         self._runner.forget()
+        if self._primer is not None:
+            self._primer.forget(rows)
         del self._pipeline
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
@@ -215,6 +245,17 @@ class TorchBackend:
         """Encode, think, decode. On a CPU masks are left out where every row takes part."""
         pipeline, always = self._pipeline, self._runner.on_cuda
         masked = always or not bool(executed.all())
+    def _think_alone(self, row: int, codes: torch.Tensor, frames: int) -> None:
+        """The language model's stage for one row, which hears ``codes`` as its frame number ``frames``."""
+        rows = next(bucket for bucket in self._info.buckets if bucket > row)
+        buffers = self._pipeline.buffers
+        buffers.arrived[:rows, -2:] = 0
+        buffers.arrived[row, -2] = 1
+        buffers.codes[row, : self._pipeline.heard].copy_(codes)
+        self._runner.begin()
+        self._run("lm", self._pipeline.think, rows, read_bucket(frames), masked=True)
+        self._runner.finish()
+
         self._run("encode", pipeline.encode, rows, filled, masked=masked)
         if pipeline.generator is not None:
             self._begin_again(executed)

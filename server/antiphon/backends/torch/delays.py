@@ -34,12 +34,12 @@ class DelayCache:
         """
         self.generated, self.max_delay = generated, max(delays)
         self.capacity = self.max_delay + 2
-        self._delays = torch.tensor(tuple(delays), device=device)
-        self._initial = torch.tensor(tuple(initial), device=device)[:, None]
+        self.delays = torch.tensor(tuple(delays), device=device)
+        self.initial = torch.tensor(tuple(initial), device=device)[:, None]
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this cache keeps."""
-        yield TensorSpec("lm.tokens", (len(self._delays), self.capacity), torch.int64, fill=UNGENERATED)
+        yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
 
     def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
@@ -47,15 +47,15 @@ class DelayCache:
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
         cache = step.read("lm.tokens")
-        slots = torch.remainder(offsets[:, None] + self._delays[self.generated :], self.capacity)
+        slots = torch.remainder(offsets[:, None] + self.delays[self.generated :], self.capacity)
         other = cache[:, self.generated :].scatter(2, slots[..., None], tokens[..., None])
         cache = torch.cat([cache[:, : self.generated], other], dim=1)
         step.write("lm.tokens", cache)
         now = torch.remainder(offsets, self.capacity).view(-1, 1, 1).expand(-1, cache.shape[1], 1)
-        is_before = (offsets[:, None] <= self._delays)[..., None]
+        is_before = (offsets[:, None] <= self.delays)[..., None]
         if step.exec_mask is not None:
             is_before = is_before | ~step.exec_mask.view(-1, 1, 1)
-        return torch.where(is_before, self._initial, cache.gather(2, now))
+        return torch.where(is_before, self.initial, cache.gather(2, now))
 
     def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
@@ -68,5 +68,5 @@ class DelayCache:
         slots = torch.remainder(following, self.capacity).expand(-1, self.generated)
         own = cache[:, : self.generated].scatter(2, slots[..., None], tokens[..., None])
         step.write("lm.tokens", torch.cat([own, cache[:, self.generated :]], dim=1))
-        frame = following - self.max_delay + self._delays[: self.generated]
+        frame = following - self.max_delay + self.delays[: self.generated]
         return own.gather(2, torch.remainder(frame, self.capacity)[..., None])[..., 0]

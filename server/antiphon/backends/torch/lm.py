@@ -153,14 +153,21 @@ class LanguageModel(nn.Module):
         Row 0 of the tokens is text. T above 1 is a prompt read in one pass. ``filled`` bounds reads,
         in frames seen by any executed row, these included.
         """
-        count = tokens.shape[2]
-        flat = tokens.transpose(1, 2).flatten(0, 1)
-        x = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
-        x = x.view(-1, count, x.shape[-1])
-        if self.condition is not None:
-            x = x + self.condition
-        hidden = self.out_norm(self.transformer(x, step, filled))
+        hidden = self.out_norm(self.read(self.embed(tokens), step, filled))
         return hidden, self.text_linear(hidden)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens int64 ``[n, 1 + n_q, T]`` to the transformer's inputs ``[n, T, dim]``."""
+        flat = tokens.transpose(1, 2).flatten(0, 1)
+        x: Tensor = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
+        return x.view(-1, tokens.shape[2], x.shape[-1])
+
+    def read(self, inputs: Tensor, step: Step, filled: int | None = None) -> Tensor:
+        """Let the transformer see inputs ``[n, T, dim]``; all there is to do where no token is sampled."""
+        if self.condition is not None:
+            inputs = inputs + self.condition
+        out: Tensor = self.transformer(inputs, step, filled)
+        return out
 
     def pause_heads(self, hidden: Tensor) -> Tensor:
         """Probabilities of the extra heads: hidden ``[n, 1, dim]`` to float32 ``[n, heads, width]``."""

@@ -87,6 +87,10 @@ class State:
         """The prefix of ``rows`` rows as views, updated in place by the modules that get it."""
         return Step({name: tensor[:rows] for name, tensor in self.tensors.items()}, exec_mask, in_place=True)
 
+    def row_step(self, row: int) -> Step:
+        """One row alone, ``[1, ...]``, as a view."""
+        return Step({name: tensor[row : row + 1] for name, tensor in self.tensors.items()}, in_place=True)
+
 
 class Step:
     """One tick's view of the state: tensors ``[n, ...]`` and which rows advance.

@@ -1,0 +1,89 @@
+"""The contract of prompts: a primed row is one that has lived, and the others notice nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import BackendInfo, PrimeProgress
+from antiphon.errors import UnsupportedError
+from antiphon.models.prompt import Prompt
+from tests.backends.contract import Driver, Reply, Subject, assert_same, differ, voice
+from tests.backends.subjects import SUBJECTS
+
+FRAMES = 8
+PROMPTED = ("null-duplex", "torch-duplex")
+prompted = pytest.mark.parametrize("subject", PROMPTED, indirect=True)
+
+
+def prompt_for(info: BackendInfo, seed: int = 1) -> Prompt:
+    lm = info.spec.lm
+    shape, highest = (1, 0), 1
+    if lm is not None:
+        shape, highest = (min(lm.context, 20), 1 + lm.n_q), min(lm.card, lm.text_card)
+    return Prompt(np.random.default_rng(seed).integers(0, highest, shape).astype(np.int32))
+
+
+def prime(driver: Driver, row: int, prompt: Prompt) -> list[PrimeProgress]:
+    steps = [driver.backend.prime(row, prompt)]
+    while not steps[-1].is_done:
+        steps.append(driver.backend.prime(row, prompt))
+    return steps
+
+
+def go_on(driver: Driver, row: int, seed: int = 2) -> list[Reply]:
+    return [driver.tick({row: frame}, rows=5)[row] for frame in voice(seed, FRAMES, driver.info)]
+
+
+@pytest.mark.parametrize("subject", sorted(set(SUBJECTS) - set(PROMPTED)), indirect=True)
+def test_the_others_say_that_they_take_no_prompt(driver: Driver) -> None:
+    assert not driver.info.can_prime
+    with pytest.raises(UnsupportedError, match=r"takes? no prompt"):
+        driver.backend.prime(0, prompt_for(driver.info))
+
+
+@prompted
+def test_a_primed_row_emits_from_its_first_frame_and_twice_the_same(driver: Driver, subject: Subject) -> None:
+    prompt = prompt_for(driver.info)
+    steps = prime(driver, 1, prompt)
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert {step.total for step in steps} == {prompt.count}
+    first = go_on(driver, 1)
+    assert all(reply.emitted for reply in first)
+    again = prime(driver, 3, prompt_for(driver.info))
+    assert again[-1].is_copied
+    assert_same(go_on(driver, 3), first, subject.pcm_tolerance)
+
+
+@prompted
+def test_what_was_said_before_the_call_matters(driver: Driver) -> None:
+    replies = []
+    for seed in (1, 2):
+        prime(driver, 0, prompt_for(driver.info, seed))
+        replies.append(go_on(driver, 0))
+    assert differ(*replies)
+
+
+@prompted
+def test_a_row_being_primed_and_its_neighbours_leave_each_other_alone(driver: Driver) -> None:
+    frames = voice(4, FRAMES, driver.info)
+    wanted = driver.run(0, frames, rows=5)
+    got: list[Reply] = []
+    is_done = False
+    for index, frame in enumerate(frames):
+        is_done = is_done or driver.backend.prime(2, prompt_for(driver.info, 3)).is_done
+        got.append(driver.tick({0: frame}, reset={0} if index == 0 else (), rows=5)[0])
+    between = go_on(driver, 2)
+    prime(driver, 2, prompt_for(driver.info, 3))
+    alone = go_on(driver, 2)
+    assert_same(got, wanted)
+    assert_same(between, alone)
+
+
+@prompted
+def test_a_reset_row_has_forgotten_its_prompt(driver: Driver) -> None:
+    frames = voice(5, FRAMES, driver.info)
+    wanted = driver.run(1, frames, rows=5)
+    prime(driver, 1, prompt_for(driver.info))
+    go_on(driver, 1)
+    assert_same(driver.run(1, frames, rows=5), wanted)
