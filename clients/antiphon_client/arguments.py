@@ -170,12 +170,13 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         ("--max-late", "late", "frames answered after 80 ms"),
         ("--max-gaps", "gaps", "times a client runs dry"),
         ("--max-misplaced", "misplaced", "replies out of order, twice or unasked"),
-        ("--max-rejected", "rejected", "sessions not let in"),
     ):
         group.add_argument(flag, type=int, dest=f"limit_{name}", metavar="N", help=what)
-    group.add_argument(
-        "--max-failed", type=int, default=0, dest="limit_failed", metavar="N", help="sessions ended early [0]"
-    )
+    for flag, name, what in (
+        ("--max-rejected", "rejected", "sessions not let in"),
+        ("--max-failed", "failed", "sessions ended early"),
+    ):
+        group.add_argument(flag, type=int, default=0, dest=f"limit_{name}", metavar="N", help=f"{what} [0]")
 
 
 def _at_least_one(text: str) -> int:

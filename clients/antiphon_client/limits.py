@@ -11,8 +11,8 @@ from antiphon_client.report import ProbeReport
 class Limits:
     """The most of each that is acceptable; None means any amount.
 
-    Times are in ms and by the client's clock. ``failed`` defaults to 0: a session the server ended early
-    is always a fault.
+    Times are in ms and by the client's clock. ``rejected`` and ``failed`` default to 0: what the
+    others measured says nothing of a session that was not let in, or that the server ended early.
     """
 
     p50_ms: float | None = None
@@ -23,7 +23,7 @@ class Limits:
     late: int | None = None
     gaps: int | None = None
     misplaced: int | None = None
-    rejected: int | None = None
+    rejected: int | None = 0
     failed: int | None = 0
 
     def broken_by(self, report: ProbeReport) -> list[str]:

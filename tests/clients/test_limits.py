@@ -23,21 +23,22 @@ FAULTY = report(
 )
 
 
-def test_without_limits_an_answered_probe_breaks_none() -> None:
-    assert Limits().broken_by(FAULTY) == []
+def test_without_limits_frames_break_none_but_a_session_not_let_in_does() -> None:
+    assert Limits(rejected=None).broken_by(FAULTY) == []
+    assert Limits().broken_by(FAULTY) == ["rejected sessions: 1, limit 0"]
 
 
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        (Limits(p50_ms=5), "p50 frame latency: 10.0 ms, limit 5 ms"),
-        (Limits(p99_ms=80), "p99 frame latency: 200.0 ms, limit 80 ms"),
-        (Limits(max_ms=199.5), "longest frame latency: 200.0 ms, limit 199.5 ms"),
-        (Limits(first_audio_ms=60), "longest time to first audio: 70.0 ms, limit 60 ms"),
-        (Limits(lost=0), "lost frames: 1, limit 0"),
-        (Limits(late=0), "late frames: 1, limit 0"),
-        (Limits(gaps=0), "playback gaps: 2, limit 0"),
-        (Limits(misplaced=1), "misplaced replies: 2, limit 1"),
+        (Limits(p50_ms=5, rejected=1), "p50 frame latency: 10.0 ms, limit 5 ms"),
+        (Limits(p99_ms=80, rejected=1), "p99 frame latency: 200.0 ms, limit 80 ms"),
+        (Limits(max_ms=199.5, rejected=1), "longest frame latency: 200.0 ms, limit 199.5 ms"),
+        (Limits(first_audio_ms=60, rejected=1), "longest time to first audio: 70.0 ms, limit 60 ms"),
+        (Limits(lost=0, rejected=1), "lost frames: 1, limit 0"),
+        (Limits(late=0, rejected=1), "late frames: 1, limit 0"),
+        (Limits(gaps=0, rejected=1), "playback gaps: 2, limit 0"),
+        (Limits(misplaced=1, rejected=1), "misplaced replies: 2, limit 1"),
         (Limits(rejected=0), "rejected sessions: 1, limit 0"),
     ],
 )
@@ -62,4 +63,5 @@ def test_a_probe_nobody_answered_breaks_even_without_limits() -> None:
     assert Limits(p99_ms=80).broken_by(nobody) == [
         "none of 1 sessions was let in: the server is full: 0 of 4 rows are free",
         "p99 frame latency: not measured, no frame was answered, limit 80 ms",
+        "rejected sessions: 1, limit 0",
     ]

@@ -68,13 +68,13 @@ def test_a_broken_limit_is_exit_code_1_and_a_line_that_names_it(
     assert len(errors) == 2
 
 
-def test_rejected_sessions_are_counted_and_may_be_forbidden(
+def test_rejected_sessions_are_counted_and_forbidden_unless_allowed(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_server_in_thread(Behaviour(slots=1)) as server:
         words = ("--audio", recording, "--sessions", 3)
-        assert probe(server, *words) == 0
-        assert probe(server, *words, "--max-rejected", 0) == 1
+        assert probe(server, *words, "--max-p99-ms", 5000, "--max-lost", 0) == 1
+        assert probe(server, *words, "--max-rejected", 2) == 0
         assert "50.0%" not in capsys.readouterr().out
     with fake_server_in_thread(Behaviour(slots=0)) as full:
         assert probe(full, "--audio", recording) == 1
