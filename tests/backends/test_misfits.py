@@ -16,7 +16,7 @@ from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tools.make_checkpoint import make_checkpoint
 
-SAID = (
+SAID = r"cannot be loaded: its weights and config|model.safetensors: .* the configuration|tensors missing"
     r"broken cannot be loaded: its weights and config|model.safetensors: .* the configuration|tensors missing"
 )
 

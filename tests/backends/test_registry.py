@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from antiphon.backends import registry
 from antiphon.backends.null import NullBackend
 from antiphon.backends.registry import BACKENDS, make_backend, resolve_auto
-from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.manifest import BackendFormat, Manifest
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
 
@@ -66,6 +68,68 @@ def test_auto_is_torch_where_it_is_installed(checkpoint: Checkpoint, missing: st
 def test_auto_takes_the_next_in_order(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "AUTO_ORDER", ("torch", "null"))
     assert resolve_auto(checkpoint, find=lambda module: None) == "null"
+
+
+def of_kind(checkpoint: Checkpoint, kind: PipelineKind) -> Checkpoint:
+    return replace(checkpoint, spec=replace(checkpoint.spec, name="m", kind=kind))
+
+
+def test_auto_takes_only_a_backend_that_runs_the_pipeline(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "AUTO_ORDER", ("reference", "torch"))
+    assert resolve_auto(checkpoint, find=lambda module: object()) == "reference"
+    assert resolve_auto(of_kind(checkpoint, PipelineKind.STT), find=lambda module: object()) == "torch"
+    with pytest.raises(UnsupportedError, match="no backend runs tts models, and m is one"):
+        resolve_auto(of_kind(checkpoint, PipelineKind.TTS), find=lambda module: object())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sentence"),
+    [
+        (
+            "reference",
+            PipelineKind.STT,
+            "the reference backend runs codec and duplex models, m is stt; the backend for it is torch",
+        ),
+        ("null", PipelineKind.TTS, "the null backend runs codec and duplex models, m is tts; no backend does"),
+    ],
+)
+def test_a_backend_for_another_pipeline_names_the_one_that_runs_it(
+    checkpoint: Checkpoint, name: str, kind: PipelineKind, sentence: str
+) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        make_backend(name, of_kind(checkpoint, kind), slots=1)
+    assert str(caught.value) == sentence
+
+
+def with_format(checkpoint: Checkpoint, name: str, wanted: BackendFormat) -> Checkpoint:
+    return replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, backends={name: wanted}))
+
+
+def test_what_a_manifest_requires_is_checked(checkpoint: Checkpoint) -> None:
+    wanted = BackendFormat((), requires={"numpy": "99.1"})
+    with pytest.raises(UnsupportedError, match=r"on the null backend needs numpy 99.1, but \d"):
+        make_backend("null", with_format(checkpoint, "null", wanted), slots=1)
+    assert make_backend("null", with_format(checkpoint, "torch", wanted), slots=1).info.slots == 1
+
+
+def test_a_manifests_dtype_is_an_option_where_there_is_a_choice(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = replace(BACKENDS["null"], factory="tests.backends.test_registry:make_noted", options={"dtype": str})
+    monkeypatch.setattr(registry, "BACKENDS", {"noted": entry, "null": BACKENDS["null"]})
+    wanted = BackendFormat((), dtype="bfloat16")
+    for options, dtype in ((None, "bfloat16"), ({"dtype": "float32"}, "float32")):
+        noted = make_backend("noted", with_format(checkpoint, "noted", wanted), slots=1, options=options)
+        assert noted.info.dtype == dtype
+    assert make_backend("null", with_format(checkpoint, "null", wanted), slots=1).info.dtype == "float32"
+
+
+def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype: str) -> NullBackend:
+    backend = NullBackend(checkpoint.spec, slots)
+    backend._info = replace(backend.info, dtype=dtype)
+    return backend
 
 
 def test_auto_says_how_to_install_what_it_lacks(checkpoint: Checkpoint) -> None:

@@ -58,7 +58,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     formats = st.builds(
         BackendFormat,
         st.lists(st.sampled_from(sorted(files)), max_size=3).map(tuple),
-        texts,
+        st.none() | texts,
         st.dictionaries(texts, texts, max_size=2),
         objects,
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,6 +59,34 @@ def check_slots(slots: int) -> None:
     """Check a number of rows before a backend is made. Raises ConfigError when it is below 1."""
     if slots < 1:
         raise ConfigError(f"a backend needs at least 1 slot, not {slots}")
+
+
+def check_requires(
+    backend: str, requires: Mapping[str, str], find_version: Callable[[str], str] = version
+) -> None:
+    """Check the modules that a manifest wants for a backend, by least version ("" for any).
+
+    Raises:
+        UnsupportedError: one is not installed, or older; the message has both versions.
+    """
+    for module, least in requires.items():
+        try:
+            found = find_version(module)
+        except PackageNotFoundError:
+            wanted = f"{module} {least}".rstrip()
+            raise UnsupportedError(
+                f"this model on the {backend} backend needs {wanted}, which is not installed"
+            ) from None
+        if _release(found) < _release(least):
+            raise UnsupportedError(
+                f"this model on the {backend} backend needs {module} {least}, but {found} is installed"
+            )
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers a version begins with: (2, 13, 0) of "2.13.0rc1+cpu"."""
+    numbers = re.match(r"[0-9.]*", text)
+    return tuple(int(number) for number in numbers[0].split(".") if number) if numbers else ()
 
 
 def _check_mask(name: str, mask: NDArray[np.generic], rows: int) -> None:

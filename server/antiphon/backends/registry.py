@@ -15,9 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.backends.base import Backend
-from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.backends.checks import check_requires
+from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
+from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
+    from antiphon.models.manifest import BackendFormat
     from antiphon.models.checkpoint import Checkpoint
 
 ModuleFinder = Callable[[str], object | None]
@@ -28,13 +31,15 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``options`` maps the factory's own options to their types.
+    ``extra`` installs. ``options`` maps the factory's own options to their types. ``kinds`` are the
+    pipelines it runs.
     """
 
     factory: str
     extra: str | None = None
     modules: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
+    kinds: tuple[PipelineKind, ...] = tuple(PipelineKind)
 
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
@@ -44,14 +49,20 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             extra="reference",
             modules=("torch", "moshi"),
             options={"dtype": str, "threads": int},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
         ),
         "torch": BackendEntry(
             "antiphon.backends.torch.backend:make",
             extra="torch",
             modules=("torch",),
-            options={"dtype": str, "threads": int, "weights": str, "kv": str},
+            options={"dtype": str, "threads": int, "weights": str, "activations": str, "kv": str},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
-        "null": BackendEntry("antiphon.backends.null:make", options={"step_ms": float, "hold_gil": bool}),
+        "null": BackendEntry(
+            "antiphon.backends.null:make",
+            options={"step_ms": float, "hold_gil": bool},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
+        ),
     }
 )
 
@@ -70,27 +81,41 @@ def make_backend(
 ) -> Backend:
     """Make the backend called ``name`` (or ``auto``) with ``slots`` rows for a checkpoint.
 
+    What the checkpoint's manifest asks of that backend is done, but ``options`` win.
+
     Raises:
         ConfigError: no such backend, or no such option of it.
         MissingExtraError: something it needs is not installed.
-        BackendError: it cannot run this checkpoint.
+        UnsupportedError: it cannot run this checkpoint, or not with what is installed.
     """
     name = resolve_auto(checkpoint) if name == AUTO else name
     entry = backend_entry(name)
-    given = dict(options or {})
+    wanted = checkpoint.backends.get(name)
+    given = {**_wanted_options(entry, wanted), **(options or {})}
     check_options(name, given)
     missing = _first_missing(entry, find_spec)
     if missing is not None:
         raise MissingExtraError(f"the {name} backend", extra=entry.extra or "", module=missing)
+    _check_kind(name, entry, checkpoint.spec)
+    if wanted is not None:
+        check_requires(name, wanted.requires)
     module, _, function = entry.factory.partition(":")
     factory = cast("Callable[..., Backend]", getattr(import_module(module), function))
     return factory(checkpoint, slots=slots, device=device, **given)
 
 
 def resolve_auto(checkpoint: Checkpoint, *, find: ModuleFinder = find_spec) -> str:
-    """Name the best installed backend for a checkpoint. Raises MissingExtraError when there is none."""
-    del checkpoint  # what torch cannot run, no backend of AUTO_ORDER can
-    missing = {name: _first_missing(BACKENDS[name], find) for name in AUTO_ORDER}
+    """Name the best installed backend that runs a checkpoint's pipeline.
+
+    Raises:
+        UnsupportedError: no backend runs it.
+        MissingExtraError: none that does is installed.
+    """
+    spec = checkpoint.spec
+    able = [name for name in AUTO_ORDER if spec.kind in BACKENDS[name].kinds]
+    if not able:
+        raise UnsupportedError(f"no backend runs {spec.kind} models, and {spec.name} is one")
+    missing = {name: _first_missing(BACKENDS[name], find) for name in able}
     for name, module in missing.items():
         if module is None:
             return name
@@ -115,6 +140,23 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         accepted = (int, float) if wanted is float else wanted
         if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
             raise ConfigError(f"option {key} of backend {name} is {value!r}, but must be {wanted.__name__}")
+
+
+def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[str, Any]:
+    """The options a manifest asks for; its dtype is one of them where the backend has a choice."""
+    if wanted is None:
+        return {}
+    dtype = {"dtype": wanted.dtype} if wanted.dtype and "dtype" in entry.options else {}
+    return {**dtype, **wanted.options}
+
+
+def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
+    if spec.kind in entry.kinds:
+        return
+    able = [other for other in AUTO_ORDER if spec.kind in BACKENDS[other].kinds]
+    others = f"the backend for it is {' or '.join(able)}" if able else "no backend does"
+    kinds = " and ".join(entry.kinds)
+    raise UnsupportedError(f"the {name} backend runs {kinds} models, {spec.name} is {spec.kind}; {others}")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

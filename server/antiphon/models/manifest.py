@@ -63,12 +63,12 @@ class FileEntry:
 class BackendFormat:
     """What one backend reads: the roles of its files, the dtype it computes in, what it needs besides.
 
-    ``requires`` maps Python modules to the least version ("" for any). ``options`` are handed to the
-    backend as they are.
+    ``dtype`` None leaves it to the backend. ``requires`` maps Python modules to the least version ("" for
+    any). ``options`` are handed to the backend as they are.
     """
 
     files: tuple[str, ...]
-    dtype: str = "float32"
+    dtype: str | None = None
     requires: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -236,7 +236,7 @@ def _strings(values: list[Any], where: str) -> tuple[str, ...]:
 
 
 def _backend_format(values: Any, where: str) -> BackendFormat:
-    optional: dict[str, Types] = {"dtype": str, "requires": dict, "options": dict}
+    optional: dict[str, Types] = {"dtype": (str, type(None)), "requires": dict, "options": dict}
     read = check_keys(values, where, required={"files": list}, optional=optional)
     _strings(list(read.get("requires", {}).values()), f"{where}.requires")
     return BackendFormat(**read | {"files": _strings(read["files"], f"{where}.files")})
