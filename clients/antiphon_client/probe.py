@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from antiphon.audio.wav import write_wav
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, SessionError
 from antiphon_client.arguments import ProbeOptions, parse_arguments
 from antiphon_client.card import make_card, render_card
 from antiphon_client.clip import EncodedClip, encode_clip, fit_clip, load_clip
@@ -93,6 +94,7 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     load = Load(plans, clip, verifies_tls=options.verifies_tls)
     result = generate(load, processes=options.processes, on_progress=show)
     bar.clear()
+    facts = asyncio.run(_facts_after(options, facts))
     report = report_probe([item.record for item in result.results], result.generator)
     return ProbeResult(
         started_at=started_at,
@@ -102,6 +104,14 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
         card=make_card(facts, report, load=describe_load(options, clip)),
         broken=tuple(options.limits.broken_by(report)),
     )
+
+
+async def _facts_after(options: ProbeOptions, before: ServerFacts) -> ServerFacts:
+    """The facts with the memory that the server holds after its load, not the idle server's."""
+    try:
+        return await ask_facts(options.address, verifies_tls=options.verifies_tls)
+    except SessionError:
+        return dataclasses.replace(before, memory={})  # it is gone: the report says what became of it
 
 
 def chat_query(options: ProbeOptions) -> dict[str, str]:

@@ -57,7 +57,12 @@ class FakeServer:
     async def build_info(self, _: web.Request) -> web.Response:
         if self.behaviour.is_stock:
             raise web.HTTPNotFound
-        return web.json_response({"model": {"name": "fake", "silent_frames": self.behaviour.silent_frames}})
+        return web.json_response(
+            {
+                "model": {"name": "fake", "silent_frames": self.behaviour.silent_frames},
+                "memory_bytes": {"process": (1 + self.sessions) * 2**20},
+            }
+        )
 
     async def chat(self, request: web.Request) -> web.WebSocketResponse:
         behaviour = self.behaviour

@@ -48,6 +48,7 @@ def test_the_whole_report_is_printed_and_written(
     assert values["schema"] == "antiphon.probe/1"
     assert values["report"]["counts"]["answered"] == 12
     assert values["card"]["model"]["name"] == "fake"
+    assert values["card"]["memory_bytes"] == {"process": 3 * 2**20}  # of the server under its two sessions
     assert values["broken_limits"] == []
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     reply = read_audio(tmp_path / "a.wav")
