@@ -13,6 +13,7 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     FloatArray,
+    PrimeProgress,
     Progress,
     RowSnapshot,
     StepInputs,
@@ -26,6 +27,7 @@ from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 
@@ -66,6 +68,7 @@ class Row:
 
     life: int = 0
     taken: int = 0
+    primed: int = 0
     sum: float = 0.0
     words: list[TextEntry] = field(default_factory=list)
     spoken: int = 0
@@ -78,6 +81,7 @@ class FakeBackend:
     PCM out is ``[input sample 0, frames taken since the reset, sum of sample 0 since the reset, text seed,
     life, 0...]``; a text token is ``frames taken % 90``. A tts word is spoken for ``1 + padding_frames``
     frames, the row holds one word at most, and its PCM begins with the word's first token.
+    A prompt is read one frame a piece, and each frame's text token is added to the row's sum.
     ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
     """
 
@@ -101,6 +105,7 @@ class FakeBackend:
             slots=slots,
             buckets=tuple(buckets) if buckets else powers,
             can_snapshot=can_snapshot,
+            can_prime=self.spec.kind is PipelineKind.DUPLEX,
             memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
         )
         self.rows = [Row() for _ in range(slots)]
@@ -110,6 +115,8 @@ class FakeBackend:
         self.failures: list[Exception | None] = []
         self.steps: list[StepInputs] = []
         self.moves: list[tuple[int, int]] = []
+        self.pieces: list[tuple[int, int]] = []  # row and frame
+        self.reading: dict[int, Prompt] = {}
         self.refused_seed: int | None = None
         self.warmed = self.closed = False
 
@@ -140,6 +147,7 @@ class FakeBackend:
 
     def _reset(self, row: int) -> None:
         old = self.rows[row]
+        self.reading.pop(row, None)
         self.rows[row] = Row(life=old.life + 1, parameters=old.parameters)
 
     def _hear(self, inputs: StepInputs) -> StepOutputs:
@@ -204,6 +212,26 @@ class FakeBackend:
                 finished[row] = word.is_last
         return StepOutputs(consumed=consumed, emitted=emitted, pcm=pcm, finished=finished)
 
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        self.during_step()
+        if prompt.frames.shape[0] == 1:
+            raise UnsupportedError("one frame says nothing")
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        reading = self.reading.get(row)
+        if reading is None or reading.key != prompt.key:
+            self._reset(row)
+        self.reading[row] = prompt
+        state = self.rows[row]
+        self.pieces.append((row, state.primed))
+        state.sum += float(prompt.frames[state.primed, 0])
+        state.primed += 1
+        if state.primed == prompt.count:
+            del self.reading[row]
+            state.taken = self.spec.silent_frames
+        return PrimeProgress(state.primed, prompt.count)
+
     def snapshot(self, row: int) -> RowSnapshot:
         return RowSnapshot("fake", {"row": replace(self.rows[row])}, 1)
 
@@ -213,6 +241,9 @@ class FakeBackend:
     def move(self, source: int, target: int) -> None:
         self.moves.append((source, target))
         self.rows[target] = replace(self.rows[source])
+        self.reading.pop(target, None)
+        if source in self.reading:
+            self.reading[target] = self.reading.pop(source)
 
     def state_bytes(self) -> int:
         return len(self.rows)
@@ -248,9 +279,16 @@ class Bench:
         self.tick = self.engine.loop.tick_once
 
     def submit(
-        self, *, wait_s: float = 0.0, seed: int = 0, notify: Callable[[], None] = lambda: None
+        self,
+        *,
+        wait_s: float = 0.0,
+        seed: int = 0,
+        notify: Callable[[], None] = lambda: None,
+        prompt: Prompt | None = None,
     ) -> Session:
-        return self.engine.submit(SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify)
+        return self.engine.submit(
+            SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify, prompt=prompt
+        )
 
     def push(self, session: Session, *values: float) -> int:
         """Push whole frames, each filled with one value."""

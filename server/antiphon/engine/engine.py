@@ -19,8 +19,15 @@ from antiphon.engine.scheduler import usable_buckets
 from antiphon.engine.session import Session
 from antiphon.engine.sizing import BackendFactory, make_sized
 from antiphon.engine.trace import Tracer
-from antiphon.errors import AntiphonError, ConfigError, DrainingError, SessionFailedError
+from antiphon.errors import (
+    AntiphonError,
+    ConfigError,
+    DrainingError,
+    SessionFailedError,
+    UnsupportedError,
+)
 from antiphon.log import Log
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 
@@ -123,8 +130,15 @@ class Engine:
         self._add_gauges()
         self._is_prepared = True
 
-    def submit(self, parameters: SamplingParameters, *, wait_s: float, notify: Callable[[], None]) -> Session:
-        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds.
+    def submit(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Callable[[], None],
+        prompt: Prompt | None = None,
+    ) -> Session:
+        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
 
         ``notify`` is called, from any thread and never under a lock, whenever the session has changed:
         replies, state, position, error, interruption, room. It must be cheap; one that raises ends its
@@ -134,8 +148,11 @@ class Engine:
             ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
             DrainingError: the server is leaving.
             SessionFailedError: the device is lost.
+            UnsupportedError: a prompt for a backend that takes none.
         """
         self._check_not_lost()
+        if prompt is not None and not self.info.can_prime:
+            raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
         now_s = self.clock()
         self._settle(now_s)
         session = Session(
@@ -148,6 +165,7 @@ class Engine:
             ready=self._ready,
             host=self,
             notify=notify,
+            prompt=prompt,
         )
         try:
             outcome = self._admission.submit(session, now_s, wait_s)

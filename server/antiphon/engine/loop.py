@@ -16,9 +16,10 @@ from antiphon.engine.batch import Batch, read_rows
 from antiphon.engine.lane import Lane, TickTimes
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.ready import ReadyList
 from antiphon.engine.scheduler import bucket_for
-from antiphon.engine.session import Session
+from antiphon.engine.session import Session, SessionState
 from antiphon.engine.trace import Tracer
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
@@ -64,6 +65,7 @@ class EngineLoop:
         spec = backend.info.spec
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS
+        self._priming = PrimingQueue(backend, metrics)
         self._batch = Batch(backend.info.spec, backend.info.slots)
         self._step_started_s: float | None = None
         self.is_lost = False
@@ -79,7 +81,10 @@ class EngineLoop:
             self.tick_once()
 
     def tick_once(self) -> bool:
-        """Do what time brought, then one tick if any session is ready; returns whether there was one."""
+        """Do what time brought, one tick if any session is ready, and a piece of a prompt if there is one.
+
+        Returns whether there was a tick or a piece.
+        """
         try:
             self._settle(self._clock())
             if self._can_move:
@@ -87,13 +92,15 @@ class EngineLoop:
             lanes = self._prepare(self._gather())
             if lanes:
                 self._tick(lanes)
-            return bool(lanes)
+            return self._prime() or bool(lanes)
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self.is_lost = True
             self._on_lost(error)
             return False
 
     def _timeout_s(self) -> float | None:
+        if self._priming:
+            return 0.0
         now_s = self._clock()
         event_s = self._admission.next_event_s(now_s)
         return None if event_s is None else max(0.0, event_s - now_s)
@@ -115,11 +122,29 @@ class EngineLoop:
         if not sessions:
             return []
         start_s = self._clock()
-        lanes = [lane for session in sessions if (lane := session.begin_tick(self._batch)) is not None]
+        lanes = []
+        for session in sessions:
+            if session.state is SessionState.PRIMING:
+                self._priming.add(session)
+            elif (lane := session.begin_tick(self._batch)) is not None:
+                lanes.append(lane)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
         self._trace("gather", start_s, end_s, sessions=len(lanes))
         return lanes
+
+    def _prime(self) -> bool:
+        if not self._priming:
+            return False
+        start_s = self._step_started_s = self._clock()
+        try:
+            is_done = self._priming.advance()
+        finally:
+            self._step_started_s = None
+        end_s = self._clock()
+        self._metrics.stage("prompt", end_s - start_s)
+        self._trace("prompt", start_s, end_s)
+        return is_done
 
     def _prepare(self, lanes: list[Lane]) -> list[Lane]:
         """Give rows their new parameters; a session whose parameters the backend cannot use ends."""

@@ -110,6 +110,14 @@ class EngineMetrics:
         )
         for outcome in Outcome:
             self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
+        self._prompts = Counter(
+            "antiphon_prompts",
+            "Prompts given to sessions: computed, or copied from an earlier session's row.",
+            ("model", "how"),
+            registry=registry,
+        )
+        for how in ("computed", "copied"):
+            self._prompts.labels(model, how)
         self._stages: dict[str, Histogram] = {}
         self.gauge("process_memory_bytes", "Resident memory of the server's process.", process_bytes)
 
@@ -121,6 +129,10 @@ class EngineMetrics:
     def admission(self, outcome: Outcome) -> None:
         """Count how one caller fared."""
         self._admissions.labels(self._model, outcome.value).inc()
+
+    def prompt(self, *, is_copied: bool) -> None:
+        """Count a prompt that was read."""
+        self._prompts.labels(self._model, "copied" if is_copied else "computed").inc()
 
     def stages(self, stage_ms: Mapping[str, float]) -> None:
         """Record the stages a backend reports for one tick, in milliseconds."""

@@ -27,6 +27,7 @@ from antiphon.engine.ready import ReadyList
 from antiphon.engine.slots import Slot
 from antiphon.errors import AntiphonError, SessionFailedError, UnsupportedError
 from antiphon.log import Log
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
@@ -35,6 +36,7 @@ class SessionState(StrEnum):
     """Where a session is in its life; it never goes back."""
 
     QUEUED = "queued"
+    PRIMING = "priming"  # it has a row, which still reads its prompt
     ACTIVE = "active"
     CLOSED = "closed"
 
@@ -75,6 +77,7 @@ class Session:
         ready: ReadyList[Session],
         host: Host,
         notify: Callable[[], None],
+        prompt: Prompt | None = None,
     ) -> None:
         """Start QUEUED; ``host``, ``ready``, ``metrics`` and ``pressure`` are the engine's own."""
         policy = POLICIES[spec.kind]
@@ -100,6 +103,7 @@ class Session:
         self._notify = notify
         self._parameters = parameters
         self._has_new_parameters = True
+        self._prompt = prompt
         self._slot: Slot | None = None
         self._is_fresh = True  # its row still holds its last owner's state
         self._is_listed = False  # it is in the ready list
@@ -286,16 +290,39 @@ class Session:
         with self._lock:
             if self.state is not SessionState.QUEUED:
                 return False
-            self.state = SessionState.ACTIVE
             self._slot = slot
+            if self._prompt is not None:
+                self.state = SessionState.PRIMING
+                self._list()
+                return True
+            self.state = SessionState.ACTIVE
             self._list_if_ready()  # text may have come while it waited
             return True
 
     def relocate(self, slot: Slot) -> None:
         """Go on in another slot. Called under admission's lock, by the engine thread, between ticks."""
         with self._lock:
-            if self.state is SessionState.ACTIVE:
+            if self._slot is not None:
                 self._slot = slot
+
+    def begin_priming(self) -> tuple[Slot, Prompt, SamplingParameters | None] | None:
+        """The row, what it is to read, and its parameters if it lacks them; None once the session closed."""
+        with self._lock:
+            self._is_listed = False
+            if self._slot is None or self._prompt is None:
+                return None
+            parameters = self._parameters if self._has_new_parameters else None
+            self._has_new_parameters = self._is_fresh = False
+            return self._slot, self._prompt, parameters
+
+    def end_priming(self, slot: Slot) -> None:
+        """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session."""
+        with self._lock:
+            if self._slot != slot:
+                return
+            self._prompt = None
+            self.state = SessionState.ACTIVE
+        self.tell()
 
     def begin_tick(self, batch: Batch) -> Lane | None:
         """Put one frame into the batch, or return None when there is none (any more)."""
@@ -353,8 +380,11 @@ class Session:
 
     def _list_if_ready(self) -> None:
         """Tell the engine thread that there is something for the next tick, unless it knows."""
-        if self._is_listed or self._slot is None or not self._can_tick():
-            return
+        is_primed = self.state is SessionState.ACTIVE
+        if is_primed and not self._is_listed and self._slot is not None and self._can_tick():
+            self._list()
+
+    def _list(self) -> None:
         self._is_listed = True
         self._ready.add(self)
 

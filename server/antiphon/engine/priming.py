@@ -1,0 +1,69 @@
+"""Prompts on the engine thread: one bounded piece of one of them between any two ticks."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from antiphon.backends.base import Backend
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.errors import SessionFailedError, StepError, UnsupportedError
+from antiphon.log import Log
+
+if TYPE_CHECKING:
+    from antiphon.engine.session import Session
+
+
+class PrimingQueue:
+    """Sessions that have a row and whose prompt is not read yet. Only the engine thread touches it.
+
+    They take turns, a piece each, so a long prompt holds up a short one by no more than the pieces of
+    those who are there; and who talks already waits for one piece at most.
+    """
+
+    def __init__(self, backend: Backend, metrics: EngineMetrics) -> None:
+        """Begin with nobody."""
+        self._backend = backend
+        self._metrics = metrics
+        self._sessions: deque[Session] = deque()
+
+    def __len__(self) -> int:
+        """Sessions whose prompt is not read yet."""
+        return len(self._sessions)
+
+    def add(self, session: Session) -> None:
+        """A session has got its row."""
+        self._sessions.append(session)
+
+    def advance(self) -> bool:
+        """Do one piece for whoever's turn it is; false when nobody is here (any more)."""
+        while self._sessions:
+            session = self._sessions.popleft()
+            if self._advance(session):
+                return True
+        return False
+
+    def _advance(self, session: Session) -> bool:
+        """One piece for one session; false when it has left."""
+        piece = session.begin_priming()
+        if piece is None:
+            return False
+        slot, prompt, parameters = piece
+        try:
+            if parameters is not None:
+                self._backend.set_parameters(slot.row, parameters)
+            progress = self._backend.prime(slot.row, prompt)
+        except UnsupportedError as error:
+            session.close(SessionFailedError(f"the model cannot be prompted like this: {error}"))
+            return True
+        except StepError as error:
+            self._metrics.failed_steps.inc()
+            Log(__name__).error("prompt failed", rows=sorted(error.rows), exc_info=error)
+            session.close(SessionFailedError(f"the model failed while it read the prompt: {error}"))
+            return True
+        if progress.is_done:
+            self._metrics.prompt(is_copied=progress.is_copied)
+            session.end_priming(slot)
+        else:
+            self._sessions.append(session)
+        return True
