@@ -4,7 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,18 @@ def test_a_backend_is_made_by_name_with_its_options(checkpoint: Checkpoint) -> N
     backend = make_backend("null", checkpoint, slots=3, options={"step_ms": 2, "hold_gil": True})
     assert isinstance(backend, NullBackend)
     assert (backend.info.name, backend.info.slots, backend.info.spec) == ("null", 3, checkpoint.spec)
+
+
+def test_a_manifests_options_are_the_backends_until_others_are_given(checkpoint: Checkpoint) -> None:
+    formats = {
+        "null": BackendFormat((), options={"step_ms": 7.0}),
+        "torch": BackendFormat((), options={"x": 1}),
+    }
+    manifest = Manifest("m", "mimi", {}, 8, backends=formats)
+    checkpoint = replace(checkpoint, manifest=manifest)
+    assert cast("NullBackend", make_backend("null", checkpoint, slots=1))._step_s == 0.007
+    own = make_backend("null", checkpoint, slots=1, options={"step_ms": 2.0})
+    assert cast("NullBackend", own)._step_s == 0.002
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -92,7 +104,11 @@ def test_auto_takes_only_a_backend_that_runs_the_pipeline(
             PipelineKind.STT,
             "the reference backend runs codec and duplex models, m is stt; the backend for it is torch",
         ),
-        ("null", PipelineKind.TTS, "the null backend runs codec and duplex models, m is tts; no backend does"),
+        (
+            "null",
+            PipelineKind.TTS,
+            "the null backend runs codec and duplex models, m is tts; no backend does",
+        ),
     ],
 )
 def test_a_backend_for_another_pipeline_names_the_one_that_runs_it(
@@ -117,7 +133,9 @@ def test_what_a_manifest_requires_is_checked(checkpoint: Checkpoint) -> None:
 def test_a_manifests_dtype_is_an_option_where_there_is_a_choice(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = replace(BACKENDS["null"], factory="tests.backends.test_registry:make_noted", options={"dtype": str})
+    entry = replace(
+        BACKENDS["null"], factory="tests.backends.test_registry:make_noted", options={"dtype": str}
+    )
     monkeypatch.setattr(registry, "BACKENDS", {"noted": entry, "null": BACKENDS["null"]})
     wanted = BackendFormat((), dtype="bfloat16")
     for options, dtype in ((None, "bfloat16"), ({"dtype": "float32"}, "float32")):

@@ -20,8 +20,8 @@ from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
-    from antiphon.models.manifest import BackendFormat
     from antiphon.models.checkpoint import Checkpoint
+    from antiphon.models.manifest import BackendFormat
 
 ModuleFinder = Callable[[str], object | None]
 
