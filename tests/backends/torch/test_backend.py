@@ -195,6 +195,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
         ({"dtype": "float8"}, "no dtype is called 'float8'; there are: float32, bfloat16"),
         ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
         ({"weights": "int4"}, "weights is 'int4'; it can be compute or int8"),
+        ({"activations": "int4"}, "activations is 'int4'; it can be compute or int8"),
         ({"slots": 0}, "at least 1 slot, not 0"),
         ({"threads": 0}, "threads is 0; a model needs at least 1"),
         ({"threads": -2}, "threads is -2; a model needs at least 1"),
@@ -221,7 +222,7 @@ def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> N
     full = make(duplex, slots=2, device="cpu")
     small = make(duplex, slots=2, device="cpu", weights="int8", kv="int8")
     assert full.info.quantization == "none"
-    assert small.info.quantization == "weights-int8+kv-int8"
+    assert small.info.quantization == "weights-int8+activations-int8+kv-int8"
     assert small.info.memory["weights"] < full.info.memory["weights"]
     assert small.state_bytes() < full.state_bytes()
     assert run_alone(small, 0, voice(6, 4))[3].emitted[0]

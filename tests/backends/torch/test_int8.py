@@ -10,7 +10,13 @@ from torch import nn
 from torch.profiler import profile
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
-from antiphon.backends.torch.int8 import Int8Linear, follows_recipe, quantize_linears
+from antiphon.backends.torch.int8 import (
+    Int8Linear,
+    follows_recipe,
+    has_integer_units,
+    int8_linears,
+    quantize_linears,
+)
 from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.state import State
 from antiphon.errors import CheckpointFormatError
@@ -42,6 +48,41 @@ def test_a_loud_neighbour_changes_nothing() -> None:
     x = torch.randn(4, 64)
     louder = torch.cat([x[:1], 50 * x[1:]])
     assert torch.equal(small(x)[0], small(louder)[0])
+
+
+def test_inputs_left_alone_bring_no_error_of_their_own() -> None:
+    full = linear(bias=True)
+    small = Int8Linear.quantize(full)
+    small.rounds_input = False
+    x = torch.randn(3, 2, 64)
+    want = x @ (small.weight.float() * small.scale[:, None]).t() + full.bias
+    assert torch.allclose(small(x), want, atol=1e-5)
+    assert small(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("out_features", [1, 7, 48])
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_the_packed_weight_multiplies_exactly(out_features: int, rows: int) -> None:
+    """Also where the sums are largest: CPUs without VNNI would saturate, and do not pack."""
+    small = Int8Linear(
+        torch.randint(-127, 128, (out_features, 512), dtype=torch.int8), torch.ones(out_features)
+    )
+    small.weight[0], x = 127, torch.randint(-127, 128, (rows, 512)).float()
+    x[:, 0], x[0] = 127, 127  # rounding the rows changes nothing
+    want = x @ small.weight.t().float()
+    assert torch.equal(small(x), want)
+    small.pack()
+    assert (small.packed is not None) == has_integer_units()
+    assert torch.equal(small(x), want)
+
+
+def test_a_packed_layers_rows_do_not_depend_on_their_number() -> None:
+    small = Int8Linear.quantize(linear(bias=True))
+    small.pack()
+    x = torch.randn(16, 64) * torch.logspace(-2, 2, 16)[:, None]
+    alone = torch.cat([small(row[None]) for row in x])
+    assert torch.equal(small(x), alone)
+    assert torch.equal(small(x[:5]), alone[:5])
 
 
 def test_torchaos_tensors_give_torchaos_results() -> None:
@@ -93,3 +134,15 @@ def test_the_chosen_layers_run_as_int8_and_close_to_full_precision(moshi: LMPair
         ours, full = model(tokens, got.step(2))[0], moshi.ours.model(tokens, want.step(2))[0]
         errors.append(float((ours - full).norm() / full.norm()))
     assert 0 < max(errors) < 0.1
+
+
+def test_packed_layers_run_on_the_integer_product_of_onednn(moshi: LMPair) -> None:
+    model = copy.deepcopy(moshi.ours).model.prepare(int8=True, pack=True)
+    state = State(model.specs(), 2)
+    with profile() as trace:
+        model(torch.zeros(2, 17, 1, dtype=torch.int64), state.step(2))
+    ran = {event.key: event.count for event in trace.key_averages()}
+    layers = 4 * moshi.ours.model.config["num_layers"]
+    assert len(int8_linears(model)) > layers
+    kernel = "onednn::qlinear_pointwise" if has_integer_units() else "aten::_int_mm"
+    assert ran[kernel] == layers

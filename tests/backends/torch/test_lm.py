@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.int8 import int8_linears
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import load_lm, merge_lora
 from antiphon.backends.torch.state import State, Step
@@ -245,8 +246,47 @@ def test_upstreams_int8_files_load_with_their_scales_in_float32(moshi: LMPair, t
     config = copy.deepcopy(moshi.ours.model.config) | {"quantize": True}
     loaded = load_lm(path, config, steps=moshi.spec.dep_q)
     save_file(wanted, path)
+    found, layers = loaded.state_dict(), 0
     for name, tensor in load_lm(path, config, steps=moshi.spec.dep_q).state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name]), name
+        got = found.pop(name)
+        if got.dtype == torch.int8:
+            layers += 1
+            got = got.float() * found.pop(f"{name.removesuffix('weight')}scale")[:, None]
+        assert torch.equal(tensor, got), name
+    assert not found
+    assert layers == len(int8_linears(loaded)) > 4 * config["num_layers"]
+
+
+def test_int8_under_an_adapter_becomes_floating_point(moshi: LMPair, tmp_path: Path) -> None:
+    path, lora = tmp_path / "lm.safetensors", tmp_path / "lora.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in moshi.upstream.state_dict().items()}
+    name = "transformer.layers.0.gating.linear_in.weight"
+    scale = tensors[name].abs().amax(dim=1, keepdim=True) / 127
+    tensors |= {name: torch.round(tensors[name] / scale).to(torch.int8), f"{name}_scale": scale}
+    save_file(tensors, path)
+    base = name.removesuffix(".weight")
+    outer = {"A": torch.randn(2, tensors[name].shape[1]), "B": torch.randn(len(scale), 2)}
+    save_file({f"{base}.lora_{side}.weight": tensor for side, tensor in outer.items()}, lora)
+    config = moshi.ours.model.config
+    loaded = load_lm(path, config, steps=moshi.spec.dep_q, lora=lora)
+    assert not int8_linears(loaded)
+    want = tensors[name].float() * scale + 2.0 * outer["B"] @ outer["A"]
+    got = loaded.get_parameter("transformer.layers.0.feed_forward.linear_in.weight")
+    assert torch.allclose(got, want, atol=1e-6)
+
+
+def test_integers_that_mean_nothing_are_refused(moshi: LMPair, tmp_path: Path) -> None:
+    path, config = tmp_path / "lm.safetensors", moshi.ours.model.config
+    tensors = {name: tensor.clone() for name, tensor in moshi.upstream.state_dict().items()}
+    name = "text_linear.weight"
+    save_file(tensors | {name: tensors[name].to(torch.int8)}, path)
+    with pytest.raises(CheckpointFormatError, match=f"'{name}' is INT8, but neither '{name}_scale' nor"):
+        load_lm(path, config, steps=8)
+    name = "text_emb.weight"
+    scale = torch.ones(len(tensors[name]), 1)
+    save_file(tensors | {name: tensors[name].to(torch.int8), f"{name}_scale": scale}, path)
+    with pytest.raises(CheckpointFormatError, match="'text_emb' as INT8, but only linear layers can be"):
+        load_lm(path, config, steps=8)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from antiphon.backends.faults import FaultJudge, device_probe
 from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
-from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
+from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype, quantization_of
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
 from antiphon.backends.torch.priming import CACHE_BYTES, Primer
@@ -59,18 +59,7 @@ def read_bucket(frames: int) -> int:
 class TorchBackend:
     """Our own modules over ``slots`` rows of explicit state; see :class:`antiphon.backends.base.Backend`."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        mimi: Mimi,
-        generator: Generator | None,
-        *,
-        slots: int,
-        quantization: str = "none",
-        self._primer: Primer | None = None
-        if generator is not None and spec.lm is not None and spec.kind is PipelineKind.DUPLEX:
-            self._primer = Primer(self._pipeline, generator, spec.lm, self._think_alone, CACHE_BYTES)
-    ) -> None:
+    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, slots: int) -> None:
         """Take over loaded modules and give them ``slots`` fresh rows."""
         check_slots(slots)
         self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
@@ -78,19 +67,22 @@ class TorchBackend:
         self._runner = StageRunner(self._pipeline.device)
         self._judge = FaultJudge(device_probe(self._pipeline.device))
         self._context_frames = self._pipeline.context_frames()
+        self._primer: Primer | None = None
+        if generator is not None and spec.lm is not None and spec.kind is PipelineKind.DUPLEX:
+            self._primer = Primer(self._pipeline, generator, spec.lm, self._think_alone, CACHE_BYTES)
         self._arriving = self._host_buffer(self._pipeline.buffers.arrived)
         self._leaving = self._host_buffer(self._pipeline.buffers.leaving)
         modules = [mimi] if generator is None else [mimi, generator.model]
         self._info = BackendInfo(
-            can_prime=self._primer is not None,
             name="torch",
             device=str(self._pipeline.device),
             spec=spec,
             slots=slots,
             buckets=row_buckets(slots),
             dtype="float32" if generator is None else str(generator.model.dtype).removeprefix("torch."),
-            quantization=quantization,
+            quantization="none" if generator is None else quantization_of(generator.model),
             can_snapshot=True,
+            can_prime=self._primer is not None,
             versions={"torch": torch.__version__},
             memory={
                 "weights": sum(map(weight_bytes, modules)),
@@ -142,6 +134,14 @@ class TorchBackend:
         check_inputs(self._info, inputs)
         try:
             with torch.inference_mode():
+                outputs = self._step(inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            # What torch raises. The rows of this tick may be half written; the others were not touched.
+            touched = tuple(np.flatnonzero(inputs.exec | inputs.reset).tolist())
+            raise self._judge.judge(error, touched) from error
+        self._judge.note_success()
+        return outputs
+
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """One piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
@@ -159,14 +159,6 @@ class TorchBackend:
             self._frames[row] = progress.total
         return progress
 
-                outputs = self._step(inputs)
-        except (RuntimeError, ValueError, IndexError) as error:
-            # What torch raises. The rows of this tick may be half written; the others were not touched.
-            touched = tuple(np.flatnonzero(inputs.exec | inputs.reset).tolist())
-            raise self._judge.judge(error, touched) from error
-        self._judge.note_success()
-        return outputs
-
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's state; the tensors stay on the device."""
         check_row(self._info, row)
@@ -178,8 +170,6 @@ class TorchBackend:
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a row's state back.
 
-        if self._primer is not None:
-            self._primer.forget([row])
         Raises:
             UnsupportedError: a snapshot of another backend or model.
         """
@@ -189,7 +179,7 @@ class TorchBackend:
             self._pipeline.state.restore(row, snapshot.tensors)
         self._frames[row] = int(snapshot.tensors[_FRAMES])
         if self._primer is not None:
-            self._primer.move(source, target)
+            self._primer.forget([row])
 
     def move(self, source: int, target: int) -> None:
         """Copy the state and parameters of one row over another."""
@@ -198,6 +188,8 @@ class TorchBackend:
         with torch.inference_mode():
             self._pipeline.state.move(source, target)
         self._frames[target] = self._frames[source]
+        if self._primer is not None:
+            self._primer.move(source, target)
         if self._pipeline.sampler is not None:
             self._pipeline.sampler.set(target, self._pipeline.sampler.get(source))
 
@@ -208,8 +200,6 @@ class TorchBackend:
     def close(self) -> None:
         """Let go of the modules and their state, and of the memory the device keeps for them."""
         self._runner.forget()
-        if self._primer is not None:
-            self._primer.forget(rows)
         del self._pipeline
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
@@ -218,6 +208,8 @@ class TorchBackend:
         with torch.inference_mode():
             self._pipeline.state.reset(rows)
         self._frames[list(rows)] = 0
+        if self._primer is not None:
+            self._primer.forget(rows)
 
     def _step(self, inputs: StepInputs) -> StepOutputs:
         rows, spec, executed = inputs.rows, self._info.spec, inputs.exec
@@ -245,6 +237,14 @@ class TorchBackend:
         """Encode, think, decode. On a CPU masks are left out where every row takes part."""
         pipeline, always = self._pipeline, self._runner.on_cuda
         masked = always or not bool(executed.all())
+        self._run("encode", pipeline.encode, rows, filled, masked=masked)
+        if pipeline.generator is not None:
+            self._begin_again(executed)
+            self._run("lm", pipeline.think, rows, filled, masked=masked)
+        if self._info.kind is not PipelineKind.STT and emitted.any():
+            masked = always or not bool(emitted.all())
+            self._run("decode", pipeline.decode, rows, filled, masked=masked)
+
     def _think_alone(self, row: int, codes: torch.Tensor, frames: int) -> None:
         """The language model's stage for one row, which hears ``codes`` as its frame number ``frames``."""
         rows = next(bucket for bucket in self._info.buckets if bucket > row)
@@ -255,14 +255,6 @@ class TorchBackend:
         self._runner.begin()
         self._run("lm", self._pipeline.think, rows, read_bucket(frames), masked=True)
         self._runner.finish()
-
-        self._run("encode", pipeline.encode, rows, filled, masked=masked)
-        if pipeline.generator is not None:
-            self._begin_again(executed)
-            self._run("lm", pipeline.think, rows, filled, masked=masked)
-        if self._info.kind is not PipelineKind.STT and emitted.any():
-            masked = always or not bool(emitted.all())
-            self._run("decode", pipeline.decode, rows, filled, masked=masked)
 
     def _run(self, name: str, stage: MaskedStage, rows: int, filled: int, *, masked: bool) -> None:
         """Run one stage; past its context, one bound on reads serves all."""
@@ -301,24 +293,27 @@ def make(
     dtype: str | None = None,
     threads: int | None = None,
     weights: str = "compute",
+    activations: str = "int8",
     kv: str = "compute",
 ) -> TorchBackend:
     """Load a checkpoint into our own modules.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
-    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype) or "int8".
-    ``threads`` is how many threads torch may use on a CPU, process-wide (None: all cores but one).
+    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
+    where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
+    linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
+    may use on a CPU, process-wide (None: all cores but one).
 
     Raises:
         UnsupportedError: a pipeline or an option that cannot be run.
-        ConfigError: no such device, dtype, weights or kv, or less than one slot or thread.
+        ConfigError: no such device, dtype or other option, or less than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in KINDS:
         kinds = ", ".join(KINDS)
         raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
-    for option, value in (("weights", weights), ("kv", kv)):
+    for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
         if value not in ("compute", "int8"):
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
     torch_device, cpu_threads = pick_device(device), model_threads(threads)
@@ -334,6 +329,6 @@ def make(
         lm_dtype,
         int8_weights=weights == "int8",
         int8_kv=kv == "int8",
+        rounds_input=activations == "int8",
     )
-    kept = [f"{what}-int8" for what, how in (("weights", weights), ("kv", kv)) if how == "int8"]
-    return TorchBackend(spec, mimi, generator, slots=slots, quantization="+".join(kept) or "none")
+    return TorchBackend(spec, mimi, generator, slots=slots)

@@ -1,7 +1,8 @@
-"""INT8 linears: weights with a scale per output channel, activations quantised per row as they come.
+"""INT8 linears: weights with a scale per output channel, inputs rounded per row as they come.
 
-A scale per row keeps rows apart: a loud neighbour changes nobody's rounding. The product runs on
-``torch._int_mm``, int8 x int8 to int32, and is scaled back in float32.
+A scale per row keeps rows apart: a loud neighbour changes nobody's rounding. The product is that of
+integers, int8 x int8 to int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the
+weight laid out for it once (docs/adr/0007-int8-on-integer-products.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.kv import quantize_tokens
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.linear import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError
 
 CUDA_ROWS = 32
@@ -24,8 +25,17 @@ RECIPE = ("transformer.layers.", "depformer.layers.")
 error is heard: embeddings, the depformer's inputs, and every head (text, codebooks, pauses)."""
 
 
+def has_integer_units() -> bool:
+    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older ones saturate on the way."""
+    return bool(torch._C._has_mkldnn and torch.cpu._is_vnni_supported())
+
+
 class Int8Linear(nn.Module):
-    """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype."""
+    """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
+
+    With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and
+    no gain in speed, since every call turns the weight into the input's dtype.
+    """
 
     bias: Tensor | None
 
@@ -36,6 +46,15 @@ class Int8Linear(nn.Module):
         self.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
         self.scale = nn.Parameter(scale.reshape(-1).float(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.rounds_input = True
+        self.packed: Tensor | None = None
+        self._zeros = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    def like(cls, linear: Linear) -> Int8Linear:
+        """An empty layer in a linear's place, on the meta device, for tensors that come from a file."""
+        weight = torch.empty(linear.out_features, linear.in_features, dtype=torch.int8, device="meta")
+        return cls(weight, torch.empty(linear.out_features, device="meta"), linear.bias)
 
     @classmethod
     def quantize(cls, linear: Linear) -> Int8Linear:
@@ -58,17 +77,39 @@ class Int8Linear(nn.Module):
             )
         return cls(qdata, scale, bias)
 
+    def pack(self) -> None:
+        """Lay the weight out for oneDNN's integer product. CPUs with VNNI only, irreversible."""
+        if self.weight.device.type != "cpu" or self.packed is not None or not has_integer_units():
+            return
+        self.packed = torch.ops.onednn.qlinear_prepack(self.weight.data, [PACKED_FOR_ROWS, self.in_features])
+        self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
+        self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
+
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        rows, row_scale = quantize_tokens(x.reshape(-1, self.in_features))
-        count = rows.shape[0]
-        if rows.is_cuda and count < CUDA_ROWS:
-            rows = functional.pad(rows, (0, 0, 0, CUDA_ROWS - count))
-        product = torch._int_mm(rows, self.weight.t())[:count]
-        out = product.float() * row_scale[:, None] * self.scale
+        flat = x.reshape(-1, self.in_features)
+        if self.rounds_input:
+            rows, row_scale = quantize_tokens(flat)
+            out = self._product(rows) * row_scale[:, None]
+        else:
+            out = functional.linear(flat, self.weight.to(x.dtype)).float() * self.scale
         if self.bias is not None:
             out = out + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """Int8 ``[n, in]`` to float32 ``[n, out]``, the weight's scales applied."""
+        if self.packed is not None:
+            shifted = rows.view(torch.uint8) ^ 128  # oneDNN wants unsigned rows around a zero point
+            out: Tensor = torch.ops.onednn.qlinear_pointwise(
+                shifted, 1.0, 128, self.packed, self.scale, self._zeros,
+                None, 1.0, 0, torch.float32, "none", [], "",
+            )  # fmt: skip
+            return out
+        count = rows.shape[0]
+        if rows.is_cuda and count < CUDA_ROWS:
+            rows = functional.pad(rows, (0, 0, 0, CUDA_ROWS - count))
+        return torch._int_mm(rows, self.weight.t())[:count].float() * self.scale
 
 
 def follows_recipe(name: str) -> bool:
@@ -85,3 +126,24 @@ def quantize_linears(module: nn.Module, chosen: Callable[[str], bool] = follows_
         assert isinstance(linear, Linear)
         setattr(module.get_submodule(parent_name), own_name, Int8Linear.quantize(linear))
     return len(names)
+
+
+def int8_linears(module: nn.Module) -> list[Int8Linear]:
+    """Every INT8 linear of a module."""
+    return [child for child in module.modules() if isinstance(child, Int8Linear)]
+
+
+def expect_int8(module: nn.Module, name: str) -> None:
+    """Put an empty INT8 linear in the place of the linear called ``name``.
+
+    Raises:
+        CheckpointFormatError: there is none.
+    """
+    parent_name, _, own_name = name.rpartition(".")
+    try:
+        linear = module.get_submodule(name)
+    except AttributeError:
+        linear = module
+    if not isinstance(linear, Linear):
+        raise CheckpointFormatError(f"the file has '{name}' as INT8, but only linear layers can be")
+    setattr(module.get_submodule(parent_name), own_name, Int8Linear.like(linear))

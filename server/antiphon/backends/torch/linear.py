@@ -52,8 +52,8 @@ class Linear(nn.Module):
 def weight_bytes(module: nn.Module) -> int:
     """Bytes of all weights of a module, packed ones included."""
     plain: int = sum(tensor.nbytes for tensor in module.state_dict().values())
-    packed = [child.packed for child in module.modules() if isinstance(child, Linear)]
-    return plain + sum(tensor.numel() * tensor.itemsize for tensor in packed if tensor is not None)
+    packed = [getattr(child, "packed", None) for child in module.modules()]
+    return plain + sum(tensor.numel() * tensor.itemsize for tensor in packed if isinstance(tensor, Tensor))
 
 
 def pack_linears(module: nn.Module) -> None:

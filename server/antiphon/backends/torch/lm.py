@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
-from antiphon.backends.torch.int8 import quantize_linears
+from antiphon.backends.torch.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears
 from antiphon.backends.torch.norms import make_norm
 from antiphon.backends.torch.state import Step, TensorSpec
@@ -139,10 +139,17 @@ class LanguageModel(nn.Module):
         """Every state tensor of the temporal transformer; the depformer keeps none."""
         yield from self.transformer.specs()
 
-    def prepare(self, *, pack: bool = False, int8: bool = False) -> LanguageModel:
-        """After loading: make the recipe's linears INT8, and ``pack`` the others for a CPU."""
+    def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
+        """After loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
+
+        ``rounds_input`` false leaves the inputs of INT8 linears as they are; see Int8Linear.
+        """
         if int8:
             quantize_linears(self)
+        for layer in int8_linears(self):
+            layer.rounds_input = rounds_input
+            if pack and rounds_input:
+                layer.pack()
         if pack:
             pack_linears(self)
         return self.eval()

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from antiphon.backends.torch.int8 import expect_int8
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.weights import assign, rename
 from antiphon.errors import CheckpointFormatError, UnsupportedError
@@ -30,7 +31,8 @@ _STACKED = re.compile(r"^(depformer\.layers\.\d+\.)(in|out)_proj\.(.*)$")
 _PER_STEP = re.compile(
     r"^depformer\.(?:inputs|emb|norms|linears|layers\.\d+\.(?:in_projs|out_projs|gating))\.(\d+)\."
 )
-_INT8_SCALE = 127.0
+_SCALES = ("weight_scale", "weight_scb")
+_INT8_MAX = 127.0
 
 
 def load_lm(
@@ -46,8 +48,8 @@ def load_lm(
 ) -> LanguageModel:
     """Load a published language model, its LoRA merged in, with the corrections upstream makes.
 
-    ``options`` are LanguageModel's. Upstream's INT8 files (bitsandbytes layout) are read with their
-    scales in float32 and become weights of ``dtype``.
+    ``options`` are LanguageModel's. Linears that are INT8 in the file stay so, bit by bit, with their
+    scales in float32; under a LoRA, which cannot be added to integers, they become weights of ``dtype``.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
@@ -56,7 +58,9 @@ def load_lm(
     with torch.device("meta"):
         model = LanguageModel(config, steps=steps, dtype=dtype, **options)
     published = load_file(path)
-    tensors = lm_tensors(published, model)
+    tensors = lm_tensors(published, model, keep_int8=lora is None)
+    for name in [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]:
+        expect_int8(model, name.removesuffix(".weight"))
     if lora is not None:
         sets = _weight_sets(config)
         adapters = dict(pair for item in load_file(lora).items() for pair in _renamed(*item, sets))
@@ -71,17 +75,30 @@ def load_lm(
     return model.to(device)
 
 
-def lm_tensors(published: Mapping[str, Tensor], model: LanguageModel) -> dict[str, Tensor]:
-    """Rename, split and stack a published model's tensors into those of ``model``, in its dtype."""
+def lm_tensors(
+    published: Mapping[str, Tensor], model: LanguageModel, *, keep_int8: bool = True
+) -> dict[str, Tensor]:
+    """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
+
+    With ``keep_int8``, an INT8 weight stays what it is, and ``X.scale`` float32 ``[out, 1]`` comes with
+    ``X.weight``.
+    """
     wanted, sets = model.state_dict().keys(), _weight_sets(model.config)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _dequantized(published):
-        if name.startswith(("condition_provider.", "fuser.", "emb.")):
+    for name, tensor in published.items():
+        if name.startswith(("condition_provider.", "fuser.", "emb.")) or name.endswith(_SCALES):
             continue
-        for new_name, part in _renamed(name, tensor.to(model.dtype), sets):
+        scale = int8_scale(published, name)
+        is_int8 = scale is not None and keep_int8
+        whole = tensor if is_int8 else dequantized(published, name).to(model.dtype)
+        parts = dict(_renamed(name, whole, sets))
+        if scale is not None and is_int8:
+            for new_name, part in _renamed(name, scale, sets):
+                parts[f"{new_name.removesuffix('.weight')}.scale"] = part.reshape(-1)
+        for new_name, part in parts.items():
             step = _PER_STEP.match(new_name)
-            is_unused = step is not None and new_name not in wanted and int(step[1]) >= model.steps - 1
-            if not is_unused:
+            is_heard = re.sub(r"\.scale$", ".weight", new_name) in wanted
+            if step is None or is_heard or int(step[1]) < model.steps - 1:
                 tensors[new_name] = part
     tables = [published[f"emb.{index}.weight"] for index in range(model.config["n_q"])]
     tensors["audio_emb.weight"] = torch.cat(tables).to(model.dtype)
@@ -108,17 +125,28 @@ def _renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor
         yield f"{stacked[1]}{stacked[2]}_projs.{index}.{stacked[3]}", part.clone()
 
 
-def _dequantized(published: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Undo upstream's INT8: ``weight`` int8 ``[out, in]`` and ``weight_scb`` float ``[out]``, row maxima.
+def int8_scale(published: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """The float32 scales ``[out, 1]`` of an INT8 weight, or None for a tensor that is no integer.
 
-    Layout: bitsandbytes ``int8_vectorwise_quant``, value = int8 * scb / 127.
+    Either ``NAME_scale``, as ``antiphon quantize`` writes it, or ``NAME_scb`` ``[out]``, the rows' largest
+    values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's files): value = int8 * scb / 127.
+
+    Raises:
+        CheckpointFormatError: integers without scales.
     """
-    for name, tensor in published.items():
-        scale = published.get(f"{name}_scb")
-        if scale is not None:
-            yield name, tensor.float() * (scale.float().reshape(-1, 1) / _INT8_SCALE)
-        elif not name.endswith("_scb"):
-            yield name, tensor
+    if (scale := published.get(f"{name}_scale")) is not None:
+        return scale.float().reshape(-1, 1)
+    if (largest := published.get(f"{name}_scb")) is not None:
+        return largest.float().reshape(-1, 1) / _INT8_MAX
+    if published[name].dtype == torch.int8:
+        raise CheckpointFormatError(f"'{name}' is INT8, but neither '{name}_scale' nor '{name}_scb' is there")
+    return None
+
+
+def dequantized(published: Mapping[str, Tensor], name: str) -> Tensor:
+    """A tensor as it is, or an INT8 weight as float32."""
+    scale = int8_scale(published, name)
+    return published[name] if scale is None else published[name].float() * scale
 
 
 def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scaling: float) -> None:
@@ -164,5 +192,5 @@ def embed_choice(published: Mapping[str, Tensor], name: str, values: list[str], 
     """One of a lookup conditioner's values as a vector ``[1, dim]`` float32."""
     prefix = f"condition_provider.conditioners.{name}"
     entry = published[f"{prefix}.embed.weight"][values.index(value)].float()
-    projection = published.get(f"{prefix}.output_proj.weight")
-    return (entry if projection is None else projection.float() @ entry)[None]
+    projection = f"{prefix}.output_proj.weight"
+    return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]

@@ -8,6 +8,8 @@ import torch
 
 from antiphon.backends.misfits import told_as_misfit
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.int8 import int8_linears
+from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.weights import load_mimi
@@ -56,8 +58,11 @@ def load_generator(
     *,
     int8_weights: bool = False,
     int8_kv: bool = False,
+    rounds_input: bool = True,
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
+
+    Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
 
     Raises:
         UnsupportedError: the checkpoint has none.
@@ -77,4 +82,15 @@ def load_generator(
             kv_dtype=attention_dtype(device),
             int8_kv=int8_kv,
         )
-    return Generator(model.prepare(pack=True, int8=int8_weights), spec.lm)
+    return Generator(model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input), spec.lm)
+
+
+def quantization_of(model: LanguageModel) -> str:
+    """What of a loaded model is INT8: "weights-int8+activations-int8+kv-int8", parts of it, or "none"."""
+    layers = int8_linears(model)
+    parts = {
+        "weights": bool(layers),
+        "activations": any(layer.rounds_input for layer in layers),
+        "kv": model.transformer.config.int8_kv,
+    }
+    return "+".join(f"{part}-int8" for part, is_int8 in parts.items() if is_int8) or "none"
