@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from tests.backends.torch.small import LMPair, MimiPair, make_lm_pair, make_mimi
+
+collect_ignore = [] if sys.platform == "linux" else ["test_decode_attention.py"]  # Triton is for Linux alone
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,6 +12,19 @@ from antiphon.backends.torch.state import Step, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
+class RingView:
+    """A ring as it is kept, for n rows: ``k``, ``v`` ``[n, H, capacity, D]``.
+
+    Of an INT8 ring, ``k_scale`` and ``v_scale`` are float32 ``[n, H, capacity]``; else they are None.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KVRing:
     """Names and shapes of one layer's ring.
 
@@ -47,6 +60,11 @@ class KVRing:
     def read(self, step: Step, length: int) -> tuple[Tensor, Tensor]:
         """The first ``length`` slots as ``[n, H, length, D]`` in ``dtype``."""
         return self._read_part(step, "k", length), self._read_part(step, "v", length)
+
+    def view(self, step: Step) -> RingView:
+        """The whole ring, nothing of it converted or copied."""
+        names = ("k", "v", "k_scale", "v_scale") if self.int8 else ("k", "v")
+        return RingView(*(step.read(f"{self.name}.{part}") for part in names))
 
     def _read_part(self, step: Step, part: str, length: int) -> Tensor:
         values = step.read(f"{self.name}.{part}")[:, :, :length]

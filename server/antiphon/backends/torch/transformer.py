@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.feedforward import make_feed_forward
+from antiphon.backends.torch.fused import is_fused, load_decode_attention
 from antiphon.backends.torch.kv import KVRing
 from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.norms import LayerNorm, make_norm
@@ -25,6 +26,7 @@ class TransformerConfig:
     positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
     of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
     (halves) or "none". Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``.
+    ``attention`` says by what, for one frame at a time: see :func:`antiphon.backends.torch.fused.is_fused`.
     """
 
     dim: int
@@ -44,6 +46,7 @@ class TransformerConfig:
     dtype: torch.dtype = torch.float32
     kv_dtype: torch.dtype | None = None
     int8_kv: bool = False
+    attention: str = "auto"
 
     @property
     def head_dim(self) -> int:
@@ -65,13 +68,15 @@ class TransformerConfig:
 class Window:
     """What all layers share in one forward pass.
 
-    ``slots [n, W]``: where this pass's last W positions go. ``mask`` bool ``[n, 1, T, keys]``.
+    ``first`` int64 ``[n]``: the position of this pass's first query. ``slots [n, W]``: where its last W
+    positions go. ``mask`` bool ``[n, 1, T, keys]``, None where the attention is fused and needs none.
     ``length``: ring slots read. ``wide``: attend to the ring as it was plus this pass's own keys
     (several frames at once), instead of writing first and reading the ring only (one frame).
     """
 
+    first: Tensor
     slots: Tensor
-    mask: Tensor
+    mask: Tensor | None
     length: int
     wide: bool
     rotation: Rotation | None
@@ -121,7 +126,15 @@ class SelfAttention(nn.Module):
         q, k, v = (split_heads(part.to(config.attention_dtype), config.head_dim) for part in parts)
         if window.rotation is not None:
             q, k = window.rotation.apply(q), window.rotation.apply(k)
+        return merge_heads(self._attend(q, k, v, step, window).to(x.dtype), self.out_proj)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
+        """Write this pass's keys and values, then look: ``[n, H, T, D]`` to the same."""
         written = window.slots.shape[1]
+        if window.mask is None:
+            self.ring.write(step, window.slots, k, v)
+            attend = load_decode_attention()
+            return attend(q, self.ring.view(step), window.first, step.exec_mask, window.length)
         if window.wide:
             old_k, old_v = self.ring.read(step, window.length)
             keys, values = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
@@ -129,10 +142,9 @@ class SelfAttention(nn.Module):
         else:
             self.ring.write(step, window.slots, k, v)
             keys, values = self.ring.read(step, window.length)
-        out = functional.scaled_dot_product_attention(
-            q, keys, values, window.mask, enable_gqa=config.kv_repeat > 1
+        return functional.scaled_dot_product_attention(
+            q, keys, values, window.mask, enable_gqa=self.config.kv_repeat > 1
         )
-        return merge_heads(out.to(x.dtype), self.out_proj)
 
 
 class CrossAttention(nn.Module):
@@ -237,6 +249,12 @@ class StreamingTransformer(nn.Module):
         config, (_, count) = self.config, positions.shape
         capacity = config.context
         wide = count > config.frame_positions
+        turn = None
+        if config.rope != "none":
+            turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
+        slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
+        if not wide and is_fused(config.attention, positions.device, config.head_dim):
+            return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn)
         if wide:
             old = _ring_positions(positions[:, 0] - 1, length, capacity)
             keys = torch.cat([old, positions], dim=1)
@@ -247,11 +265,7 @@ class StreamingTransformer(nn.Module):
             keys = _ring_positions(positions[:, -1], length, capacity)
             inside = torch.ones((), dtype=torch.bool, device=positions.device)
         mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None]) & inside
-        turn = None
-        if config.rope != "none":
-            turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
-        slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
-        return Window(slots, mask[:, None], length, wide, turn)
+        return Window(positions[:, 0], slots, mask[:, None], length, wide, turn)
 
     def forward(self, x: Tensor, step: Step, filled: int | None = None) -> Tensor:
         """``[n, T, dim]`` to the same, T being one frame's positions or several frames'.

@@ -1,0 +1,140 @@
+"""The two Triton kernels of :mod:`antiphon.backends.torch.decode_attention`."""
+
+# A kernel's arguments take no Python types, its constants are capitals, and a constant `if` stands alone:
+# ruff: noqa: ANN001, ANN201, N803, SIM102
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attend_split(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
+    first_ptr,
+    exec_ptr,
+    parts_ptr,
+    sums_ptr,
+    log2_scale,
+    q_row_stride,
+    q_head_stride,
+    q_count_stride,
+    q_width_stride,
+    sums_stride,
+    COUNT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_INT8: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+):
+    """One split of one row's key-value head, for the queries of its group: sums not yet divided."""
+    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    if IS_MASKED:
+        if tl.load(exec_ptr + row) == 0:
+            return
+    newest = tl.load(first_ptr + row) + (COUNT - 1)
+    filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
+    begin = split * SPLIT
+    if begin >= filled:
+        return
+    newest_slot = (newest % CAPACITY).to(tl.int32)
+
+    query = tl.arange(0, QUERIES)
+    column = tl.arange(0, WIDTH)
+    head, turn = kv_head * GROUP + query // COUNT, query % COUNT
+    is_query = query < GROUP * COUNT
+    q_at = row * q_row_stride + head[:, None] * q_head_stride + turn[:, None] * q_count_stride
+    q = tl.load(q_ptr + q_at + column[None, :] * q_width_stride, mask=is_query[:, None], other=0.0)
+
+    ring = (row * tl.num_programs(1) + kv_head) * CAPACITY
+    highest = tl.full((QUERIES,), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
+    total = tl.zeros((QUERIES,), tl.float32)
+    mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for start in range(begin, tl.minimum(begin + SPLIT, filled), BLOCK):
+        slot = start + tl.arange(0, BLOCK)
+        is_filled = slot < filled
+        at = (ring + slot)[:, None] * WIDTH + column[None, :]
+        k = tl.load(k_ptr + at, mask=is_filled[:, None], other=0).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * log2_scale
+        if IS_INT8:
+            scores *= tl.load(k_scale_ptr + ring + slot, mask=is_filled, other=0.0)[None, :]
+        age = newest_slot - slot
+        age = tl.where(age < 0, age + CAPACITY, age)
+        is_seen = is_filled[None, :] & (age[None, :] >= COUNT - 1 - turn[:, None])
+        scores = tl.where(is_seen, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        shrink = tl.exp2(highest - higher)
+        weights = tl.exp2(scores - higher[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        if IS_INT8:
+            weights *= tl.load(v_scale_ptr + ring + slot, mask=is_filled, other=0.0)[None, :]
+        v = tl.load(v_ptr + at, mask=is_filled[:, None], other=0).to(q.dtype)
+        mixed = mixed * shrink[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
+        highest = higher
+
+    part = ((row * tl.num_programs(1) + kv_head) * tl.num_programs(0) + split) * QUERIES + query
+    tl.store(sums_ptr + part, highest)
+    tl.store(sums_ptr + sums_stride + part, total)
+    tl.store(parts_ptr + part[:, None] * WIDTH + column[None, :], mixed, mask=is_query[:, None])
+
+
+@triton.jit
+def join_splits(
+    out_ptr,
+    first_ptr,
+    exec_ptr,
+    parts_ptr,
+    sums_ptr,
+    out_row_stride,
+    out_head_stride,
+    out_count_stride,
+    out_width_stride,
+    sums_stride,
+    splits,
+    COUNT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+):
+    """The splits of one row's key-value head into its output."""
+    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    filled = tl.minimum(tl.load(first_ptr + row) + COUNT, CAPACITY).to(tl.int32)
+    used = tl.minimum(tl.cdiv(filled, SPLIT), splits)
+    if IS_MASKED:
+        if tl.load(exec_ptr + row) == 0:
+            used = 0
+    query, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    is_query = query < GROUP * COUNT
+    highest = tl.full((QUERIES,), -1e30, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for split in range(used):
+        part = ((row * tl.num_programs(0) + kv_head) * splits + split) * QUERIES + query
+        peak = tl.load(sums_ptr + part)
+        higher = tl.maximum(highest, peak)
+        shrink, grow = tl.exp2(highest - higher), tl.exp2(peak - higher)
+        values = tl.load(
+            parts_ptr + part[:, None] * WIDTH + column[None, :], mask=is_query[:, None], other=0.0
+        )
+        mixed = mixed * shrink[:, None] + values * grow[:, None]
+        total = total * shrink + tl.load(sums_ptr + sums_stride + part) * grow
+        highest = higher
+    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    head, turn = kv_head * GROUP + query // COUNT, query % COUNT
+    at = row * out_row_stride + head[:, None] * out_head_stride + turn[:, None] * out_count_stride
+    tl.store(
+        out_ptr + at + column[None, :] * out_width_stride,
+        mixed.to(out_ptr.dtype.element_ty),
+        mask=is_query[:, None],
+    )

@@ -1,0 +1,57 @@
+"""Whether attention runs as Triton kernels, which need a GPU and a package that not every torch brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from antiphon.errors import UnsupportedError
+
+ATTENTION: Final = ("auto", "torch", "triton")
+"""By what attention runs: "auto" is the kernels where they can run, and torch's own attention elsewhere."""
+
+LEAST_HEAD_DIM: Final = 16
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed; torch's wheels for CUDA bring it."""
+    return find_spec("triton") is not None
+
+
+def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
+    """Whether attention of one frame runs by the kernels of :mod:`antiphon.backends.torch.decode_attention`.
+
+    Raises:
+        UnsupportedError: they were asked for by name, and this is no GPU, Triton is not installed, or the
+            heads have a width the kernels do not know.
+    """
+    if attention == "torch":
+        return False
+    missing = [
+        reason
+        for reason, is_met in (
+            (f"a CUDA device, not {device.type}", device.type == "cuda"),
+            ("the package triton", has_triton()),
+            (
+                f"a power of two from {LEAST_HEAD_DIM} as the heads' width, not {head_dim}",
+                head_dim >= LEAST_HEAD_DIM and head_dim.bit_count() == 1,
+            ),
+        )
+        if not is_met
+    ]
+    if missing and attention == "triton":
+        raise UnsupportedError(f"attention 'triton' needs {' and '.join(missing)}")
+    return not missing
+
+
+def load_decode_attention() -> Callable[..., Tensor]:
+    """The kernels' entry point, imported when it is first needed."""
+    from antiphon.backends.torch.decode_attention import decode_attention
+
+    return decode_attention

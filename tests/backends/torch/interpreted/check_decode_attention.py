@@ -1,0 +1,133 @@
+"""The Triton kernels on a CPU, against the torch path; run by ``test_decode_attention.py``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antiphon.backends.torch import transformer
+from antiphon.backends.torch.decode_attention import decode_attention
+from antiphon.backends.torch.kv import KVRing, RingView
+from antiphon.backends.torch.state import State, Step
+from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
+
+CAPACITY, SPLIT, BLOCK = 44, 32, 16  # two splits, the second one ragged
+NAME = "layer"
+
+
+def test_the_kernels_are_interpreted() -> None:
+    assert os.environ["TRITON_INTERPRET"] == "1"
+
+
+def ring_of(kv_heads: int, head_dim: int, int8: bool, dtype: torch.dtype = torch.float32) -> KVRing:
+    return KVRing(NAME, kv_heads, CAPACITY, head_dim, dtype, int8=int8)
+
+
+def live(ring: KVRing, rows: int, last: Tensor) -> Step:
+    """A ring that has been written up to position ``last``, and holds NaN or garbage in every other slot."""
+    state = State(ring.specs(), rows)
+    for name, tensor in state.tensors.items():
+        tensor.fill_(77 if tensor.dtype == torch.int8 else float("nan"))
+        assert name.startswith(NAME)
+    step = state.step(rows)
+    for row in range(rows):
+        for position in range(max(0, int(last[row]) + 1 - CAPACITY), int(last[row]) + 1):
+            one = Step({name: tensor[row : row + 1] for name, tensor in state.tensors.items()}, in_place=True)
+            slots = torch.tensor([[position % CAPACITY]])
+            k, v = torch.randn(2, 1, ring.heads, 1, ring.head_dim) * 3
+            ring.write(one, slots, k.to(ring.dtype), v.to(ring.dtype))
+    return step
+
+
+def by_torch(q: Tensor, ring: KVRing, step: Step, first: Tensor, length: int) -> Tensor:
+    """What the torch path computes: the same read, the same mask."""
+    positions = first[:, None] + torch.arange(q.shape[2])
+    held = transformer._ring_positions(positions[:, -1], length, CAPACITY)
+    mask = ((held[:, None] >= 0) & (held[:, None] <= positions[:, :, None]))[:, None]
+    k, v = (part.nan_to_num().to(q.dtype) for part in replace(ring, dtype=q.dtype).read(step, length))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+
+def by_triton(q: Tensor, view: RingView, first: Tensor, mask: Tensor | None, length: int) -> Tensor:
+    return decode_attention(q, view, first, mask, length, split_slots=SPLIT, block_slots=BLOCK)
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@settings(max_examples=6)
+@given(
+    firsts=st.lists(st.integers(0, 3 * CAPACITY), min_size=1, max_size=3),
+    count=st.sampled_from([1, 1, 2, 3]),
+    group=st.sampled_from([1, 2]),
+    masked=st.integers(0, 7),
+    slack=st.integers(0, 5),
+)
+def test_equals_the_torch_path(
+    int8: bool, head_dim: int, firsts: list[int], count: int, group: int, masked: int, slack: int
+) -> None:
+    torch.manual_seed(sum(firsts))
+    rows, first = len(firsts), torch.tensor(firsts)
+    ring = ring_of(2, head_dim, int8)
+    step = live(ring, rows, first + count - 1)
+    q = torch.randn(rows, 2 * group, count, head_dim)
+    executes = torch.tensor([masked >> row & 1 == 0 for row in range(rows)])
+    filled = int((first + count)[executes].max()) if executes.any() else 1
+    length = min(CAPACITY, filled + slack)
+    got = by_triton(q, ring.view(step), first, executes, length)
+    want = by_torch(q, ring, step, first, length)
+    assert torch.allclose(got[executes], want[executes], atol=3e-5, rtol=1e-4)
+    assert (got[~executes] == 0).all()
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["float16", "int8"])
+def test_half_precision_is_as_close_to_float32_as_torchs_own(int8: bool) -> None:
+    """In float16: the interpreter multiplies bfloat16 as if its bits were integers."""
+    torch.manual_seed(0)
+    first = torch.tensor([5, 100])
+    ring = ring_of(2, 64, int8, torch.float16)
+    step = live(ring, 2, first)
+    q = torch.randn(2, 4, 1, 64).half()
+    got = by_triton(q, ring.view(step), first, None, CAPACITY)
+    assert got.dtype == torch.float16
+    exact = by_torch(q.float(), ring, step, first, CAPACITY)
+    error, torchs = (
+        float((found.float() - exact).norm() / exact.norm())
+        for found in (got, by_torch(q, ring, step, first, CAPACITY))
+    )
+    assert error < 1.5 * torchs < 0.02
+
+
+def test_queries_of_any_layout_and_outputs_that_merge_without_a_copy() -> None:
+    first = torch.tensor([40, 90])
+    ring = ring_of(2, 64, int8=False)
+    step = live(ring, 2, first + 1)
+    q = torch.randn(2, 2, 4, 64).transpose(1, 2)
+    got = by_triton(q, ring.view(step), first, None, CAPACITY)
+    assert torch.allclose(got, by_torch(q, ring, step, first, CAPACITY), atol=3e-5, rtol=1e-4)
+    assert got.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, int8: bool) -> None:
+    """Two frames' positions a tick, grouped heads, rows that pause, past the wrap."""
+    config = TransformerConfig(
+        dim=64, heads=4, layers=2, context=10, feed_forward=64, kv_repeat=2, frame_positions=2, int8_kv=int8
+    )
+    model = StreamingTransformer("t", config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    states = [State(model.specs(), 3), State(model.specs(), 3)]
+    outputs: list[Tensor] = []
+    for tick in range(8):
+        x, executes = torch.randn(3, 2, 64), torch.tensor([True, tick % 3 != 1, tick > 4])
+        for state, is_fused in zip(states, (False, True), strict=True):
+            monkeypatch.setattr(transformer, "is_fused", lambda *_, is_fused=is_fused: is_fused)
+            outputs.append(model(x, state.step(3, executes), 2 * tick + 2)[executes])
+    for want, got in zip(outputs[::2], outputs[1::2], strict=True):
+        assert torch.allclose(got, want, atol=2e-3 if int8 else 1e-4)
