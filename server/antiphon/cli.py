@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
+    "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
 }
 
 EXAMPLES = """\
@@ -50,6 +51,7 @@ Examples:
   antiphon serve --backend null --null-step-ms 5        no model: stamps, for testing clients
   antiphon probe http://127.0.0.1:8998 --audio clip.wav --sessions 4
   antiphon talk http://127.0.0.1:8998
+  antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
 """
 
 

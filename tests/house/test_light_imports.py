@@ -23,6 +23,7 @@ LIGHT = {
     "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
     "antiphon.serve.main": FRAMEWORKS,
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
+    "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
     "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
 }
 

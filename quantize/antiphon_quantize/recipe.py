@@ -1,0 +1,93 @@
+"""A recipe: which tensors are made smaller, how, and why the others are not."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import ConfigError
+from antiphon.models.strict import check_keys, check_type, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A glob pattern of published tensor names, and the reason for what is done with them."""
+
+    tensors: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The content of a recipe file.
+
+    ``scheme`` and ``bits`` go into the checkpoint's manifest as they are, ``options`` as those of its
+    backend. ``keep`` wins over ``quantize``.
+    """
+
+    description: str
+    scheme: str
+    bits: int
+    quantize: tuple[Rule, ...]
+    keep: tuple[Rule, ...]
+    options: Mapping[str, Any]
+
+    def chooses(self, name: str) -> bool:
+        """Whether the tensor of this name is to be made smaller."""
+        return _matches(name, self.quantize) and not _matches(name, self.keep)
+
+
+def _matches(name: str, rules: tuple[Rule, ...]) -> bool:
+    return any(fnmatchcase(name, rule.tensors) for rule in rules)
+
+
+def load_recipe(target: str, ref: str) -> Recipe:
+    """A recipe of ours by its name, or a TOML file by its path.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+        CheckpointFormatError: an unknown or missing key, naming the nearest one.
+    """
+    if ref.endswith(".toml"):
+        return read_recipe(Path(ref))
+    known = recipe_names(target)
+    if ref not in known:
+        raise ConfigError(
+            f"no recipe '{ref}' for {target}{nearest(ref, known)}; there are: {', '.join(known)}, "
+            "and files ending with .toml"
+        )
+    return read_recipe(_folder() / f"{target}-{ref}.toml")
+
+
+def recipe_names(target: str) -> list[str]:
+    """The names of our own recipes for a target."""
+    return sorted(path.stem.partition("-")[2] for path in _folder().glob(f"{target}-*.toml"))
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("antiphon_quantize"))) / "recipes"
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and check a recipe file. Raises as :func:`load_recipe`."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    required = {"description": str, "scheme": str, "bits": int, "quantize": list}
+    found = check_keys(table, str(path), required=required, optional={"keep": list, "options": dict})
+    rules = {part: _rules(found.get(part, []), f"{path}: {part}") for part in ("quantize", "keep")}
+    return Recipe(**{"options": {}, **found, **rules})
+
+
+def _rules(tables: list[Any], where: str) -> tuple[Rule, ...]:
+    for table in tables:
+        check_type(table, dict, where)
+    return tuple(Rule(**check_keys(table, where, required={"tensors": str, "why": str})) for table in tables)
