@@ -39,8 +39,8 @@ class Caller:
         return float(self.number * SPREAD + frame % SPREAD)
 
     def check_replies(self) -> None:
-        interrupted_at = self.session.take_interruption()
-        for reply in self.session.take():
+        replies, interrupted_at = self.session.take_with_gap()
+        for reply in replies:
             assert reply.frame >= max(self.next_frame, interrupted_at or 0), (
                 "order, and nothing after a flush"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from antiphon.backends.base import StepInputs, StepOutputs, TextEntry
@@ -96,14 +98,46 @@ def test_live_input_drops_its_oldest_and_leaves_a_gap_in_the_indices(kind: Pipel
     assert bench.read("dropped_frames_total", direction="in") == 2
 
 
+def test_a_gap_is_told_with_the_first_replies_after_it_though_the_engine_goes_on() -> None:
+    """Whatever is taken, and whenever, a reply that follows a gap in the frames came with its gap."""
+    bench = Bench(FakeBackend(slots=1), config=EngineConfig(input_frames=64, output_frames=2))
+    session = bench.submit()
+    pushed = 4000
+    is_over = threading.Event()
+
+    def tick_on() -> None:
+        for frame in range(pushed):
+            bench.push(session, frame % 7)
+            bench.tick()
+        is_over.set()
+
+    ticking = threading.Thread(target=tick_on)
+    ticking.start()
+    expected = 0
+    gaps = 0
+    while not is_over.is_set() or session.stats().reply_frames:
+        replies, interrupted_at = session.take_with_gap()
+        if interrupted_at is not None:
+            gaps += 1
+            assert replies[0].frame >= interrupted_at > expected
+            expected = interrupted_at
+        for reply in replies:
+            assert reply.frame == expected, "no gap without its word"
+            expected = reply.frame + 1
+    ticking.join()
+    assert gaps > 0
+    assert expected == pushed
+
+
 def test_live_output_drops_its_oldest_and_says_where_it_goes_on() -> None:
     bench = bench_of(PipelineKind.CODEC, output_frames=2, input_frames=8)
     session = bench.submit()
     bench.push(session, 0, 1, 2, 3, 4)
     assert bench.ticks() == 5
-    assert session.take_interruption() == 3
-    assert session.take_interruption() is None
-    assert [reply.frame for reply in session.take()] == [3, 4]
+    replies, interrupted_at = session.take_with_gap()
+    assert interrupted_at == 3
+    assert [reply.frame for reply in replies] == [3, 4]
+    assert session.take_with_gap() == ([], None)
     assert session.stats().dropped_out == 3
     assert bench.read("dropped_frames_total", direction="out") == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from antiphon.backends.base import FloatArray
 
@@ -26,6 +27,16 @@ class FrameReply:
     wait_ms: float
     complete_s: float
     replied_s: float
+
+
+class TakenReplies(NamedTuple):
+    """Replies, oldest first, and, when older ones were dropped since last taken, the first frame kept.
+
+    No reply here is older than ``interrupted_at``, and what was taken before is all older.
+    """
+
+    replies: list[FrameReply]
+    interrupted_at: int | None
 
 
 class Outbox:
@@ -57,16 +68,11 @@ class Outbox:
         self._interrupted_at = self._replies[0].frame
         return 1
 
-    def take(self) -> list[FrameReply]:
-        """All replies, oldest first."""
-        replies = list(self._replies)
-        self._replies.clear()
-        return replies
-
-    def take_interruption(self) -> int | None:
-        """The first frame kept when replies were last dropped, or None; forgotten once asked."""
-        interrupted_at, self._interrupted_at = self._interrupted_at, None
-        return interrupted_at
+    def take(self) -> TakenReplies:
+        """All replies, and the gap before them; both are forgotten here."""
+        taken = TakenReplies(list(self._replies), self._interrupted_at)
+        self.clear()
+        return taken
 
     def clear(self) -> None:
         """Throw away everything."""

@@ -20,7 +20,7 @@ from antiphon.engine.inbox import AudioInbox, Inbox, TextInbox
 from antiphon.engine.lane import Lane, TickTimes
 from antiphon.engine.ledger import FrameLedger, SessionStats
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply, Outbox
+from antiphon.engine.outbox import FrameReply, Outbox, TakenReplies
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
@@ -217,20 +217,16 @@ class Session:
             self.tell()
 
     def take(self) -> list[FrameReply]:
-        """All replies that wait, oldest first."""
+        """All replies that wait, oldest first, for who need not know of a gap before them."""
+        return self.take_with_gap().replies
+
+    def take_with_gap(self) -> TakenReplies:
+        """All replies that wait, and the gap before them if older ones were dropped since last taken."""
         with self._lock:
-            replies = self._outbox.take()
-            self._ledger.out += len(replies)
+            taken = self._outbox.take()
+            self._ledger.out += len(taken.replies)
             self._list_if_ready()
-            return replies
-
-    def take_interruption(self) -> int | None:
-        """The first frame still to come when replies were dropped since last asked, else None.
-
-        Asked before :meth:`take`, so that no reply older than the interruption follows it.
-        """
-        with self._lock:
-            return self._outbox.take_interruption()
+            return taken
 
     def flush(self) -> int:
         """Throw away input that waits and replies not taken; returns the first frame that may still come."""

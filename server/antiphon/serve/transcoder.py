@@ -187,10 +187,9 @@ class Transcoder:
             return False
         self._is_held = False
         parts: list[bytes] = []
-        at_frame = session.take_interruption()
+        replies, at_frame = session.take_with_gap()
         if at_frame is not None and self._is_extended:
             parts.append(self._event(events.interrupted(at_frame)))
-        replies = session.take()
         start_s = 0.0 if self._tracer is None else self._clock()
         for reply in replies:
             self._frame_reply(reply, parts)
