@@ -98,6 +98,18 @@ def test_a_queued_caller_is_told_when_its_wait_is_over_while_the_engine_is_idle(
         assert isinstance(waiting.error, ServerFullError)
 
 
+def test_a_caller_may_wait_longer_than_any_clock_counts() -> None:
+    with started(FakeBackend(slots=1)) as engine:
+        first = submit(engine)
+        notice = Notice()
+        waiting = submit(engine, notice, wait_s=1e12)
+        first.close()
+        notice.wait()
+        waiting.push(frames(7), engine.clock())
+        notice.wait()
+        assert heard(waiting.take()) == [7]
+
+
 def test_a_queued_caller_gets_the_row_of_one_that_leaves() -> None:
     with started(FakeBackend(slots=1)) as engine:
         first = submit(engine)

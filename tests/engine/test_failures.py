@@ -11,7 +11,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState
-from antiphon.errors import DeviceLostError, SessionFailedError, StepError
+from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.fakes import Bench, FakeBackend, frames, heard
 
@@ -86,6 +86,24 @@ def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> Non
     assert engine.stop(5.0)
     assert not engine.health().alive
     assert not backend.closed
+
+
+def test_what_fails_between_ticks_ends_everybody_too() -> None:
+    lost: list[AntiphonError] = []
+    backend = FakeBackend()
+    metrics = EngineMetrics(CollectorRegistry(), model="fake")
+    engine = Engine(backend, EngineConfig(), metrics=metrics, on_lost=lost.append)
+    engine.prepare()
+    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+
+    def broken(timeout_s: float | None) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    engine._ready.wait = broken  # type: ignore[method-assign]
+    engine.loop.run()
+    assert [str(error) for error in lost] == ["the model can no longer run: ZeroDivisionError: a bug"]
+    assert session.state is SessionState.CLOSED
+    assert not engine.health().alive
 
 
 def test_an_on_lost_that_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ timeout only while somebody waits in the queue.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 
 from antiphon.backends.base import Backend, StepOutputs
@@ -32,7 +33,7 @@ class EngineLoop:
     """Ticks, one after the other. ``tick_once`` alone, called by hand, is the whole engine in slow motion.
 
     ``settle`` is called with the time before every tick and ends waits that are over; ``on_lost`` is
-    called, once, with whatever else than a StepError came out of a tick.
+    called, once, with whatever else than a StepError came out of a tick, or of the wait for one.
     """
 
     def __init__(
@@ -77,8 +78,16 @@ class EngineLoop:
 
     def run(self) -> None:
         """Tick until the ready list is stopped or the device is lost."""
-        while not self.is_lost and self._ready.wait(self._timeout_s()):
+        while not self.is_lost and self._sleep():
             self.tick_once()
+
+    def _sleep(self) -> bool:
+        """Wait until there may be something to do; false when stopped, or when even that failed."""
+        try:
+            return self._ready.wait(self._timeout_s())
+        except Exception as error:  # nobody above this thread would hear of it
+            self._lose(error)
+            return False
 
     def tick_once(self) -> bool:
         """Do what time brought, one tick if any session is ready, and a piece of a prompt if there is one.
@@ -94,16 +103,19 @@ class EngineLoop:
                 self._tick(lanes)
             return self._prime() or bool(lanes)
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
-            self.is_lost = True
-            self._on_lost(error)
+            self._lose(error)
             return False
+
+    def _lose(self, error: Exception) -> None:
+        self.is_lost = True
+        self._on_lost(error)
 
     def _timeout_s(self) -> float | None:
         if self._priming:
             return 0.0
         now_s = self._clock()
         event_s = self._admission.next_event_s(now_s)
-        return None if event_s is None else max(0.0, event_s - now_s)
+        return None if event_s is None else min(max(0.0, event_s - now_s), threading.TIMEOUT_MAX)
 
     def _move_down(self) -> None:
         relocation = self._admission.propose_move(self._buckets)
