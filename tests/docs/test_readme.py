@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Block, read_blocks
+from tests.house.make import run_make
 from tests.house.tracked import ROOT
 from tools.launch import free_port, running_server
 
@@ -40,8 +41,7 @@ def _with_mark(mark: str) -> list[Block]:
 
 def _recipe(command: str, venv: Path) -> list[str]:
     """The commands that make would run, when nothing is set up at ``venv``."""
-    words = ["make", "--dry-run", f"VENV={venv}", *shlex.split(command)[1:]]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    run = run_make("--dry-run", f"VENV={venv}", *shlex.split(command)[1:], cwd=ROOT)
     assert run.returncode == 0, f"{command}: {run.stderr}"
     return run.stdout.splitlines()
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.make import run_make
 from tests.house.tracked import ROOT
 
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 
 
 def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    return run_make(*words, cwd=folder)
 
 
 @pytest.fixture

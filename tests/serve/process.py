@@ -19,14 +19,15 @@ START_S = 30.0
 """Importing and starting takes about a second; a busy machine may need more."""
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 import antiphon.serve.main as main
 from antiphon import cli
 from antiphon.backends.null import NullBackend, NullFaults
 from tests.serve.harness import CODEC, null_checkpoint
 
 def make_backend(*_, slots, **__):
-    print("making the backend", flush=True)
+    # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
+    os.write(1, b"making the backend\\n")
     time.sleep({make_s})
     return NullBackend(CODEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
 

@@ -1,0 +1,20 @@
+"""Make, asked from a test, which a make may have started itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.house.tracked import ROOT
+
+
+def run_make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run make as from a fresh shell: no option and no variable of the make above this test reaches it."""
+    settable = re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    inherited = {"MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", *settable}
+    fresh = {name: value for name, value in os.environ.items() if name not in inherited}
+    return subprocess.run(
+        ["make", *words], cwd=cwd, env=fresh, capture_output=True, text=True, timeout=30, check=False
+    )
