@@ -237,6 +237,15 @@ async def test_pause_silences_the_caller_until_start() -> None:
         assert stamped.frame == 1
 
 
+async def test_no_control_byte_makes_a_stock_caller_hear_of_our_extension() -> None:
+    async with serving() as server, server.call() as client:
+        for action in moshi.ControlAction:
+            await client.send(moshi.Control(action))
+        await speak_ogg(client, speech(3))
+        await client.until(lambda it: isinstance(it, moshi.Audio))
+        assert {moshi.encode(it)[0] for it in client.messages} <= {0, 1, 2}
+
+
 async def test_pings_of_the_peer_are_answered() -> None:
     async with serving() as server, server.call(autoping=False) as client:
         await client.receive()

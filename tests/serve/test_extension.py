@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
-from antiphon.backends.null import NullFaults, read_stamp
+from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.null import NullBackend, NullFaults, read_stamp
 from antiphon.backends.null.stamp import STAMP_SAMPLES
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import CODEC, FRAME_SAMPLES, serving, speech
+from antiphon.serve.transcoder import MAX_BATCHES
+from tests.serve.harness import CODEC, FRAME_SAMPLES, null_checkpoint, serving, speech
 
 
 async def test_ready_says_what_runs_here() -> None:
@@ -130,6 +132,23 @@ async def test_flush_throws_away_what_waits() -> None:
         assert stamped.frame == 6
 
 
+async def test_flushes_in_the_queue_are_told_as_one_at_the_beginning() -> None:
+    async with serving(slots=1) as server, server.caller() as first:
+        async with server.call("ext=1&format=pcm_f32le&wait=60") as client:
+            await client.event("queued")
+            for _ in range(100):
+                await client.send(events.flush())
+            (call,) = (it for it in server.services.calls if not it._is_ready)
+            await server.eventually(lambda: call._transcoder._is_held)
+            assert len(call._transcoder._outbox) <= MAX_BATCHES
+            await first.send(events.bye())
+            await client.event("ready")
+            await client.speak(speech(1))
+            await client.reply()
+        told = [it for it in client.messages if isinstance(it, moshi.Event) and it.type == "interrupted"]
+        assert 1 <= len(told) <= MAX_BATCHES + 1
+
+
 async def test_restart_is_a_flush() -> None:
     async with serving(step_ms=100) as server, server.caller() as client:
         await client.speak(speech(6))
@@ -219,6 +238,29 @@ async def test_a_failed_step_ends_only_the_sessions_it_touched() -> None:
         await second.speak(speech(1))
         stamped, _ = await second.reply()
         assert stamped.frame == 1
+
+
+class NanBackend(NullBackend):
+    """A model that went wrong in its arithmetic."""
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        outputs = super().step(inputs)
+        assert outputs.pcm is not None
+        outputs.pcm[:] = np.nan
+        return outputs
+
+
+@pytest.mark.parametrize("audio_format", list(AudioFormat))
+async def test_audio_of_the_models_own_that_is_no_audio_is_our_fault(audio_format: AudioFormat) -> None:
+    model = (null_checkpoint(CODEC), NanBackend(CODEC, 1))
+    async with serving(model=model) as server, server.call(f"ext=1&format={audio_format}") as client:
+        await client.event("ready")
+        for payload in AudioEncoder(audio_format).encode(speech(1)) * 2:
+            await client.send(moshi.Audio(payload))
+        error = await client.event("error")
+        assert error.fields["code"] == 1011
+        assert "the model's audio cannot be encoded" in error.fields["message"]
+        assert (await client.closed()).code == 1011
 
 
 async def test_a_lost_device_ends_every_session_with_a_reason() -> None:

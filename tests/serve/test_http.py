@@ -7,12 +7,14 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from antiphon import __version__
 from antiphon.backends.null import NullFaults
+from antiphon.protocol import moshi
 from antiphon.serve.http import cpu_name
 from antiphon.serve.security import origin_allowed
 from antiphon.serve.static import StaticFiles, web_root
@@ -87,6 +89,38 @@ async def test_refusals_and_closes_are_counted() -> None:
         _, text, _ = await server.get("/metrics")
         assert 'antiphon_refused_requests_total{model="null-echo",status="426"} 1.0' in text
         assert 'antiphon_closed_sockets_total{code="1000",model="null-echo"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    ("code", "faults", "limits", "said"),
+    [
+        (1007, {}, {}, moshi.Audio(b"\0\0\xc0\x7f")),
+        (1008, {}, {"handshake_timeout_s": 0.2}, None),
+        (1011, {"fail_rows": {0: (0,)}}, {}, moshi.Audio(bytes(7680))),
+    ],
+)
+async def test_a_close_of_ours_is_counted_by_its_own_code(
+    code: int, faults: dict[str, Any], limits: dict[str, Any], said: moshi.Message | None
+) -> None:
+    async with serving(faults=NullFaults(**faults), limits=limits) as server:
+        async with server.caller() as client:
+            if said is not None:
+                await client.send(said)
+            assert (await client.closed()).code == code
+        await server.is_empty()
+        _, text, _ = await server.get("/metrics")
+    assert re.findall(r'antiphon_closed_sockets_total{code="(\d+)",model="null-echo"} (\S+)', text) == [
+        (str(code), "1.0")
+    ]
+
+
+async def test_a_caller_who_gave_up_the_queue_is_counted_as_1013() -> None:
+    async with serving(slots=1) as server, server.caller():
+        async with server.call("ext=1&wait=0.1") as client:
+            assert (await client.closed()).code == 1013
+        await server.eventually(lambda: len(server.services.calls) == 1)
+        _, text, _ = await server.get("/metrics")
+    assert 'antiphon_closed_sockets_total{code="1013",model="null-echo"} 1.0' in text
 
 
 async def test_build_info_says_all_a_benchmark_card_needs() -> None:

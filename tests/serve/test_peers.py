@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.audio.formats import AudioEncoder
 from antiphon.backends.null import read_stamp
-from antiphon.protocol import moshi
+from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, serving, speech
 
@@ -61,6 +61,23 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
         # A second interruption may have come meanwhile; in the end the newest frame is there.
         while stamped.frame < 599:
             stamped, _ = await client.reply()
+
+
+@pytest.mark.parametrize("asks", ["ping", "flush"])
+async def test_answers_to_one_who_does_not_read_stay_bounded(asks: str) -> None:
+    limits = {"max_unsent_bytes": 4096, "max_messages_per_s": 100_000}
+    async with serving(limits=limits) as server, server.caller("") as client:
+        stop_reading(client)
+        (call,) = server.services.calls
+        assert call._socket is not None
+        flush = moshi.encode(events.flush())
+        for _ in range(10_000):
+            await (client.ws.ping(b"?" * 100) if asks == "ping" else client.ws.send_bytes(flush))
+        await client.speak(speech(1))
+        await server.eventually(lambda: (session := call._session) is None or session.stats().frames_in > 0)
+        assert call._socket._transport.get_write_buffer_size() < 3 * 4096
+        assert len(call._transcoder._outbox) <= 8
+        client.cut()
 
 
 async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:

@@ -88,9 +88,12 @@ class Socket:
             if kind is WSMsgType.BINARY:
                 return cast("bytes", message.data)
             if kind is WSMsgType.PING:
-                self.write(frame(message.data, PONG))
+                # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
+                if not self.is_congested():
+                    self.write(frame(message.data, PONG))
             elif kind not in (WSMsgType.PONG, WSMsgType.TEXT):
-                self.close_code = self._ws.close_code
+                if self.close_code is None:  # else we closed, and aiohttp's word is the peer's answer
+                    self.close_code = self._ws.close_code
                 return None
 
     @contextlib.asynccontextmanager

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.pcm import FloatArray
 from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session, SessionState
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat, ChatRequest
 from antiphon.serve.frames import frame
@@ -82,6 +83,7 @@ class Transcoder:
         self._announce = announce
         self._inbox: deque[Piece] = deque()
         self._outbox: deque[Batch] = deque()
+        self._flushed_at_frame: int | None = None
         self._is_held = False
         self._is_closed = False
         self._seen_state: SessionState | None = None
@@ -169,9 +171,9 @@ class Transcoder:
     def _take_in(self, session: Session, piece: Piece) -> bool:
         """Decode and push, or flush; true when that made output."""
         if piece.data is None:
-            at_frame = session.flush()
-            self._outbox.append(Batch(self._event(events.interrupted(at_frame)), ()))
-            return True
+            # Told with the next replies, which may have to wait: of many flushes only the last is news.
+            self._flushed_at_frame = session.flush()
+            return self._reply(session)
         start_s = 0.0 if self._tracer is None else self._clock()
         pcm = self._decoder.feed(piece.data)
         self._trace("decode", start_s, session)
@@ -188,8 +190,7 @@ class Transcoder:
         self._is_held = False
         parts: list[bytes] = []
         replies, at_frame = session.take_with_gap()
-        if at_frame is not None and self._is_extended:
-            parts.append(self._event(events.interrupted(at_frame)))
+        self._interrupt(at_frame, parts)
         start_s = 0.0 if self._tracer is None else self._clock()
         for reply in replies:
             self._frame_reply(reply, parts)
@@ -198,10 +199,17 @@ class Transcoder:
             self._outbox.append(Batch(b"".join(parts), tuple(replies)))
         return bool(parts)
 
+    def _interrupt(self, dropped_at_frame: int | None, parts: list[bytes]) -> None:
+        """Say once from which frame on replies may still come, after drops and flushes together."""
+        known = [it for it in (dropped_at_frame, self._flushed_at_frame) if it is not None]
+        self._flushed_at_frame = None
+        if known and self._is_extended:
+            parts.append(self._event(events.interrupted(max(known))))
+
     def _frame_reply(self, reply: FrameReply, parts: list[bytes]) -> None:
         """Audio first, then its text, as upstream's server sends them."""
         if reply.pcm is not None:
-            for payload in self._encoder.encode(reply.pcm):
+            for payload in self._encode(reply.pcm):
                 message = (
                     moshi.StampedAudio(reply.frame, reply.step_ms, reply.wait_ms, payload)
                     if self._is_stamped
@@ -212,6 +220,12 @@ class Transcoder:
             text = self._tokenizer.piece(reply.text_token)
             if text:
                 parts.append(frame(moshi.encode(moshi.Text(text))))
+
+    def _encode(self, pcm: FloatArray) -> list[bytes]:
+        try:
+            return self._encoder.encode(pcm)
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def _trace(self, name: str, start_s: float, session: Session) -> None:
         if self._tracer is not None:
