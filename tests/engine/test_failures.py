@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,7 +14,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.models.sampling import SamplingParameters
-from tests.engine.fakes import Bench, FakeBackend, frames, heard
+from tests.engine.fakes import Bench, FakeBackend, FakeClock, frames, heard
 
 
 def test_a_failed_step_ends_only_the_rows_it_touched() -> None:
@@ -86,6 +87,28 @@ def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> Non
     assert engine.stop(5.0)
     assert not engine.health().alive
     assert not backend.closed
+
+
+@pytest.mark.parametrize("call", ["move", "set_parameters", "step"])
+def test_whatever_call_into_the_backend_hangs_is_seen(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    bench = Bench(FakeBackend(slots=4), clock=clock)
+    sessions = [bench.submit() for _ in range(3)]
+    sessions[0].close()  # so that row 2 moves down
+    seen: list[float] = []
+    real = getattr(bench.backend, call)
+
+    def slow(*arguments: Any) -> Any:
+        clock.advance(11.0)
+        seen.append(bench.engine.health().stuck_s)
+        return real(*arguments)
+
+    monkeypatch.setattr(bench.backend, call, slow)
+    bench.push(sessions[2], 1)
+    bench.tick()
+    assert seen
+    assert seen[0] == pytest.approx(11.0)
+    assert bench.engine.health().is_healthy
 
 
 def test_what_fails_between_ticks_ends_everybody_too() -> None:

@@ -209,8 +209,8 @@ class Engine:
         """How the engine is now."""
         now_s = self.clock()
         load = self._admission.load(now_s)
-        step_s = self.loop.step_s(now_s)
-        stuck_s = step_s if step_s > self.config.stuck_s else 0.0
+        busy_s = self.loop.busy_s(now_s)
+        stuck_s = busy_s if busy_s > self.config.stuck_s else 0.0
         alive = self._lost is None and (self._thread is None or self._thread.is_alive())
         if self._lost is not None:
             detail = str(self._lost)

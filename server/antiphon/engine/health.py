@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Health:
     """The engine at one moment.
 
-    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step
-    has been running, when that is longer than it may be, else 0. ``ready``: a caller who came now would
-    be admitted at once. ``detail`` says in words what is wrong, or "ok".
+    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
+    with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
+    caller who came now would be admitted at once. ``detail`` says in words what is wrong, or "ok".
     """
 
     alive: bool

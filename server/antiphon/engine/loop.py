@@ -68,13 +68,13 @@ class EngineLoop:
         self._has_deadlines = spec.kind is not PipelineKind.TTS
         self._priming = PrimingQueue(backend, metrics)
         self._batch = Batch(backend.info.spec, backend.info.slots)
-        self._step_started_s: float | None = None
+        self._busy_since_s: float | None = None
         self.is_lost = False
 
-    def step_s(self, now_s: float) -> float:
-        """How long the running step has been running at ``now_s``, 0 between steps."""
-        started_s = self._step_started_s
-        return 0.0 if started_s is None else max(0.0, now_s - started_s)
+    def busy_s(self, now_s: float) -> float:
+        """How long the backend has been at work at ``now_s`` (move, parameters, step), 0 between ticks."""
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
     def run(self) -> None:
         """Tick until the ready list is stopped or the device is lost."""
@@ -95,7 +95,8 @@ class EngineLoop:
         Returns whether there was a tick or a piece.
         """
         try:
-            self._settle(self._clock())
+            now_s = self._busy_since_s = self._clock()
+            self._settle(now_s)
             if self._can_move:
                 self._move_down()
             lanes = self._prepare(self._gather())
@@ -105,6 +106,8 @@ class EngineLoop:
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self._lose(error)
             return False
+        finally:
+            self._busy_since_s = None
 
     def _lose(self, error: Exception) -> None:
         self.is_lost = True
@@ -148,11 +151,8 @@ class EngineLoop:
     def _prime(self) -> bool:
         if not self._priming:
             return False
-        start_s = self._step_started_s = self._clock()
-        try:
-            is_done = self._priming.advance()
-        finally:
-            self._step_started_s = None
+        start_s = self._clock()
+        is_done = self._priming.advance()
         end_s = self._clock()
         self._metrics.stage("prompt", end_s - start_s)
         self._trace("prompt", start_s, end_s)
@@ -178,7 +178,7 @@ class EngineLoop:
         self._metrics.frames_taken.inc(len(lanes))
         self._metrics.batch_rows.observe(len(lanes))
         self._metrics.bucket_rows.observe(bucket)
-        start_s = self._step_started_s = self._clock()
+        start_s = self._clock()
         if self._has_deadlines:
             self._pressure.begin_step(start_s, rows=len(lanes), frame_s=self._frame_s)
         outputs, failure = None, None
@@ -187,7 +187,6 @@ class EngineLoop:
         except StepError as error:
             failure = error
         finally:
-            self._step_started_s = None
             self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
