@@ -10,10 +10,11 @@ from antiphon.backends.base import StepInputs, StepOutputs, TextEntry
 from antiphon.engine.batch import Batch, RowOutput
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.lane import TickTimes
+from antiphon.engine.ledger import SessionStats
 from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import SessionState
 from antiphon.engine.slots import Slot
-from antiphon.errors import SessionError, UnsupportedError
+from antiphon.errors import SessionError, StepError, UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FRAME, FRAME_S, Bench, FakeBackend, FakeClock, fake_spec, frames, heard, pcm_of
@@ -127,6 +128,39 @@ def test_a_gap_is_told_with_the_first_replies_after_it_though_the_engine_goes_on
     ticking.join()
     assert gaps > 0
     assert expected == pushed
+
+
+def assert_adds_up(stats: SessionStats) -> None:
+    there = stats.dropped_in + stats.flushed_in + stats.queue_frames + stats.frames_taken
+    assert stats.frames_in == there
+    gone = stats.silent + stats.lost + stats.flushed_out + stats.dropped_out
+    assert stats.frames_taken == gone + stats.reply_frames + stats.frames_out
+
+
+@pytest.mark.parametrize("way", ["between ticks", "in a tick", "failed step", "refused parameters"])
+def test_the_frames_of_a_session_that_ended_still_add_up(way: str) -> None:
+    bench = bench_of(PipelineKind.CODEC)
+    session = bench.submit()
+    bench.push(session, 1, 2, 3, 4, 5)
+    assert bench.tick()
+    assert len(session.take()) == 1
+    assert bench.tick()
+    if way == "between ticks":
+        session.close()
+    elif way == "in a tick":
+        bench.backend.during_step = session.close
+        assert bench.tick()
+    elif way == "failed step":
+        bench.backend.failures = [StepError("bad", rows=[0])]
+        assert bench.tick()
+    else:
+        bench.backend.refused_seed = 13
+        session.set_parameters(SamplingParameters(text_seed=13))
+        assert not bench.tick()
+    assert session.state is SessionState.CLOSED
+    stats = session.stats()
+    assert_adds_up(stats)
+    assert (stats.frames_in, stats.frames_out, stats.lost) == (5, 1, 0)
 
 
 def test_live_output_drops_its_oldest_and_says_where_it_goes_on() -> None:

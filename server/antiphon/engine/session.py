@@ -262,6 +262,7 @@ class Session:
             self.state = SessionState.CLOSED
             self._slot = None
             self._inbox.clear()
+            self._ledger.flushed_out += len(self._outbox) + self._is_in_tick
             self._outbox.clear()
         self._host.leave(self)
         self.tell()
