@@ -108,6 +108,14 @@ def test_when_all_rows_are_greedy_no_noise_is_drawn() -> None:
     assert torch.equal(tokens, logits.argmax(-1))
 
 
+def test_no_parameters_a_caller_may_ask_for_change_what_a_gpu_has_captured() -> None:
+    sampler, asked = Sampler(SPEC, 1, "meta"), []
+    for temperature, topk in ((0.0, 10), (0.7, 500), (1.2, 0)):
+        sampler.set(0, SamplingParameters(temperature, topk, temperature, topk))
+        asked.append((sampler.is_greedy, sampler.width))
+    assert len(set(asked)) == 1
+
+
 def test_a_penalty_further_back_than_remembered_is_refused() -> None:
     too_far = SamplingParameters(repetition_penalty_context=RECENT_WORDS + 1)
     with pytest.raises(UnsupportedError, match="over 257 words, but only 256 are remembered"):

@@ -86,6 +86,8 @@ class Sampler:
             "pad_mult": torch.zeros(rows, device=device),
         }
         self._audio_noise: Tensor | None = None
+        # Drawing for nobody costs a CPU time. Elsewhere it would cost a second set of captured graphs.
+        self._may_skip_noise = torch.device(device).type == "cpu"
         self.is_greedy = False
         self.width = NARROW_TOPK
         for row in range(rows):
@@ -121,7 +123,9 @@ class Sampler:
         for name, value in values.items():
             self._columns[name][..., row] = torch.from_numpy(value)
         self._given[row] = parameters
-        self.is_greedy = all(g.text_temperature == 0 and g.audio_temperature == 0 for g in self._given)
+        self.is_greedy = self._may_skip_noise and all(
+            g.text_temperature == 0 and g.audio_temperature == 0 for g in self._given
+        )
         widest = max(max(g.text_topk, g.audio_topk) for g in self._given)
         self.width = NARROW_TOPK if widest <= NARROW_TOPK else max(self._spec.text_card, self._spec.card)
 

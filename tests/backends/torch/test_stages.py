@@ -1,0 +1,125 @@
+"""When a stage runs, is captured and is replayed, over a stand-in for CUDA that only takes notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.backends.torch.stages import StageRunner
+
+CUDA = torch.device("cuda", 1)
+
+
+@dataclass
+class Notes:
+    """What was asked of CUDA: ``did`` in order, and the memory pool of every capture."""
+
+    did: list[str] = field(default_factory=list)
+    pools: list[Any] = field(default_factory=list)
+    current: torch.device | None = None
+    is_capturing: bool = False
+
+
+class FakeGraph:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def replay(self) -> None:
+        self._notes.did.append("replay")
+
+
+class FakeEvent:
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        assert stream == ("stream of", CUDA)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    notes = Notes()
+
+    @contextmanager
+    def on_device(device: torch.device) -> Iterator[None]:
+        notes.current = device
+        yield
+        notes.current = None
+
+    @contextmanager
+    def capture(graph: FakeGraph, *, pool: object, capture_error_mode: str) -> Iterator[None]:
+        assert notes.current == CUDA
+        assert capture_error_mode == "thread_local"
+        notes.pools.append(pool)
+        notes.is_capturing = True
+        yield
+        notes.is_capturing = False
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.cuda, "device", on_device)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(notes))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
+    return notes
+
+
+def run(runner: StageRunner, notes: Notes, key: object, times: int = 1) -> list[str]:
+    """Ticks of one stage; what was done since."""
+    notes.did.clear()
+    for _ in range(times):
+        runner.begin()
+        runner.run("lm", key, lambda: notes.did.append("capture" if notes.is_capturing else "run"))
+    return notes.did[:]
+
+
+def test_a_stage_runs_once_is_captured_once_and_replayed_from_then_on(notes: Notes) -> None:
+    runner = StageRunner(CUDA)
+    assert run(runner, notes, (1, 64), 4) == ["run", "capture", "replay", "replay", "replay"]
+    assert run(runner, notes, (2, 64), 2) == ["run", "capture", "replay"]
+    assert run(runner, notes, (1, 64)) == ["replay"]
+    assert notes.pools[0] is notes.pools[1]
+
+
+def test_what_is_forgotten_is_captured_anew_in_a_pool_of_its_own(notes: Notes) -> None:
+    runner = StageRunner(CUDA)
+    run(runner, notes, (1, 64), 2)
+    runner.forget()
+    assert run(runner, notes, (1, 64), 2) == ["run", "capture", "replay"]
+    assert notes.pools[0] is not notes.pools[1]
+
+
+def test_a_stage_that_fails_is_tried_again(notes: Notes) -> None:
+    runner = StageRunner(CUDA)
+
+    def fail() -> None:
+        raise RuntimeError("no memory")
+
+    runner.begin()
+    with pytest.raises(RuntimeError, match="no memory"):
+        runner.run("lm", 1, fail)
+    assert run(runner, notes, 1, 3) == ["run", "capture", "replay", "replay"]
+
+
+def test_convolutions_keep_their_whole_mantissa(notes: Notes) -> None:
+    StageRunner(torch.device("cpu"))
+    assert torch.backends.cudnn.allow_tf32
+    StageRunner(CUDA)
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_on_a_cpu_every_stage_runs_and_is_timed() -> None:
+    runner, done = StageRunner(torch.device("cpu")), []
+    runner.begin()
+    for name in ("encode", "lm"):
+        runner.run(name, 1, lambda name=name: done.append(name))
+    assert done == ["encode", "lm"]
+    stage_ms = runner.finish()
+    assert list(stage_ms) == done
+    assert min(stage_ms.values()) >= 0
