@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -29,7 +30,8 @@ AUTO = "auto"
 
 
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
-    """A dataclass field with a help text; ``metadata`` may hold ``choices``, ``minimum``, ``metavar``."""
+    """A dataclass field with a help text; ``metadata`` may hold ``choices``, ``minimum``,
+    ``maximum``, ``metavar``."""
     return field(default=default, metadata={"help": help_text, **metadata})
 
 
@@ -62,13 +64,14 @@ class ServerConfig:
     backend: str = option(AUTO, "what runs the model: auto (torch), torch, reference, null")
     device: str | None = option(None, "where it runs, in the backend's own words")
     host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8998, "port to listen on, 0 for any free one", minimum=0)
+    port: int = option(8998, "port to listen on, 0 for any free one", minimum=0, maximum=65535)
     tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
     tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
     allow_origin: tuple[str, ...] = option(
         (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
     )
     backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
+    voices: str | None = option(None, "a folder of voices for models that take a voice_prompt", metavar="DIR")
     threads: int | None = option(None, "codec threads; auto is one a CPU", minimum=1)
     log_level: str = option("info", "how much is logged", choices=LEVELS)
     trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
@@ -98,6 +101,7 @@ class OptionInfo:
     help: str
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    maximum: float | None = None
     metavar: str | None = None
 
     @property
@@ -130,6 +134,7 @@ def options(cls: type = ServerConfig, prefix: tuple[str, ...] = ()) -> dict[str,
             help=item.metadata.get("help", ""),
             choices=tuple(item.metadata.get("choices", ())),
             minimum=item.metadata.get("minimum"),
+            maximum=item.metadata.get("maximum"),
             metavar=item.metadata.get("metavar"),
         )
         found[item.name] = info
@@ -147,7 +152,7 @@ def check_value(info: OptionInfo, value: Any) -> Any:
     """``value`` as the option's type: int to float is fine, anything else must fit exactly.
 
     Raises:
-        ConfigError: wrong type, not one of the choices, or below the minimum.
+        ConfigError: wrong type, not finite, not one of the choices, below the minimum or above the maximum.
     """
     wanted, is_optional = _unwrap(info.hint)
     if is_optional and value == AUTO and wanted is not str:
@@ -162,10 +167,14 @@ def check_value(info: OptionInfo, value: Any) -> Any:
     if type(value) is not wanted:
         auto = f" or '{AUTO}'" if is_optional and wanted is not str else ""
         raise _wrong(info, value, _TYPE_NAMES[wanted] + auto)
+    if wanted is float and not math.isfinite(value):
+        raise _wrong(info, value, "a finite number")
     if info.choices and value not in info.choices:
         raise ConfigError(f"{info.key} = {value!r}: {nearest(value, info.choices)}")
     if info.minimum is not None and not value >= info.minimum:
         raise ConfigError(f"{info.key} = {value!r} is below {info.minimum:g}, the least it can be")
+    if info.maximum is not None and not value <= info.maximum:
+        raise ConfigError(f"{info.key} = {value!r} is above {info.maximum:g}, the most it can be")
     return value
 
 

@@ -86,6 +86,15 @@ class Log:
             )
 
 
+def _hide_request(record: logging.LogRecord) -> bool:
+    """Keep aiohttp from quoting a malformed request: its errors hold the line with the query string."""
+    kind = record.exc_info[0] if record.exc_info else None
+    if kind is not None and kind.__module__.startswith("aiohttp."):
+        record.exc_info, record.exc_text = None, None
+        record.fields = {"error": kind.__name__}
+    return True
+
+
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     """Send the process's log lines of ``level`` (one of ``LEVELS``) and above to ``stream`` (stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -95,4 +104,5 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     root.setLevel(level.upper())
     # aiohttp logs full request lines, query strings included; asyncio's debug lines hold reprs of data.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.server").addFilter(_hide_request)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -123,6 +123,13 @@ async def test_a_caller_who_gave_up_the_queue_is_counted_as_1013() -> None:
     assert 'antiphon_closed_sockets_total{code="1013",model="null-echo"} 1.0' in text
 
 
+async def test_an_origin_that_is_none_is_refused() -> None:
+    async with serving() as server:
+        headers = {"Origin": "http://[::1", "Connection": "Upgrade", "Upgrade": "websocket"}
+        status, _, _ = await server.get("/api/chat", **headers)
+        assert status == 403
+
+
 async def test_build_info_says_all_a_benchmark_card_needs() -> None:
     async with serving(slots=3) as server, server.caller():
         _, text, _ = await server.get("/api/build_info")
@@ -236,6 +243,12 @@ async def test_nothing_outside_the_folder_is_served(path: str, page: Path) -> No
         writer.close()
         assert answer.split()[1] in ("404", "400")
         assert "no\n" not in answer.split("\r\n\r\n", 1)[1].replace("no such page\n", "")
+
+
+async def test_a_name_longer_than_any_file_is_404(page: Path) -> None:
+    async with serving(page=page) as server:
+        status, _, _ = await server.get("/" + "a" * 300)
+        assert status == 404
 
 
 async def test_a_link_out_of_the_folder_is_not_followed(page: Path) -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
+from antiphon.serve.call import Call
+from antiphon.serve.lifecycle import Lifecycle
 from antiphon.serve.main import parse_backend_option, tls_context
-from tests.serve.harness import speech
+from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 
 TLS = Path(__file__).parent / "tls"
@@ -162,6 +165,51 @@ async def test_a_port_in_use_is_one_sentence() -> None:
     assert stderr.splitlines()[-1].startswith(f"antiphon: cannot listen on 127.0.0.1 port {port}: ")
     assert stderr.endswith("choose another with --port\n")
     assert "Traceback" not in stderr
+
+
+async def test_an_address_that_is_not_ours_is_one_sentence() -> None:
+    code, stderr = await run("--backend", "null", "--slots", "1", "--host", "nowhere.invalid")
+    assert code == 2
+    last = stderr.splitlines()[-1]
+    assert last.startswith("antiphon: cannot listen on nowhere.invalid: ")
+    assert last.endswith("with --host")
+    assert "Traceback" not in stderr
+
+
+async def test_a_malformed_request_leaves_no_query_in_the_log() -> None:
+    requests = (
+        b"GET /api/chat?text=secret HTTP/9.x\r\n\r\n",
+        b"GET /api/chat?text=secret HTTP/1.1\r\nHost: a\r\nContent-Length: secret\r\n\r\n",
+        b"GET /api/chat?text=secret HTTP/1.1\r\nHost: a\r\nX: " + b"secret" * 4000 + b"\r\n\r\n",
+        b"GET http://[secret/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    )
+    async with serve_process("--log-level", "debug") as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        for request in requests:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            assert (await reader.readline()).split()[1] == b"400"
+            writer.close()
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+        log = await server.log()
+    assert log.count("Error handling request") >= 3
+    assert "secret" not in log
+    assert "Traceback" not in log
+
+
+async def test_a_call_that_cannot_be_told_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: Call, deadline_s: float) -> None:
+        raise ValueError(f"no word for {deadline_s}")
+
+    monkeypatch.setattr(Call, "announce_draining", broken)
+    async with serving() as server, server.caller() as client:
+        lifecycle = Lifecycle(Limits(drain_timeout_s=0.1))
+        lifecycle.watch(server.app, server.engine)
+        lifecycle.signalled(signal.SIGTERM)
+        ending = asyncio.create_task(lifecycle.wait())
+        assert (await client.closed()).code == 1001
+        assert await ending == 0
 
 
 async def test_a_model_that_is_not_there_is_one_sentence() -> None:

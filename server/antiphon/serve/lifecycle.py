@@ -83,7 +83,10 @@ class Lifecycle:
         calls = app[SERVICES].calls
         self._log.info("draining", calls=len(calls), limit_s=limit_s)
         for call in tuple(calls):
-            call.announce_draining(limit_s)
+            try:
+                call.announce_draining(limit_s)
+            except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+                self._log.error("a call could not be told of draining", exc_info=error)
         engine.drain()
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while calls and len(self._signals) < 2 and not self.is_lost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import ssl
 import sys
 import threading
@@ -170,6 +171,10 @@ async def _listen(runner: web.AppRunner, config: ServerConfig) -> None:
     )
     try:
         await site.start()
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"cannot listen on {config.host}: {error.strerror}; choose an address of this machine with --host"
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with --port"

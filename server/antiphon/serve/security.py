@@ -23,7 +23,10 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
         return True
     if origin.rstrip("/").lower() in {entry.rstrip("/").lower() for entry in allowed}:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # no browser sends such a thing
+        return False
     if host is None or not parts.netloc:
         return False
     default = _DEFAULT_PORTS.get(parts.scheme, "")

@@ -82,7 +82,7 @@ class StaticFiles:
             web.HTTPNotFound: no such file, or a path that leaves the folder.
         """
         path = (self._root / name).resolve() if "\0" not in name else self._root
-        if not path.is_relative_to(self._root) or not path.is_file():
+        if not path.is_relative_to(self._root) or not _is_file(path):
             raise web.HTTPNotFound(text="no such page\n")
         stat = path.stat()
         version = (stat.st_mtime_ns, stat.st_size)
@@ -90,6 +90,13 @@ class StaticFiles:
         if asset is None or asset.version != version:
             asset = self._assets[path] = load_asset(path, version)
         return asset
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than any file's
+        return False
 
 
 def load_asset(path: Path, version: tuple[int, int]) -> Asset:
