@@ -163,6 +163,18 @@ def test_the_frames_of_a_session_that_ended_still_add_up(way: str) -> None:
     assert (stats.frames_in, stats.frames_out, stats.lost) == (5, 1, 0)
 
 
+def test_a_last_word_finishes_the_session_like_finish() -> None:
+    bench = bench_of(PipelineKind.TTS)
+    session = bench.submit()
+    session.push_text([TextEntry((5,)), TextEntry((6,), is_last=True)], bench.clock())
+    session.push_text([TextEntry((7,))], bench.clock())
+    session.finish()
+    bench.ticks()
+    assert not session.is_done, "its replies wait"
+    assert heard(session.take()) == [5, 6]
+    assert session.is_done
+
+
 def test_live_output_drops_its_oldest_and_says_where_it_goes_on() -> None:
     bench = bench_of(PipelineKind.CODEC, output_frames=2, input_frames=8)
     session = bench.submit()

@@ -16,10 +16,12 @@ class Inbox(Protocol):
     """Bounded input of one session. Not thread-safe: the session holds its lock.
 
     ``dropped`` and ``flushed`` count whole frames that were thrown away, for lack of room or on request.
+    ``is_finished``: no more input comes.
     """
 
     dropped: int
     flushed: int
+    is_finished: bool
 
     @property
     def is_ready(self) -> bool:
@@ -68,7 +70,7 @@ class AudioInbox:
         """Allocate the ring."""
         self._ring = FrameRing(frame_samples, capacity_frames)
         self._is_live = is_live
-        self._is_finished = False
+        self.is_finished = False
         self.dropped = 0
         self.flushed = 0
 
@@ -80,7 +82,7 @@ class AudioInbox:
     @property
     def is_spent(self) -> bool:
         """Whether the input was finished and all of it was taken."""
-        return self._is_finished and not self._ring.ready_frames
+        return self.is_finished and not self._ring.ready_frames
 
     @property
     def waiting(self) -> int:
@@ -124,8 +126,8 @@ class AudioInbox:
 
     def finish(self) -> None:
         """Pad the tail to a whole frame; what is pushed from now on is ignored by the session."""
-        if not self._is_finished:
-            self._is_finished = True
+        if not self.is_finished:
+            self.is_finished = True
             self._ring.finish()
 
     def clear(self) -> None:
@@ -147,7 +149,7 @@ class TextInbox:
         self._entries: deque[tuple[TextEntry, float]] = deque()
         self._offered: tuple[TextEntry, float] | None = None
         self._is_busy = False
-        self._is_finished = False
+        self.is_finished = False
         self._has_spoken_all = False
         self._steps = 0
         self._last_received_s = 0.0
@@ -162,7 +164,7 @@ class TextInbox:
     @property
     def is_spent(self) -> bool:
         """Whether the row has spoken everything."""
-        return self._is_finished and self._has_spoken_all
+        return self.is_finished and self._has_spoken_all
 
     @property
     def waiting(self) -> int:
@@ -191,7 +193,7 @@ class TextInbox:
                 "read room_entries first, nothing is dropped here"
             )
         self._entries.extend((entry, received_s) for entry in entries)
-        self._is_finished = self._is_finished or any(entry.is_last for entry in entries)
+        self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def take_into(self, batch: Batch, row: int) -> tuple[int, float]:
         """Offer the oldest word to the row; it stays here until the row has taken it."""
@@ -214,8 +216,8 @@ class TextInbox:
 
     def finish(self) -> None:
         """Say that the text ends here, unless the last word said so itself."""
-        if not self._is_finished:
-            self._is_finished = True
+        if not self.is_finished:
+            self.is_finished = True
             self._entries.append((TextEntry((), is_last=True), self._last_received_s))
 
     def clear(self) -> None:

@@ -108,7 +108,6 @@ class Session:
         self._is_fresh = True  # its row still holds its last owner's state
         self._is_listed = False  # it is in the ready list
         self._is_in_tick = False
-        self._is_finished = False
         self._is_over = False  # it took as many steps as it may
         self._first_kept = 0  # replies to earlier frames were flushed
         self._lock = threading.Lock()
@@ -182,7 +181,7 @@ class Session:
         if self._audio is None:
             raise UnsupportedError(f"a {self._kind} session takes text, not audio")
         with self._lock:
-            if self.state is not SessionState.ACTIVE or self._is_finished:
+            if self.state is not SessionState.ACTIVE or self._is_finished():
                 return 0
             dropped_s = self._audio.push(pcm, received_s)
             self._ledger.dropped_in(dropped_s, received_s)
@@ -192,6 +191,8 @@ class Session:
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words to be spoken, received at ``received_s`` (the engine's clock).
 
+        A word that ``is_last`` finishes the session, as :meth:`finish` does.
+
         Raises:
             UnsupportedError: this pipeline takes audio.
             SessionError: more than ``room_entries``.
@@ -199,7 +200,7 @@ class Session:
         if self._text is None:
             raise UnsupportedError(f"a {self._kind} session takes audio, not text")
         with self._lock:
-            if self.state is SessionState.CLOSED or self._is_finished:
+            if self.state is SessionState.CLOSED or self._is_finished():
                 return
             self._text.push(entries, received_s)
             self._list_if_ready()
@@ -207,9 +208,8 @@ class Session:
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
         with self._lock:
-            if self.state is SessionState.CLOSED or self._is_finished:
+            if self.state is SessionState.CLOSED or self._is_finished():
                 return
-            self._is_finished = True
             self._inbox.finish()
             self._list_if_ready()
             is_done = self._is_done()
@@ -364,7 +364,7 @@ class Session:
     def _end_at_limit(self) -> None:
         limit = self._parameters.max_steps
         if limit is not None and self._ledger.taken >= limit:
-            self._is_finished = self._is_over = True
+            self._is_over = True
             self._inbox.clear()
 
     def _reply(self, reply: FrameReply) -> None:
@@ -385,7 +385,11 @@ class Session:
         self._is_listed = True
         self._ready.add(self)
 
+    def _is_finished(self) -> bool:
+        """Whether no more input is taken: its owner, or its last word, said so, or it took all its steps."""
+        return self._is_over or self._inbox.is_finished
+
     def _is_done(self) -> bool:
         if self._is_in_tick or len(self._outbox):
             return False
-        return self._is_over or (self._is_finished and self._inbox.is_spent)
+        return self._is_over or self._inbox.is_spent
