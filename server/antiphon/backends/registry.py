@@ -55,7 +55,14 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             "antiphon.backends.torch.backend:make",
             extra="torch",
             modules=("torch",),
-            options={"dtype": str, "threads": int, "weights": str, "activations": str, "kv": str},
+            options={
+                "dtype": str,
+                "threads": int,
+                "weights": str,
+                "activations": str,
+                "kv": str,
+                "attention": str,
+            },
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
         "null": BackendEntry(

@@ -193,6 +193,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
     [
         ({"device": "abacus"}, "no device is called 'abacus'"),
         ({"dtype": "float8"}, "no dtype is called 'float8'; there are: float32, bfloat16"),
+        ({"attention": "flash"}, "attention is 'flash'; it can be auto, torch, triton"),
         ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
         ({"weights": "int4"}, "weights is 'int4'; it can be compute or int8"),
         ({"activations": "int4"}, "activations is 'int4'; it can be compute or int8"),
@@ -211,6 +212,11 @@ def test_an_option_that_cannot_be_is_said(
 def test_a_pipeline_that_cannot_be_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"runs codec, duplex, stt models, .* is tts"):
         make(checkpoint_of(tmp_path, "tts"), slots=1)
+
+
+def test_kernels_are_not_promised_on_a_cpu(duplex: Checkpoint) -> None:
+    with pytest.raises(UnsupportedError, match="attention 'triton' needs a CUDA device, not cpu"):
+        make(duplex, slots=1, device="cpu", attention="triton")
 
 
 def test_a_snapshot_of_another_model_is_refused(duplex: Checkpoint, stt: Checkpoint) -> None:

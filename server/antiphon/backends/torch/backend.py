@@ -22,6 +22,7 @@ from antiphon.backends.checks import check_inputs, check_row, check_slots, check
 from antiphon.backends.devices import device_bytes, pick_device
 from antiphon.backends.faults import FaultJudge, device_probe
 from antiphon.backends.threads import model_threads
+from antiphon.backends.torch.fused import ATTENTION
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype, quantization_of
@@ -295,6 +296,7 @@ def make(
     weights: str = "compute",
     activations: str = "int8",
     kv: str = "compute",
+    attention: str = "auto",
 ) -> TorchBackend:
     """Load a checkpoint into our own modules.
 
@@ -302,7 +304,8 @@ def make(
     ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
     where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
     linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
-    may use on a CPU, process-wide (None: all cores but one).
+    may use on a CPU, process-wide (None: all cores but one). ``attention`` is by what the language model
+    attends: "triton", our kernels, or "torch"; "auto" is the kernels where they can run.
 
     Raises:
         UnsupportedError: a pipeline or an option that cannot be run.
@@ -316,6 +319,8 @@ def make(
     for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
         if value not in ("compute", "int8"):
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
+    if attention not in ATTENTION:
+        raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
     torch_device, cpu_threads = pick_device(device), model_threads(threads)
     if torch_device.type == "cpu":
         torch.set_num_threads(cpu_threads)
@@ -330,5 +335,6 @@ def make(
         int8_weights=weights == "int8",
         int8_kv=kv == "int8",
         rounds_input=activations == "int8",
+        attention=attention,
     )
     return TorchBackend(spec, mimi, generator, slots=slots)

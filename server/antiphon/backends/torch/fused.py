@@ -13,7 +13,7 @@ from torch import Tensor
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
-"""By what attention runs: "auto" is the kernels where they can run, and torch's own attention elsewhere."""
+"""By what attention runs; "auto" is the kernels where they can run, and torch's own attention elsewhere."""
 
 LEAST_HEAD_DIM: Final = 16
 

@@ -118,7 +118,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         """Shape the model; its weights come with the checkpoint.
 
-        ``options`` are TransformerConfig's ``cross_positions``, ``kv_dtype`` and ``int8_kv``.
+        ``options`` are TransformerConfig's ``cross_positions``, ``kv_dtype``, ``int8_kv`` and ``attention``.
         """
         super().__init__()
         dim, text_card = config["dim"], config["text_card"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.int8 import int8_linears
 from antiphon.backends.torch.lm import LanguageModel
@@ -59,17 +60,20 @@ def load_generator(
     int8_weights: bool = False,
     int8_kv: bool = False,
     rounds_input: bool = True,
+    attention: str = "auto",
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
     Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
+    ``attention`` says by what a frame's attention runs: see :func:`antiphon.backends.torch.fused.is_fused`.
 
     Raises:
-        UnsupportedError: the checkpoint has none.
+        UnsupportedError: the checkpoint has none, or the attention asked for cannot run.
     """
     spec = checkpoint.spec
     if spec.lm is None:
         raise UnsupportedError(f"{spec.name} has no language model")
+    is_fused(attention, device, spec.lm.dim // spec.lm.num_heads)  # refuse before anything is read
     with told_as_misfit(spec.name):
         model = load_lm(
             checkpoint.file("lm"),
@@ -81,6 +85,7 @@ def load_generator(
             device=device,
             kv_dtype=attention_dtype(device),
             int8_kv=int8_kv,
+            attention=attention,
         )
     return Generator(model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input), spec.lm)
 

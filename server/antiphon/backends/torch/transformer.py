@@ -46,7 +46,7 @@ class TransformerConfig:
     dtype: torch.dtype = torch.float32
     kv_dtype: torch.dtype | None = None
     int8_kv: bool = False
-    attention: str = "auto"
+    attention: str = "torch"
 
     @property
     def head_dim(self) -> int:
