@@ -108,6 +108,7 @@ def torchao_rounder() -> Rounder:
         with torch.no_grad():
             quantize_(layer, Int8WeightOnlyConfig(version=2))
         linear = Int8Linear.from_torchao(layer.weight)
+        del layer.weight  # torchao ties the layer into a cycle, and the next matrix is not to wait for gc
         return linear.weight.data, linear.scale.data[:, None]
 
     return round_matrix

@@ -20,9 +20,11 @@ unpacked = Path(sys.argv[1])
 sys.path.insert(0, str(unpacked))
 
 import antiphon_client
+import antiphon_quantize
 from antiphon.cli import run
 from antiphon.models.catalog import BUILTIN, load_checkpoint
 from antiphon.serve.static import web_root
+from antiphon_quantize.recipe import load_recipe
 
 assert web_root() == unpacked / "antiphon" / "_web", web_root()
 assert BUILTIN
@@ -32,6 +34,8 @@ for name in BUILTIN:
     for path in checkpoint.files.values():
         assert path.is_relative_to(unpacked) and path.is_file(), path
 assert Path(antiphon_client.__file__).is_relative_to(unpacked)
+assert load_recipe("torch", "int8").quantize
+assert Path(antiphon_quantize.__file__).is_relative_to(unpacked)
 assert run(["--version"]) == 0
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import json
@@ -26,6 +27,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize import main as module
 from antiphon_quantize.main import main
+from antiphon_quantize.torch_target import torchao_rounder
 from tools.make_checkpoint import make_checkpoint
 
 
@@ -167,6 +169,20 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "torchao" else object())
     with pytest.raises(MissingExtraError, match=r"'torchao', which is not installed.*antiphon\[torch\]"):
         main(["--model", str(source), str(out)])
+
+
+def test_a_rounded_matrix_does_not_wait_for_the_garbage_collector() -> None:
+    rounder, shape = torchao_rounder(), (37, 41)
+    gc.collect()
+    gc.disable()
+    try:
+        rounded, scale = rounder(torch.randn(shape))
+        assert (rounded.shape, scale.shape) == (shape, (37, 1))
+        del rounded
+        left = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
+        assert not [found for found in left if found.shape == shape and found.dtype == torch.int8]
+    finally:
+        gc.enable()
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
