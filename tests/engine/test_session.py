@@ -175,6 +175,28 @@ def test_a_last_word_finishes_the_session_like_finish() -> None:
     assert session.is_done
 
 
+def test_callers_who_come_and_go_during_one_step_do_not_pile_up() -> None:
+    bench = Bench(FakeBackend(slots=2))
+    stays = bench.submit()
+    listed: list[int] = []
+
+    def come_and_go() -> None:
+        for _ in range(50):
+            passing = bench.submit()
+            bench.push(passing, 1)
+            passing.close()
+        bench.push(stays, 2)
+        listed.append(len(bench.engine._ready._items))
+
+    bench.backend.during_step = come_and_go
+    bench.push(stays, 1)
+    bench.tick()
+    assert listed == [1]
+    bench.backend.during_step = lambda: None
+    bench.tick()
+    assert heard(stays.take()) == [1, 2]
+
+
 def test_live_output_drops_its_oldest_and_says_where_it_goes_on() -> None:
     bench = bench_of(PipelineKind.CODEC, output_frames=2, input_frames=8)
     session = bench.submit()

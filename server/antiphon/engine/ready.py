@@ -11,7 +11,8 @@ T = TypeVar("T")
 class ReadyList(Generic[T]):
     """Sessions with a whole frame, in the order they became ready; may be used from any thread.
 
-    A session is listed at most once (it knows that it is), so the list is never longer than the slots.
+    A session is listed at most once (it knows that it is), only while it owns a row, and taken off when it
+    closes, so the list is never longer than the slots.
     Its lock is the innermost: nothing is called while it is held.
     """
 
@@ -27,6 +28,11 @@ class ReadyList(Generic[T]):
         with self._condition:
             self._items.append(item)
             self._condition.notify()
+
+    def remove(self, item: T) -> None:
+        """Take a session off, if it is (still) listed."""
+        with self._condition:
+            self._items = [other for other in self._items if other is not item]
 
     def nudge(self) -> None:
         """Wake the engine thread so that it looks at its deadlines again."""

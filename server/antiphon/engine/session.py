@@ -261,6 +261,8 @@ class Session:
             self.error = error
             self.state = SessionState.CLOSED
             self._slot = None
+            if self._is_listed:
+                self._ready.remove(self)
             self._inbox.clear()
             self._ledger.flushed_out += len(self._outbox) + self._is_in_tick
             self._outbox.clear()
