@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from antiphon.engine.admission import Outcome
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
@@ -109,6 +110,32 @@ def test_whatever_call_into_the_backend_hangs_is_seen(call: str, monkeypatch: py
     assert seen
     assert seen[0] == pytest.approx(11.0)
     assert bench.engine.health().is_healthy
+
+
+@pytest.mark.parametrize("moment", ["before admission", "after admission", "before the others end"])
+def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(FakeBackend(slots=2))
+    engine = bench.engine
+    admit = engine._admission.submit
+    callers: list[Session] = []
+
+    def submit(caller: Session, now_s: float, wait_s: float) -> Outcome:
+        callers.append(caller)
+        if moment == "before admission":
+            engine._lose(DeviceLostError("gone"))
+        outcome = admit(caller, now_s, wait_s)
+        if moment == "after admission":
+            engine._lose(DeviceLostError("gone"))
+        else:
+            engine._lost = SessionFailedError("the model can no longer run: gone")
+        return outcome
+
+    monkeypatch.setattr(engine._admission, "submit", submit)
+    with pytest.raises(SessionFailedError, match="the model can no longer run"):
+        bench.submit()
+    (caller,) = callers
+    assert caller.state is not SessionState.ACTIVE
+    assert engine._admission.active() == (), "it left no row taken"
 
 
 def test_what_fails_between_ticks_ends_everybody_too() -> None:

@@ -173,6 +173,7 @@ class Engine:
             self.metrics.admission(error.outcome)
             raise
         except DrainingError:
+            self._check_not_lost()  # meanwhile: that is why nobody is admitted
             self.metrics.admission(Outcome.DRAINING)
             raise
         self.metrics.admission(outcome)
