@@ -19,7 +19,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def make_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     config = {**KINDS[kind]} if kind == "codec" else {**SMALL, **KINDS[kind], **shape}
     levels = max(config.get("dep_q", 8), config.get("n_q", 8) - config.get("dep_q", 0))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread():
         torch.manual_seed(seed)
         names, codec = _write_mimi(folder, mimi, link, codebooks=min(levels, 8), card=card)
         if kind != "codec":
@@ -186,6 +187,17 @@ def make_checkpoint(
     published = config | names | LIES.get(kind, {})
     (folder / "config.json").write_text(json.dumps(published, indent=2) + "\n")
     return folder
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums come out the same only when they are cut into the same parts."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def make_lm(arguments: Mapping[str, Any]) -> LMModel:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from moshi.models.lm import LMGen
+from moshi.models.lm import LMGen, LMModel
 from moshi.models.loaders import CheckpointInfo
 from moshi.utils.compile import no_compile
 
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.manifest import sha256
+from tools import make_checkpoint as make_checkpoint_module
 from tools.make_checkpoint import KINDS, main, make_checkpoint, trial_signal
 
 FRAMES = 40
@@ -97,6 +100,32 @@ def test_same_seed_makes_the_same_bytes_and_another_seed_others(tmp_path: Path) 
     assert [sha256(first / name) for name in names] == [sha256(again / name) for name in names]
     for name in ("model.safetensors", "mimi.safetensors"):
         assert sha256(first / name) != sha256(other / name)
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On few cores the sums may agree by chance, so the number of threads is looked at as well."""
+    seen: set[int] = set()
+    make_lm = make_checkpoint_module.make_lm
+
+    def noting(arguments: Mapping[str, Any]) -> LMModel:
+        seen.add(torch.get_num_threads())
+        return make_lm(arguments)
+
+    monkeypatch.setattr(make_checkpoint_module, "make_lm", noting)
+    before = torch.get_num_threads()
+    digests = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            folder = make_checkpoint(tmp_path / str(threads))
+            assert torch.get_num_threads() == threads
+            digests.append([sha256(folder / f"{name}.safetensors") for name in ("mimi", "model")])
+    finally:
+        torch.set_num_threads(before)
+    assert digests[0] == digests[1]
+    assert seen == {1}
 
 
 def test_making_leaves_the_callers_generator_alone(tmp_path: Path) -> None:
