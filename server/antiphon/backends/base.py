@@ -3,7 +3,7 @@
 A backend needs no inheritance: it is anything with the methods of :class:`Backend`. It is made by a
 factory named in :mod:`antiphon.backends.registry`, and from then on it is touched by one thread only.
 
-Rules every backend keeps (``tests/backends/contract.py`` checks them):
+Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
 * A tick runs over the prefix of rows ``0 .. n-1``. ``n`` is one of ``info.buckets``.
 * ``reset`` is applied first, then ``exec``. A reset row starts exactly like a fresh one.
