@@ -11,8 +11,11 @@ from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend, NullFaults, read_stamp
 from antiphon.backends.null.stamp import STAMP_SAMPLES
+from antiphon.errors import DrainingError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
+from antiphon.serve.app import close_calls
+from antiphon.serve.socket import Socket
 from antiphon.serve.transcoder import MAX_BATCHES
 from tests.serve.harness import CODEC, FRAME_SAMPLES, null_checkpoint, serving, speech
 
@@ -119,6 +122,26 @@ async def test_an_event_nobody_knows_is_an_error_that_names_those_there_are() ->
     async with serving() as server, server.caller() as client:
         await client.send(moshi.Event("dance"))
         assert "only set, flush, bye" in (await client.event("error")).fields["message"]
+
+
+async def test_a_reason_that_utf_8_cannot_hold_is_told_as_far_as_it_goes() -> None:
+    async with serving() as server, server.call() as client:
+        await client.receive()
+        ending = asyncio.create_task(close_calls(server.app, DrainingError("no file \udcff")))
+        closed = await client.closed()
+        assert (closed.code, closed.reason) == (1001, "no file ?")
+        await ending
+
+
+async def test_an_end_that_fails_frees_the_row_and_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(socket: Socket, code: int, reason: str) -> None:
+        raise ValueError(f"no way to close with {code}")
+
+    async with serving(slots=1) as server, server.caller() as client:
+        monkeypatch.setattr(Socket, "close", broken)
+        await close_calls(server.app, DrainingError("leaving"))
+        client.cut()
+        await server.is_empty()
 
 
 async def test_flush_throws_away_what_waits() -> None:

@@ -81,7 +81,8 @@ async def close_calls(app: web.Application, error: AntiphonError) -> None:
     calls = tuple(app[SERVICES].calls)
     for call in calls:
         call.end(error)
-    await asyncio.gather(*(call.closed() for call in calls))
+    # One call that cannot end well must not keep the others, or the process; its own task says what it was.
+    await asyncio.gather(*(call.closed() for call in calls), return_exceptions=True)
 
 
 async def _close_sockets(app: web.Application) -> None:

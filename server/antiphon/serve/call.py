@@ -100,14 +100,19 @@ class Call:
         except ProtocolError as error:
             self.end(error)
         finally:
-            if self._ending is not None:
-                await self._ending
-            self._services.calls.discard(self)
-            self._services.metrics.closed(socket.close_code)
-            self._log.info(
-                "session closed", code=socket.close_code, seconds=round(self._clock() - self._opened_s, 1)
-            )
-            self.abandon()
+            try:
+                await self.closed()
+            finally:
+                self._leave(socket)
+
+    def _leave(self, socket: Socket) -> None:
+        """Be forgotten, whatever went wrong at the end."""
+        self._services.calls.discard(self)
+        self._services.metrics.closed(socket.close_code)
+        self._log.info(
+            "session closed", code=socket.close_code, seconds=round(self._clock() - self._opened_s, 1)
+        )
+        self.abandon()
 
     async def refuse(self, socket: Socket, error: AntiphonError) -> None:
         """Tell a client why there is no conversation."""

@@ -140,7 +140,8 @@ class Socket:
             return
         self._is_closing = True
         self.close_code = code
-        message = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
+        # An error may quote what UTF-8 cannot hold: a file's name with half of a surrogate pair.
+        message = reason.encode(errors="replace")[:MAX_REASON_BYTES].decode(errors="ignore").encode()
         with contextlib.suppress(TimeoutError, ConnectionError):
             # aiohttp bounds the wait for the peer's answer, not the one for room to write.
             async with asyncio.timeout(2 * self._limits.close_timeout_s):
