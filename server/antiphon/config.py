@@ -9,18 +9,17 @@ nearest one; a value of the wrong type is an error that names the key and the va
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.engine.config import EngineConfig
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, nearest
 from antiphon.log import LEVELS
 
 T = TypeVar("T")
@@ -71,7 +70,9 @@ class ServerConfig:
         (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
     )
     backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
-    voices: str | None = option(None, "a folder of voices for models that take a voice_prompt", metavar="DIR")
+    voices: str | None = option(
+        None, "voices for models that take a voice_prompt; voices/ beside the model if none", metavar="DIR"
+    )
     threads: int | None = option(None, "codec threads; auto is one a CPU", minimum=1)
     log_level: str = option("info", "how much is logged", choices=LEVELS)
     trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
@@ -139,13 +140,6 @@ def options(cls: type = ServerConfig, prefix: tuple[str, ...] = ()) -> dict[str,
         )
         found[item.name] = info
     return found
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A sentence that helps with a name nobody knows."""
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"
 
 
 def check_value(info: OptionInfo, value: Any) -> Any:

@@ -53,6 +53,10 @@ class SpelledTokens:
     def piece(self, token_id: int) -> str:
         return "" if token_id in (0, 3) else f" t{token_id}"
 
+    def encode(self, text: str) -> list[int]:
+        """One token a word, its length."""
+        return [len(word) for word in text.split()]
+
 
 class NullCheckpoint(Checkpoint):
     """A checkpoint without files."""
@@ -187,11 +191,13 @@ async def serving(
     limits: dict[str, Any] | None = None,
     allow_origin: tuple[str, ...] = (),
     page: Path | None = None,
+    voices: Path | None = None,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds."""
     config = ServerConfig(
         port=0,
         threads=2,
+        voices=None if voices is None else str(voices),
         allow_origin=allow_origin,
         engine=replace(EngineConfig(), **(engine or {})),
         limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),

@@ -99,7 +99,7 @@ def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) 
     request = ChatRequest(
         _with_values(defaults, given),
         text_prompt=query.get("text_prompt"),
-        voice_prompt=_name("voice_prompt", query.get("voice_prompt")),
+        voice_prompt=_name("voice_prompt", query.get("voice_prompt") or None),  # stock clients may send none
     )
     extended = query.get("ext", "0")
     if extended not in ("0", "1"):

@@ -23,6 +23,7 @@ from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.static import StaticFiles, web_root
+from antiphon.serve.voices import find_voices
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -41,7 +42,11 @@ def build_app(
     """An application around a started engine; its clean-up closes every socket, not the engine.
 
     ``clock`` is the engine's. ``page`` is the folder of the web client, found by itself when None.
+
+    Raises:
+        ConfigError: the folder of voices is not there.
     """
+    voices = find_voices(config.voices, checkpoint)
     app = web.Application(client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing])
 
     async def services(app: web.Application) -> AsyncIterator[None]:
@@ -58,6 +63,7 @@ def build_app(
             clock=clock,
             log=log or Log(),
             tracer=tracer,
+            voices=voices,
         )
         yield
         pool.close()

@@ -11,6 +11,7 @@ import asyncio
 
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import AntiphonError, ProtocolError, SessionFailedError, SessionTimeoutError
+from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import ChatRequest, parse_set
 from antiphon.serve import notices
@@ -32,10 +33,11 @@ EXTENSION_TAGS = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
 class Call:
     """A conversation between a socket and a session of the engine."""
 
-    def __init__(self, services: Services, request: ChatRequest) -> None:
+    def __init__(self, services: Services, request: ChatRequest, prompt: Prompt | None = None) -> None:
         """Prepare a call. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         self._services = services
         self._request = request
+        self._prompt = prompt
         self._clock = services.clock
         self._log = services.log
         self._lane = services.pool.loop_lane(self._turn, self._fail)
@@ -64,7 +66,7 @@ class Call:
         """
         wait_s = min(self._request.wait_s, self._services.config.limits.max_wait_s)
         self._session = self._services.engine.submit(
-            self._request.parameters, wait_s=wait_s, notify=self._codec_lane.wake
+            self._request.parameters, wait_s=wait_s, notify=self._codec_lane.wake, prompt=self._prompt
         )
         self._transcoder.session = self._session
         self._log = self._log.bind(session=self._session.id)

@@ -1,8 +1,8 @@
 """``/api/chat``: from a request to a conversation, or to a refusal the client can read.
 
-Everything that can be refused is refused before the upgrade, with an HTTP status: 403 origin, 400 query,
-404 model, 503 full or draining. Extended clients (``?ext=1``) are browsers, which cannot read a failed
-upgrade: they are accepted, told why in an ``error`` event, and closed with its code.
+Everything that can be refused is refused before the upgrade, with an HTTP status: 403 origin, 400 query or
+prompt, 404 model, 503 full or draining. Extended clients (``?ext=1``) are browsers, which cannot read a
+failed upgrade: they are accepted, told why in an ``error`` event, and closed with its code.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from antiphon.errors import ProtocolError, ServerFullError, SessionError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import ChatRequest, parse_chat_query
 from antiphon.serve.call import Call
+from antiphon.serve.prompts import prompt_of
 from antiphon.serve.security import check_origin
 from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.socket import Socket
@@ -36,7 +37,7 @@ async def handle_chat(request: web.Request) -> web.WebSocketResponse:
     services = request.app[SERVICES]
     try:
         chat = check_request(services, request)
-        call = Call(services, chat)
+        call = Call(services, chat, await prompt_of(services, chat))
         try:
             return await _converse(services, request, chat, call)
         finally:

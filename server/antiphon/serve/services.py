@@ -17,6 +17,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.tokenizer import TextTokenizer
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.voices import VoiceFolder
 
 if TYPE_CHECKING:
     from antiphon.serve.call import Call
@@ -40,6 +41,7 @@ class Services:
     clock: Callable[[], float]
     log: Log
     tracer: Tracer | None = None
+    voices: VoiceFolder | None = None
     calls: set[Call] = field(default_factory=set)
 
 

@@ -115,8 +115,9 @@ class ReferenceBackend:
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """Upstream's modules cannot force a row's tokens while others go on. Raises UnsupportedError."""
+        check_row(self._info, row)
         raise UnsupportedError(
-            f"the reference backend takes no prompts (this one has {prompt.count} frames); use --backend torch"
+            f"the reference backend takes no prompts (this one has {prompt.count} frames); torch does"
         )
 
     def snapshot(self, row: int) -> RowSnapshot:
