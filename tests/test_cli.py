@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -55,7 +56,7 @@ def test_a_typo_suggests_the_nearest_command(
 
 def test_a_word_like_nothing_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["zzz"]) == cli.EXIT_USAGE
-    assert "there are: serve, probe, talk" in capsys.readouterr().err
+    assert "there are: probe, quantize, serve, talk" in capsys.readouterr().err
 
 
 def failing(argv: list[str]) -> int:
@@ -87,6 +88,17 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     commands = add_command(monkeypatch, "wait", interrupted)
     assert cli.run(["wait"], commands) == cli.EXIT_INTERRUPTED
     assert capsys.readouterr().err == ""
+
+
+def test_a_reader_who_has_had_enough_gets_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from antiphon import cli; sys.argv = ['antiphon', '--help']; cli.main()"
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (cli.EXIT_PIPE, "")
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:

@@ -1,24 +1,25 @@
 """The ``antiphon`` command: one table of subcommands, each imported only when it is asked for.
 
 Exit codes: 0 done, 1 the command's own verdict (a limit was missed), 2 a usage or configuration error,
-130 interrupted; ``serve`` adds 70 for a lost device.
+130 interrupted, 141 its output not wanted; ``serve`` adds 70 for a lost device.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon import __version__
-from antiphon.errors import AntiphonError, ConfigError
+from antiphon.errors import AntiphonError, ConfigError, nearest
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,7 @@ def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Comma
     command = commands.get(name)
     if command is not None:
         return command
-    nearest = difflib.get_close_matches(name, commands, n=1, cutoff=0.5)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(commands)}"
-    raise ConfigError(f"no command '{name}'; {hint}")
+    raise ConfigError(f"no command '{name}'; {nearest(name, commands)}")
 
 
 def wants_traceback(argv: Sequence[str]) -> bool:
@@ -111,4 +110,11 @@ def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
 
 def main() -> None:
     """Entry point of the ``antiphon`` script."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads us ("| head") has had enough. The flush at exit must not find the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_PIPE
+    sys.exit(code)

@@ -25,6 +25,7 @@ Messages carry the numbers and, where there is one, the next command to type.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -110,3 +111,10 @@ class SessionTimeoutError(SessionError):
 
 class SessionFailedError(SessionError):
     """The server's own fault ended the session."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A sentence that helps with a name nobody knows."""
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"

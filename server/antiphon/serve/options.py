@@ -14,10 +14,9 @@ from antiphon.config import (
     check_value,
     load_config,
     load_file,
-    nearest,
     options,
 )
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, nearest
 
 EXAMPLES = """\
 examples:
