@@ -162,14 +162,19 @@ class TalkCall:
         options = self._options
         async with aiohttp.ClientSession() as http:
             try:
-                async with http.ws_connect(options.url, compress=0, ssl=options.verifies_tls) as socket:
-                    await until_either_ends(self._watch(), self._converse(socket, sounddevice))
-                    if not options.is_stock:
-                        await socket.send_bytes(moshi.encode(events.bye()))
+                socket = await http.ws_connect(options.url, compress=0, ssl=options.verifies_tls)
             except aiohttp.WSServerHandshakeError as error:
                 raise SessionError(await describe_refusal(http, options.url, error)) from error
             except (aiohttp.ClientConnectorError, OSError) as error:
                 raise cannot_connect(options.address, error) from error
+            try:
+                await until_either_ends(self._watch(), self._converse(socket, sounddevice))
+                if not options.is_stock:
+                    await socket.send_bytes(moshi.encode(events.bye()))
+            except (aiohttp.ClientError, OSError) as error:
+                raise SessionError(f"connection lost: {error or type(error).__name__}") from error
+            finally:
+                await socket.close()
 
     async def _watch(self) -> None:
         """Draw the meters until told to stop."""

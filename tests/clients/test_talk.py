@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.errors import AudioError, MissingExtraError, ProtocolError, SessionError
 from antiphon.protocol import events, moshi
-from antiphon_client.talk import main, parse_arguments
+from antiphon_client.talk import TalkCall, main, parse_arguments
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server_in_thread
 from tests.clients.fake_sounddevice import FakeSoundDevice
 
@@ -142,6 +142,20 @@ def test_a_device_that_cannot_be_opened_is_named_with_a_way_to_find_others(devic
 def test_no_server_is_an_error_with_the_next_command(devices: FakeSoundDevice, unused_tcp_port: int) -> None:
     with pytest.raises(SessionError, match="start a server there with: antiphon serve"):
         main([f"127.0.0.1:{unused_tcp_port}"])
+
+
+def test_a_connection_lost_in_the_call_is_not_called_a_server_that_is_not_there(
+    devices: FakeSoundDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: object) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(TalkCall, "_converse", lost)
+    with (
+        fake_server_in_thread() as server,
+        pytest.raises(SessionError, match=r"^connection lost: Cannot write to closing transport$"),
+    ):
+        main([server.address.http])
 
 
 def test_without_sounddevice_the_error_is_the_command_that_installs_it(
