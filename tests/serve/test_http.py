@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ async def test_health_and_readiness() -> None:
         status, text, _ = await server.get("/readyz")
         assert (status, text) == (503, "draining: 0 sessions left\n")
         assert (await server.get("/healthz"))[0] == 200
+
+
+async def test_rows_that_are_free_and_not_given_are_called_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(slots=2) as server, server.caller():
+        now = server.engine.health()
+        monkeypatch.setattr(server.engine, "health", lambda: replace(now, ready=False))
+        status, text, _ = await server.get("/readyz")
+        assert (status, text) == (503, "late: 1 of 2 rows taken, but frames miss their deadline\n")
 
 
 async def test_a_stuck_step_fails_the_health_check() -> None:

@@ -107,7 +107,8 @@ async def test_a_lost_device_ends_the_process_with_70() -> None:
             assert "planned to be lost at tick 3" in error.fields["message"]
             assert (await client.closed()).code == 1011
         assert await server.exit_code() == 70
-        assert 'event="device lost"' in await server.log()
+        log = await server.log()
+        assert 'event="device lost" reason="the null device was planned to be lost at tick 3' in log
 
 
 async def test_a_trace_of_every_stage_is_written(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ class Engine:
         """The device, or our own code, has failed: end everything, once."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         self._lost = lost
-        Log(__name__).error("device lost", exc_info=error)
+        Log(__name__).error("device lost", reason=str(error), exc_info=error)
         for session in (*self._admission.drain(), *self._admission.active()):
             session.close(lost)
         if self._on_lost is None:

@@ -23,10 +23,12 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """200 while a new caller would be admitted at once; 503 with the reason when full or draining."""
+    """200 while a new caller would be admitted at once; 503 with the reason when full, late or draining."""
     health = request.app[SERVICES].engine.health()
     if health.draining:
         words = f"draining: {health.active} sessions left"
+    elif health.is_healthy and not health.ready and health.active < health.slots and not health.queued:
+        words = f"late: {health.active} of {health.slots} rows taken, but frames miss their deadline"
     elif health.is_healthy and not health.ready:
         words = f"full: {health.active} of {health.slots} rows taken, {health.queued} callers wait"
     else:
