@@ -1,13 +1,14 @@
-"""Mimi and an stt-1b language model on CPU: upstream's modules and ours, by turns, in one run.
+"""Mimi and an stt-1b language model on CPU: upstream's modules and ours, by turns; and a call of an hour.
 
-    python -m bench.cpu_models                      # Mimi and the LM, at batch 1, 4 and 8
+    python -m bench.cpu_models                      Mimi and the LM, at batch 1, 4 and 8
+    python -m bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
     python -m bench.cpu_models --only mimi --batch 1
-    python -m bench.cpu_models --only hour          # 60 minutes of one call, as fast as it goes
+    python -m bench.cpu_models --quick              everything small, in seconds, to see that it works
 
 Weights are random and the same on both sides; sizes are the published ones. The two take turns, so that
-whatever else the machine does meets both. The median and the best of the turns are given. On a busy
-machine two threads wait for each other and say nothing about the code: there, use --threads 1, which
-counts the thread's own CPU time instead of the clock's.
+whatever else the machine does meets both. On a busy machine two threads wait for each other and say nothing
+about the code: with one thread (the default) the thread's own CPU time is counted, with more the clock's.
+Upstream runs as it comes, with the parts it compiles compiled; --eager leaves that out.
 """
 
 from __future__ import annotations
@@ -15,24 +16,20 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import torch
 from moshi.models import loaders
 from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 
-from antiphon.backends.base import StepInputs
 from antiphon.backends.torch.backend import make
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import lm_tensors
@@ -42,7 +39,10 @@ from antiphon.backends.torch.state import State
 from antiphon.backends.torch.weights import assign, mimi_tensors
 from antiphon.models import defaults
 from antiphon.models.catalog import load_checkpoint
-from bench.harness import Results, Values, machine_line, tell
+from bench.harness import Results, Values, machine_line, tell, warn_if_busy
+from bench.long_call import Call, judge_call, measure_call, render_call
+from bench.turns import UNTIMED_TURNS, clock_name, take_turns
+from tools.make_checkpoint import mimi_config
 
 STT_1B: Mapping[str, Any] = {
     "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 750, "n_q": 32, "dep_q": 0, "card": 2048,
@@ -50,50 +50,46 @@ STT_1B: Mapping[str, Any] = {
     "positional_embedding": "rope", "max_period": 100000.0, "layer_scale": None, "delays": [0] * 33,
     "existing_text_padding_id": 3, "extra_heads_num_heads": 4, "extra_heads_dim": 6,
 }  # fmt: skip
-FRAMES_PER_MINUTE = 750
+SMALL_LM: Mapping[str, Any] = {
+    **STT_1B, "dim": 64, "num_layers": 2, "num_heads": 4, "context": 16, "card": 64, "text_card": 100,
+}  # fmt: skip
 KINDS = ("median_ms", "best_ms")
 
-Call = Callable[[], object]
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is measured, how large, and how often. ``mimi`` None is the full-size one."""
+
+    mimi: Mapping[str, Any] | None = None
+    lm: Mapping[str, Any] = field(default_factory=lambda: STT_1B)
+    turns: int = 30
+    call: Call = field(default_factory=Call)
 
 
-def take_turns(calls: Mapping[str, Call], turns: int) -> Values:
-    """Time several calls by turns: milliseconds, median and best, by name.
-
-    With one thread its own CPU time counts, which other programs on the machine hardly change.
-    """
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(turns + 2):
-        for name, call in calls.items():
-            start_s = clock()
-            call()
-            if turn >= 2:  # the first turns page in and allocate
-                times[name].append(1000 * (clock() - start_s))
-    return {
-        name: {"median_ms": statistics.median(found), "best_ms": min(found)} for name, found in times.items()
-    }
+QUICK = Sizes(mimi_config(), SMALL_LM, turns=2, call=Call(minutes=3, frames_per_minute=5))
 
 
-def make_mimi(codebooks: int) -> tuple[MimiModel, Mimi]:
-    """A full-size Mimi twice, with the same seeded weights."""
+def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiModel, Mimi]:
+    """A Mimi twice, with the same seeded weights."""
     torch.manual_seed(0)
-    upstream = loaders.get_mimi(None, num_codebooks=codebooks)
+    config = defaults.MIMI_CONFIG if config is None else config
+    upstream = loaders.get_mimi(None, copy.deepcopy(dict(config)), num_codebooks=codebooks)
     for name, buffer in upstream.named_buffers():
         if name.endswith("embedding_sum"):
             buffer.normal_()
         elif name.endswith("_initialized"):
             buffer.fill_(1)
     with torch.device("meta"):
-        ours = Mimi(defaults.MIMI_CONFIG, codebooks)
+        ours = Mimi(config, codebooks)
     published = {name: tensor.clone() for name, tensor in upstream.state_dict().items()}
     tensors = mimi_tensors(published, codebooks)
     assign(ours, tensors, Path("seeded"))
     return upstream, ours.prepare(pack=True)
 
 
-def measure_mimi(batch: int, turns: int, codebooks: int) -> Values:
-    """Encode and decode one frame for ``batch`` rows, rings full."""
-    upstream, ours = make_mimi(codebooks)
+def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
+    """Encode and decode one frame for ``batch`` rows."""
+    upstream, ours = make_mimi(codebooks, sizes.mimi)
     pcm = torch.randn(batch, ours.frame_samples) * 0.1
     state = State(ours.specs(), batch)
     with upstream.streaming(batch):
@@ -106,15 +102,15 @@ def measure_mimi(batch: int, turns: int, codebooks: int) -> Values:
                 "upstream decode": lambda: upstream.decode(codes),
                 "ours decode": lambda: ours.decode(codes, state.step(batch)),
             },
-            turns,
+            sizes.turns,
         )
     return {"times": times, "codes_equal": float(same.float().mean())}
 
 
-def make_lm(dtype: torch.dtype) -> LMModel:
-    """An upstream language model of stt-1b's size with seeded weights."""
+def make_lm(config: Mapping[str, Any], dtype: torch.dtype) -> LMModel:
+    """An upstream language model with seeded weights."""
     torch.manual_seed(0)
-    model = loaders.get_moshi_lm(None, copy.deepcopy(dict(STT_1B)), device="meta", dtype=dtype)
+    model = loaders.get_moshi_lm(None, copy.deepcopy(dict(config)), device="meta", dtype=dtype)
     model.to_empty(device="cpu")
     for tensor in model.state_dict().values():
         if tensor.dim() == 3:
@@ -124,23 +120,25 @@ def make_lm(dtype: torch.dtype) -> LMModel:
     return model.eval()
 
 
-def adopt_lm(upstream: LMModel, *, int8: bool) -> LanguageModel:
+def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> LanguageModel:
     """Our model with the same weights."""
     with torch.device("meta"):
         kv_dtype = attention_dtype(torch.device("cpu"))
-        ours = LanguageModel(STT_1B, steps=0, dtype=upstream.dtype, kv_dtype=kv_dtype)
+        ours = LanguageModel(config, steps=0, dtype=upstream.dtype, kv_dtype=kv_dtype)
     tensors = {name: tensor.clone() for name, tensor in lm_tensors(upstream.state_dict(), ours).items()}
     assign(ours, tensors, Path("seeded"))
     return ours.prepare(pack=True, int8=int8)
 
 
-def lm_calls(upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int) -> Iterator[tuple[str, Call]]:
-    """One step of each, on a ring that is full."""
-    tokens = torch.randint(STT_1B["card"], (batch, 33, 1))
+def lm_calls(
+    upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """One step of each, ours on a ring that is full (upstream reads all of its ring in any case)."""
+    tokens = torch.randint(upstream.card, (batch, 33, 1))
     yield "upstream", lambda: upstream.forward_text(tokens)
     for name, model in forms.items():
         state = State(model.specs(), batch)
-        state.tensors["lm.position"].fill_(STT_1B["context"])
+        state.tensors["lm.position"].fill_(model.config["context"])
 
         def call(model: LanguageModel = model, state: State = state) -> object:
             return model(tokens, state.step(batch))
@@ -148,60 +146,44 @@ def lm_calls(upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int) 
         yield name, call
 
 
-def measure_lm(dtype: torch.dtype, batches: list[int], turns: int) -> Values:
+def measure_lm(dtype: torch.dtype, batches: Sequence[int], sizes: Sizes) -> Values:
     """The temporal transformer's step in one dtype, INT8 weights beside bf16."""
-    upstream = make_lm(dtype)
-    forms = {"ours": adopt_lm(upstream, int8=False)}
+    upstream = make_lm(sizes.lm, dtype)
+    forms = {"ours": adopt_lm(upstream, sizes.lm, int8=False)}
     if dtype == torch.bfloat16:
-        forms["ours int8"] = adopt_lm(upstream, int8=True)
+        forms["ours int8"] = adopt_lm(upstream, sizes.lm, int8=True)
     found = {}
     for batch in batches:
-        with no_compile(), upstream.streaming(batch):
-            found[str(batch)] = take_turns(dict(lm_calls(upstream, forms, batch)), turns)
+        with upstream.streaming(batch):
+            found[str(batch)] = take_turns(dict(lm_calls(upstream, forms, batch)), sizes.turns)
     return {"times": found}
 
 
-def measure_hour(minutes: int, model: str) -> Values:
-    """Many minutes of one call: milliseconds a frame (best tenth) and memory, minute by minute."""
-    backend = make(load_checkpoint(model), slots=1, device="cpu")
-    random, process = np.random.default_rng(0), psutil.Process()
-    pcm = random.normal(0, 0.1, (64, 1, backend.info.spec.frame_samples)).astype(np.float32)
-    yes, no = np.array([True]), np.array([False])
-    step_ms, rss_bytes = [], []
-    for minute in range(minutes):
-        times = []
-        for frame in range(FRAMES_PER_MINUTE):
-            start_s = time.perf_counter()
-            backend.step(StepInputs(yes, yes if minute == frame == 0 else no, pcm[frame % len(pcm)]))
-            times.append(1000 * (time.perf_counter() - start_s))
-        step_ms.append(float(np.quantile(times, 0.1)))
-        rss_bytes.append(process.memory_info().rss)
-        tell(f"minute {minute + 1}: {step_ms[-1]:.2f} ms a frame, {rss_bytes[-1] / 2**20:.0f} MiB")
-    return {"model": model, "step_ms": step_ms, "rss_bytes": rss_bytes}
+def measure_hour(model: str, threads: int, sizes: Sizes) -> Values:
+    """A long call of a model on the torch backend."""
+    return measure_call(make(load_checkpoint(model), slots=1, device="cpu", threads=threads), sizes.call)
 
 
 def render(values: Values) -> str:
     """The results in Markdown."""
-    lines = ["# Models on CPU", f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; "]
-    lines[-1] += f"load average before the run {values['machine']['load_average_before'][0]}."
-    head = "| | batch | upstream ms (best) | ours ms (best) | times faster (best) |\n|---|---|---|---|---|"
+    settings = values["settings"]
+    about = (
+        f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
+        f"{values['machine']['load_average_before'][0]}. {settings['threads']} thread(s), "
+        f"{settings['clock']}; {settings['turns']} turns after {UNTIMED_TURNS} that do not count; upstream "
+        f"{'eager' if settings['eager'] else 'with the parts it compiles compiled'}."
+    )
+    parts = ["# Models on CPU", about]
     rows = [row for key, found in values["attempts"].items() for row in _rows(key, found)]
     if rows:
-        lines += ["\n".join([head, *rows])]
+        head = (
+            "Median in ms (lower to upper quartile); how many times as fast, by medians (by the bests)."
+            "\n\n| | batch | upstream ms | ours ms | times as fast |\n|---|---|---|---|---|"
+        )
+        parts += ["\n".join([head, *rows])]
     if hour := values["attempts"].get("hour"):
-        lines += [_hour_line(hour)]
-    return "\n\n".join(lines) + "\n"
-
-
-def _hour_line(hour: Values) -> str:
-    step_ms, rss_bytes = hour["step_ms"], hour["rss_bytes"]
-    early = min(4, len(step_ms) - 1)
-    late = max(len(step_ms) - 2, early)
-    return (
-        f"One call of {len(step_ms)} minutes ({hour['model']}): {step_ms[early]:.2f} ms a frame in minute "
-        f"{early + 1}, {step_ms[late]:.2f} ms in minute {late + 1}; memory between them "
-        f"{(rss_bytes[late] - rss_bytes[early]) / 2**20:+.1f} MiB."
-    )
+        parts += [render_call(hour)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _rows(key: str, found: Values) -> Iterator[str]:
@@ -212,7 +194,7 @@ def _rows(key: str, found: Values) -> Iterator[str]:
         both = [
             {kind: times[f"{who} encode"][kind] + times[f"{who} decode"][kind] for kind in KINDS}
             for who in ("upstream", "ours")
-        ]
+        ]  # sums have no quartiles
         yield _row("**Mimi encode + decode**", key.split()[1], *both)
     elif key.startswith("lm"):
         for batch, times in found["times"].items():
@@ -221,50 +203,84 @@ def _rows(key: str, found: Values) -> Iterator[str]:
 
 
 def _row(what: str, batch: str, upstream: Values, ours: Values) -> str:
-    cells = [f"{who['median_ms']:.1f} ({who['best_ms']:.1f})" for who in (upstream, ours)]
     faster = [upstream[kind] / ours[kind] for kind in KINDS]
-    return f"| {what} | {batch} | {cells[0]} | {cells[1]} | {faster[0]:.2f} ({faster[1]:.2f}) |"
+    return f"| {what} | {batch} | {_cell(upstream)} | {_cell(ours)} | {faster[0]:.2f} ({faster[1]:.2f}) |"
 
 
-def main(argv: list[str]) -> int:
-    """The command line. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--only", choices=("mimi", "lm", "hour"), action="append", help="default: mimi and lm"
-    )
-    parser.add_argument("--batch", type=int, action="append", help="default: 1, 4 and 8")
-    parser.add_argument("--threads", type=int, default=2, help="1 counts CPU time, default: %(default)s")
-    parser.add_argument("--turns", type=int, default=30, help="default: %(default)s")
-    parser.add_argument("--codebooks", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--minutes", type=int, default=60, help="of the call, default: %(default)s")
-    parser.add_argument("--model", default="echo", help="of the call, default: %(default)s")
-    parser.add_argument("--json", type=Path, default=Path(tempfile.gettempdir()) / "cpu-models.json")
-    options = parser.parse_args(argv)
+def _cell(found: Values) -> str:
+    low_high = found.get("quartiles_ms")
+    spread = "" if low_high is None else f" ({low_high[0]:.2f} to {low_high[1]:.2f})"
+    return f"{found['median_ms']:.2f}{spread}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns 1 when a long call was measured and does not hold, else 0."""
+    options = _parse(argv)
+    sizes: Sizes = options.sizes
+    before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
-    settings = {"threads": options.threads, "turns": options.turns}
-    results = Results(options.json, settings=settings, resume=False)
-    for key, run in _parts(options):
-        tell(key)
-        results.attempt(key, run)
-        gc.collect()
-    print(render(results.values))
-    return 0
+    settings = {
+        "threads": options.threads,
+        "clock": clock_name(),
+        "turns": sizes.turns,
+        "codebooks": options.codebooks,
+        "batches": options.batch,
+        "eager": options.eager,
+        "quick": options.quick,
+        "model": options.model,
+        "call": asdict(sizes.call),
+    }
+    results = Results(options.out / "cpu-models.json", settings=settings, resume=options.resume)
+    warn_if_busy()
+    try:
+        with torch.no_grad(), no_compile() if options.eager else nullcontext():
+            for key, run in _parts(options):
+                tell(key)
+                results.attempt(key, run)
+                gc.collect()
+    finally:
+        torch.set_num_threads(before)
+    text = render(results.values)
+    (options.out / "cpu-models.md").write_text(text, encoding="utf-8")
+    print(text)
+    hour = results.values["attempts"].get("hour")
+    return 0 if hour is None or options.quick or judge_call(hour)["holds"] else 1
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.cpu_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
+    parser.add_argument("--only", choices=("mimi", "lm", "hour"), action="append", help="[mimi and lm]")
+    parser.add_argument("--batch", type=int, action="append", help="[1, 4 and 8]")
+    parser.add_argument("--threads", type=int, default=1, help="1 counts CPU time [%(default)s]")
+    parser.add_argument("--turns", type=int, help=f"[{Sizes().turns}]")
+    parser.add_argument("--codebooks", type=int, default=8, help="[%(default)s]")
+    parser.add_argument("--minutes", type=int, help=f"of the call [{Call().minutes}]")
+    parser.add_argument("--model", default="duplex-seeded", help="of the call [%(default)s]")
+    parser.add_argument("--eager", action="store_true", help="compile nothing of upstream's either")
+    parser.add_argument("--quick", action="store_true", help="everything, small, in seconds")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
+    options = parser.parse_args(argv)
+    sizes = QUICK if options.quick else Sizes()
+    call = replace(sizes.call, minutes=options.minutes or sizes.call.minutes)
+    options.sizes = replace(sizes, turns=options.turns or sizes.turns, call=call)
+    options.batch = options.batch or [1, 4, 8]
+    options.only = options.only or (["mimi", "lm", "hour"] if options.quick else ["mimi", "lm"])
+    return options
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Values]]]:
-    only, batches = options.only or ["mimi", "lm"], options.batch or [1, 4, 8]
-    if "mimi" in only:
-        for batch in batches:
-            yield f"mimi {batch}", partial(measure_mimi, batch, options.turns, options.codebooks)
-    if "lm" in only:
-        yield "lm bf16", partial(measure_lm, torch.bfloat16, batches, options.turns)
-        yield "lm float32", partial(measure_lm, torch.float32, batches, options.turns)
-    if "hour" in only:
-        yield "hour", partial(measure_hour, options.minutes, options.model)
+    if "mimi" in options.only:
+        for batch in options.batch:
+            yield f"mimi {batch}", partial(measure_mimi, batch, options.codebooks, options.sizes)
+    if "lm" in options.only:
+        yield "lm bf16", partial(measure_lm, torch.bfloat16, options.batch, options.sizes)
+        yield "lm float32", partial(measure_lm, torch.float32, options.batch, options.sizes)
+    if "hour" in options.only:
+        yield "hour", partial(measure_hour, options.model, options.threads, options.sizes)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
