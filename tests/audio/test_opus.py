@@ -117,20 +117,6 @@ def test_a_malformed_packet_is_told_in_the_words_of_libopus() -> None:
             decoder.decode(b"")
 
 
-def test_a_lost_packet_can_be_concealed() -> None:
-    with OpusEncoder() as encoder, OpusDecoder() as decoder:
-        for part in np.split(speech(0.4), 5):
-            decoder.decode(encoder.encode(part))
-        concealed = decoder.conceal(1920)
-        assert concealed.shape == (1920,)
-        assert np.isfinite(concealed).all()
-        for samples in (0, 59, 2881, -60):
-            with pytest.raises(
-                AudioError, match=f"{samples} samples cannot be concealed, only multiples of 60"
-            ):
-                decoder.conceal(samples)
-
-
 def test_values_that_libopus_refuses_are_named() -> None:
     with pytest.raises(AudioError, match=r"an encoder at 44100 Hz: invalid argument \(libopus error -1\)"):
         OpusEncoder(44_100)

@@ -149,7 +149,7 @@ async def test_an_unknown_model_is_404_and_names_what_there_is() -> None:
     async with serving() as server:
         status, text, _ = await refusal(server, "ext=1&model=moshika")
         assert status == 404
-        assert text == "no model 'moshika' here; there is: echo, null-echo\n"
+        assert text == "no model 'moshika' here; there is: null-echo\n"
         async with server.call("ext=1&model=null-echo") as client:
             await client.event("ready")
 

@@ -28,7 +28,6 @@ MAX_PACKET_BYTES = 4000
 """What libopus advises as a buffer, and all that the stock web client's decoder has room for."""
 
 _MAX_DECODED_MS = 120  # the longest packet there is
-_CONCEAL_STEP_MS = 2.5
 _MONO = 1
 _SET_BITRATE, _SET_COMPLEXITY, _GET_LOOKAHEAD = 4002, 4010, 4027  # opus_defines.h
 
@@ -149,7 +148,6 @@ class OpusDecoder(_Native):
         handle = library.opus_decoder_create(sample_rate, _MONO, ctypes.byref(error))
         super().__init__(library, handle, error, "opus_decoder_destroy", f"a decoder at {sample_rate} Hz")
         self._decode = library.opus_decode_float
-        self._conceal_step = round(sample_rate * _CONCEAL_STEP_MS) // 1000
         self._output = np.zeros(sample_rate * _MAX_DECODED_MS // 1000, np.float32)
         self._output_address = self._output.ctypes.data
 
@@ -161,24 +159,9 @@ class OpusDecoder(_Native):
         """
         if not packet:  # libopus would take it for a lost one
             raise AudioError("an Opus packet of 0 bytes")
-        return self._run(packet, self._output.size)
-
-    def conceal(self, samples: int) -> FloatArray:
-        """What may have been in a lost packet, float32 ``[samples]``.
-
-        Raises:
-            AudioError: not a multiple of 2.5 ms, or more than 120 ms; or the decoder was closed.
-        """
-        if not 0 < samples <= self._output.size or samples % self._conceal_step:
-            raise AudioError(
-                f"{samples} samples cannot be concealed, only multiples of {self._conceal_step} "
-                f"up to {self._output.size}"
-            )
-        return self._run(b"", samples)
-
-    def _run(self, packet: bytes, samples: int) -> FloatArray:
-        """Decode a packet of at most ``samples`` samples; an empty one conceals as many."""
-        count: int = self._decode(self._open_handle(), packet, len(packet), self._output_address, samples, 0)
+        count: int = self._decode(
+            self._open_handle(), packet, len(packet), self._output_address, self._output.size, 0
+        )
         if count < 0:
             raise self._failure(count, f"decoding a packet of {len(packet)} bytes")
         return self._output[:count].copy()

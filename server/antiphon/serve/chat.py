@@ -83,9 +83,10 @@ def check_request(services: Services, request: web.Request) -> ChatRequest:
         chat = parse_chat_query(request.query, defaults=with_seeds(services.defaults))
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-    known = {services.engine.info.spec.name, services.config.model}
-    if chat.model is not None and chat.model not in known:
-        raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {', '.join(sorted(known))}\n")
+    name = services.engine.info.spec.name
+    if chat.model not in (None, name, services.config.model):
+        # What --model was given may be a path of this machine: understood, but nobody is told.
+        raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {name}\n")
     return chat
 
 
