@@ -225,6 +225,18 @@ def test_the_second_row_with_a_prompt_gets_a_copy_and_its_own_dice(
     assert backend._primer.cache.bytes < 6 * ring.nbytes * PROMPT_FRAMES / CONTEXT + 10_000
 
 
+def test_a_copied_row_equals_a_computed_one_with_int8_keys_and_values(
+    persona: Checkpoint, prompt: Prompt
+) -> None:
+    backend = make(persona, slots=2, device="cpu", kv="int8")
+    for row in range(2):
+        backend.set_parameters(row, SAMPLED)
+    calls = [prime(backend, row, prompt) for row in range(2)]
+    assert calls == [5, 1]
+    replies = [said(talk(backend, row, speech(4)), row)[0] for row in range(2)]
+    assert replies[0] == replies[1]
+
+
 def test_embedded_inputs_stand_for_their_frames(persona: Checkpoint, prompt: Prompt, lm: LMSpec) -> None:
     backend = make(persona, slots=2, device="cpu")
     assert backend._primer is not None
