@@ -168,7 +168,7 @@ def test_a_last_word_finishes_the_session_like_finish() -> None:
     session = bench.submit()
     session.push_text([TextEntry((5,)), TextEntry((6,), is_last=True)], bench.clock())
     session.push_text([TextEntry((7,))], bench.clock())
-    session.finish()
+    assert session.stats().queue_frames == 2, "nothing comes after the last word"
     bench.ticks()
     assert not session.is_done, "its replies wait"
     assert heard(session.take()) == [5, 6]
