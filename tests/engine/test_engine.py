@@ -103,6 +103,9 @@ def test_a_caller_may_wait_longer_than_any_clock_counts() -> None:
         first = submit(engine)
         notice = Notice()
         waiting = submit(engine, notice, wait_s=1e12)
+        timeout_s = engine.loop._timeout_s()
+        assert timeout_s is not None
+        assert timeout_s <= threading.TIMEOUT_MAX
         first.close()
         notice.wait()
         waiting.push(frames(7), engine.clock())
