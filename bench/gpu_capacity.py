@@ -1,0 +1,368 @@
+"""What a tick of the published sizes costs on a GPU, ours and upstream's modules, in one run.
+
+    python -m bench.gpu_capacity                              # everything; hours, so --resume goes on
+    python -m bench.gpu_capacity --model moshi-7b --weights int8 --kv int8 --batch 1 --batch 64
+    python -m bench.gpu_capacity --quick                      # seconds: shrunk models
+
+Weights are random and seeded, sizes the published ones. For every configuration: what has to be read and
+how long that takes at the copy bandwidth measured on this card (the floor), the tick's p50 and p99 and
+each stage's, memory, launches. "empty" is the first ticks of fresh calls, "full" a whole ring in every
+row. Without a GPU it says so, prints the arithmetic alone, and measures shrunk models on the CPU, which
+say nothing about any GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon.backends.base import StepInputs
+from antiphon.backends.torch.backend import TorchBackend
+from bench.gpu_models import (
+    Form,
+    Size,
+    fill_randomly,
+    make_modules,
+    model_spec,
+    published_sizes,
+    reads,
+    small_size,
+)
+from bench.gpu_report import plot, render
+from bench.harness import Results, Values, tell, terminable, warn_if_busy
+
+BATCHES = (1, 8, 32, 64, 128, 256, 512)
+NAME = "gpu-capacity"
+USED_SHARE = 0.9
+"""Of the memory that is free, for state: the rest is for activations and captured graphs."""
+
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+WARM_UP_TICKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One configuration. ``who`` is "ours" or "upstream" (bfloat16, always its whole ring)."""
+
+    who: str
+    size: Size
+    form: Form
+    batch: int
+    context: str
+
+    @property
+    def key(self) -> str:
+        """Under which its result is kept."""
+        kept = {True: "int8", False: str(self.form.dtype).removeprefix("torch.")}
+        forms = f"weights {kept[self.form.int8_weights]}, kv {kept[self.form.int8_kv]}"
+        return f"{self.who}: {self.size.name}, {forms}, batch {self.batch}, {self.context}"
+
+
+def copy_bytes_per_s(device: torch.device) -> float | None:
+    """Bytes read and written a second by copying 1 GiB on the device, the best of 20; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    source = torch.ones(2**30, dtype=torch.int8, device=device)
+    target, best_s = torch.empty_like(source), float("inf")
+    for _ in range(20):
+        torch.cuda.synchronize(device)
+        start_s = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return 2 * source.nbytes / best_s
+
+
+def quantiles(times_ms: list[float]) -> Values:
+    """p50 and p99."""
+    p50, p99 = np.quantile(times_ms, (0.5, 0.99))
+    return {"p50": float(p50), "p99": float(p99)}
+
+
+def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
+    """Run ticks that return their stages' milliseconds; quantiles of the whole and of each stage.
+
+    Before them come some that do not count, the first ``silent`` of a call among them: they decode nothing.
+    """
+    for _ in range(WARM_UP_TICKS + silent):
+        tick()
+    times: dict[str, list[float]] = {"tick": []}
+    for _ in range(ticks):
+        start_s = time.perf_counter()
+        stages = tick()
+        times["tick"].append(1000 * (time.perf_counter() - start_s))
+        for name, value_ms in stages.items():
+            times.setdefault(name, []).append(value_ms)
+    return {name: quantiles(found) for name, found in times.items()}
+
+
+def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
+    """What one tick asks of CUDA, and how many kernels and copies then run; empty without a GPU."""
+    if device.type != "cuda":
+        return {}
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as trace:
+        tick()
+    events = list(trace.events() or [])
+    on_device = [event for event in events if event.device_type.name == "CUDA"]
+    asked = [event for event in events if event.name.startswith(LAUNCHES)]
+    return {"launches": len(asked), "kernels": len(on_device)}
+
+
+def our_tick(backend: TorchBackend, rows: int) -> Callable[[], dict[str, float]]:
+    """One tick of all rows."""
+    everyone, nobody = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+    random = np.random.default_rng(0)
+    pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
+    return lambda: dict(backend.step(StepInputs(everyone, nobody, pcm)).stage_ms)
+
+
+def fill_context(backend: TorchBackend, rows: int, frames: int) -> None:
+    """Make every row one that has lived so many frames, its rings full of noise."""
+    snapshot = backend.snapshot(0)
+    for name, tensor in snapshot.tensors.items():
+        if name.endswith(".position"):
+            tensor.fill_(frames * (1 if name.startswith("lm.") else 2))
+        elif name == "frames":
+            tensor.fill_(frames)
+        elif name.endswith((".k", ".v")):
+            noise = torch.randn(tensor.shape, device=tensor.device)
+            tensor.copy_(noise * 40 if tensor.dtype == torch.int8 else noise)
+        elif name.endswith("_scale"):
+            tensor.fill_(0.02)
+    for row in range(rows):
+        backend.restore(row, snapshot)
+
+
+def warm_up(backend: TorchBackend, tick: Callable[[], object], rows: int, context: int) -> None:
+    """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
+    fresh = backend.snapshot(0)
+    for frames in [1 << shift for shift in range(context.bit_length())]:
+        fill_context(backend, rows, frames)
+        for _ in range(WARM_UP_TICKS):
+            tick()
+    for row in range(rows):
+        backend.restore(row, fresh)
+
+
+def measure_ours(case: Case, modules: Callable[[], Any], ticks: int, device: torch.device) -> Values:
+    """One configuration of ours: a backend of exactly so many rows."""
+    mimi, generator = modules()
+    backend = TorchBackend(model_spec(case.size), mimi, generator, slots=case.batch)
+    try:
+        context, tick = case.size.lm["context"], our_tick(backend, case.batch)
+        if device.type == "cuda":
+            warm_up(backend, tick, case.batch, context)
+        if case.context == "full":
+            fill_context(backend, case.batch, context)
+        times = time_ticks(tick, ticks, silent=max(case.size.lm["delays"]))
+        return {"times": times, **count_launches(tick, device), **memory(device)}
+    finally:
+        backend.close()
+
+
+def measure_upstream(case: Case, ticks: int, device: torch.device) -> Values:
+    """Upstream's own loop: ``MimiModel`` and ``LMGen``, the host waiting after every stage."""
+    from moshi.models import loaders
+    from moshi.models.lm import LMGen
+    from moshi.utils.compile import no_compile
+
+    size, form = case.size, case.form
+    mimi = loaders.get_mimi(None, {**size.mimi}, device=device, num_codebooks=size.codebooks)
+    lm = loaders.get_moshi_lm(None, {**size.lm}, device=device, dtype=form.dtype)
+    for module in (mimi, lm):
+        fill_randomly(module)
+    generation = LMGen(lm)
+    pcm = torch.randn(case.batch, 1, mimi.frame_size, device=device) * 0.1
+
+    def tick() -> dict[str, float]:
+        marks = [time.perf_counter()]
+        codes = mimi.encode(pcm)
+        _mark(marks, device)
+        tokens = generation.step(codes[:, : size.heard])
+        _mark(marks, device)
+        if tokens is not None and size.lm["dep_q"]:
+            mimi.decode(tokens[:, 1:].clamp(min=0))
+            _mark(marks, device)
+        pairs = zip(("encode", "lm", "decode"), marks, marks[1:], strict=False)
+        return {name: 1000 * (end - start) for name, start, end in pairs}
+
+    compiled = nullcontext() if device.type == "cuda" else no_compile()  # as upstream serves, where it can
+    with compiled, mimi.streaming(case.batch), generation.streaming(case.batch):
+        times = time_ticks(tick, ticks, silent=max(size.lm["delays"]))
+        return {"times": times, **count_launches(tick, device), **memory(device)}
+
+
+def _mark(marks: list[float], device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    marks.append(time.perf_counter())
+
+
+def memory(device: torch.device) -> Values:
+    """Bytes in use at the most; nothing without a GPU."""
+    if device.type != "cuda":
+        return {}
+    found = {"memory_bytes": torch.cuda.max_memory_reserved(device)}
+    torch.cuda.reset_peak_memory_stats(device)
+    return found
+
+
+def batches_that_fit(size: Size, form: Form, wanted: list[int] | None, device: torch.device) -> list[int]:
+    """The wanted batches that memory holds, or the usual ones and the largest there is."""
+    if device.type != "cuda":
+        return wanted or [1, 2]
+    cost, (free, _) = reads(size, form), torch.cuda.mem_get_info(device)
+    most = max(0, int(USED_SHARE * (free - cost.resident_bytes)) // cost.state_bytes)
+    fitting = [batch for batch in wanted or BATCHES if batch <= most]
+    return fitting if wanted else sorted({*fitting, most} - {0})
+
+
+def cases(options: argparse.Namespace, sizes: list[Size], device: torch.device) -> Iterator[Case]:
+    """Every configuration, a model's form after the other, so that weights are made once each."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for size in sizes:
+        for weights in options.weights or ("compute", "int8"):
+            for kv in options.kv or ("compute", "int8"):
+                form = Form(weights == "int8", kv == "int8", dtype)
+                for batch in batches_that_fit(size, form, options.batch, device):
+                    for context in options.context or ("empty", "full"):
+                        yield Case("ours", size, form, batch, context)
+        form = Form(int8_weights=False, int8_kv=False, dtype=dtype)
+        if not options.no_upstream and not size.cross_positions:  # its tts wants conditions with every step
+            for batch in batches_that_fit(size, form, options.batch, device):
+                yield Case("upstream", size, form, batch, "any")
+
+
+def run_case(
+    case: Case, modules: Callable[[], Any], options: argparse.Namespace, device: torch.device
+) -> Values:
+    """Measure one configuration beside its prediction; one that does not fit after all says so."""
+    frames = case.size.lm["context"] if case.context != "empty" else options.ticks
+    cost = reads(case.size, case.form)
+    found: Values = {
+        "who": case.who,
+        "model": case.size.name,
+        "int8_weights": case.form.int8_weights,
+        "int8_kv": case.form.int8_kv,
+        "batch": case.batch,
+        "context": case.context,
+        "reads": asdict(cost),
+        "tick_bytes": cost.tick_bytes(case.batch, frames),
+    }
+    try:
+        if case.who == "ours":
+            return found | measure_ours(case, modules, options.ticks, device)
+        return found | measure_upstream(case, options.ticks, device)
+    except torch.OutOfMemoryError as error:
+        return found | {"error": str(error).splitlines()[0]}
+
+
+class Modules:
+    """The modules of the form measured last, made when they are first needed: two forms may not fit."""
+
+    def __init__(self, device: torch.device, attention: str) -> None:
+        self._device, self._attention = device, attention
+        self._made: tuple[tuple[str, Form], Any] | None = None
+
+    def get(self, size: Size, form: Form) -> Any:
+        """Mimi and a generator."""
+        if self._made is None or self._made[0] != (size.name, form):
+            self.drop()
+            self._made = ((size.name, form), make_modules(size, form, self._device, self._attention))
+        return self._made[1]
+
+    def drop(self) -> None:
+        """Free them."""
+        self._made = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def main(argv: list[str]) -> int:
+    """The command line. Returns the exit status."""
+    options = arguments(argv)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    is_small = options.quick or device.type == "cpu"
+    wanted = [published_sizes()[name] for name in options.model or published_sizes()]
+    settings = {"ticks": options.ticks, "small": is_small, "attention": options.attention}
+    with terminable(NAME):
+        warn_if_busy()
+        results = Results(options.out / f"{NAME}.json", settings=settings, resume=options.resume)
+        values = results.values
+        if device.type == "cpu":
+            tell("no GPU here: nothing below was measured on one")
+            torch.set_num_threads(1)
+        values["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        values["copy_bytes_per_s"] = copy_bytes_per_s(device)
+        values["assumed_bytes_per_s"] = 1e12 * options.bandwidth_tb_s
+        values["predictions"] = list(predictions(wanted))
+        modules = Modules(device, options.attention)
+        for case in cases(options, [small_size(size) if is_small else size for size in wanted], device):
+            if case.who == "upstream":
+                modules.drop()
+            tell(case.key)
+            with torch.no_grad():
+                run = partial(run_case, case, partial(modules.get, case.size, case.form), options, device)
+                results.attempt(case.key, run)
+        results.save()
+        (options.out / f"{NAME}.md").write_text(render(values))
+        plot(values, options.out / f"{NAME}.png")
+    print(render(values))
+    return 0
+
+
+def predictions(sizes: list[Size]) -> Iterator[Values]:
+    """What the published sizes have to read, whether there is a GPU or not."""
+    for size in sizes:
+        for int8_weights, int8_kv in ((False, False), (True, False), (True, True)):
+            found = reads(size, Form(int8_weights, int8_kv, torch.bfloat16))
+            for batch in (1, 64, 128):
+                for context, frames in (("empty", 1), ("full", size.lm["context"])):
+                    yield {
+                        "model": size.name,
+                        "int8_weights": int8_weights,
+                        "int8_kv": int8_kv,
+                        "batch": batch,
+                        "context": context,
+                        "tick_bytes": found.tick_bytes(batch, frames),
+                        "memory_bytes": found.resident_bytes + batch * found.state_bytes,
+                    }
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = tuple(published_sizes())
+    parser.add_argument("--model", choices=names, action="append", help="default: all")
+    parser.add_argument("--weights", choices=("compute", "int8"), action="append", help="default: both")
+    parser.add_argument("--kv", choices=("compute", "int8"), action="append", help="default: both")
+    parser.add_argument("--batch", type=int, action="append", help="default: as many as fit")
+    parser.add_argument("--context", choices=("empty", "full"), action="append", help="default: both")
+    parser.add_argument("--attention", choices=("auto", "torch", "triton"), default="auto")
+    parser.add_argument("--ticks", type=int, default=500, help="default: %(default)s")
+    parser.add_argument("--bandwidth-tb-s", type=float, default=4.3, help="for the arithmetic without a GPU")
+    parser.add_argument("--no-upstream", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="shrunk models, 5 ticks")
+    parser.add_argument("--resume", action="store_true", help="go on where an earlier run stopped")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default: %(default)s")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.ticks = 5
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
