@@ -1,0 +1,85 @@
+"""The codec's recipe: text and voices from seeds, disturbances, losses, and a trainer that goes on."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from train.augment import add_noise, coloured_noise, disturb
+from train.codec import Settings, Speech, Trainer, learning_rate
+from train.losses import EnvelopeLoss, SpectralLoss
+from train.sentences import draw_sentence
+from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, draw_voice
+
+ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+
+
+def test_a_seed_is_a_corpus() -> None:
+    lines = [[draw_sentence(random.Random(seed)) for seed in range(50)] for _ in range(2)]
+    assert lines[0] == lines[1]
+    assert len(set(lines[0])) > 45
+
+
+def test_no_voice_of_training_is_held_out() -> None:
+    assert not set(VARIANTS) & set(HELD_OUT_VARIANTS)
+    assert not set(FLITE) & set(HELD_OUT_FLITE)
+    rng = random.Random(0)
+    held_out = {draw_voice(rng, held_out=True).name.rsplit("+")[-1] for _ in range(200)}
+    assert held_out <= {*HELD_OUT_VARIANTS, *HELD_OUT_FLITE}
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 20.0])
+def test_noise_is_as_loud_as_said(snr_db: float) -> None:
+    rng = np.random.default_rng(0)
+    pcm = rng.standard_normal(24_000).astype(np.float32)
+    noise = add_noise(pcm, coloured_noise(rng, 24_000, 1.0), snr_db) - pcm
+    assert 10 * np.log10(np.mean(pcm**2) / np.mean(noise**2)) == pytest.approx(snr_db, abs=0.05)
+
+
+def test_disturbed_speech_stays_in_range() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        pcm, babble = rng.standard_normal((2, 9600)).astype(np.float32)
+        out = disturb(rng, pcm, babble)
+        assert out.shape == pcm.shape
+        assert out.dtype == np.float32
+        assert 0.04 < np.abs(out).max() < 0.96
+
+
+def test_losses_are_zero_for_the_same_and_not_for_another() -> None:
+    speech, other = torch.randn(2, 2, 24_000, generator=torch.Generator().manual_seed(0))
+    for loss in (SpectralLoss(), EnvelopeLoss()):
+        assert loss(speech, speech).item() == pytest.approx(0.0, abs=1e-4)
+        assert loss(other, speech).item() > 0.3
+
+
+def test_envelopes_do_not_mind_loudness() -> None:
+    speech = torch.randn(2, 24_000, generator=torch.Generator().manual_seed(0))
+    assert EnvelopeLoss()(0.3 * speech, speech).item() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    settings = Settings()
+    rates = [learning_rate(settings, step) for step in (0, 100, 200, settings.total_steps)]
+    assert rates[0] == 0.0
+    assert rates[1] < rates[2] > rates[3] == pytest.approx(0.02 * settings.learning_rate)
+
+
+def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
+    speech, out = Speech(tmp_path), tmp_path / "out"
+    settings = replace(Settings(), batch=1, frames=6, warm_up_steps=1)
+    trainer = Trainer(settings, speech, ECHO, out)
+    for _ in range(2):
+        assert all(np.isfinite(value) for value in trainer.train_step().values())
+    trainer.save()
+    again = Trainer(settings, speech, ECHO, out)
+    assert again.step == 2
+    for name, tensor in trainer.mimi.state_dict().items():
+        torch.testing.assert_close(tensor, again.mimi.state_dict()[name], rtol=0, atol=0)

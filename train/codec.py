@@ -1,0 +1,199 @@
+"""Train the tiny Mimi on the spoken corpus, in upstream's own modules and file format.
+
+Usage: python -m train.codec --speech out/train/codec-speech --out out/train/codec --minutes 120
+
+Stops after ``--minutes`` or on Ctrl-C, saves every few minutes, and goes on where it was when run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from moshi.models import loaders
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from train.augment import disturb
+from train.losses import EnvelopeLoss, SpectralLoss
+
+FRAME_SAMPLES = 1920
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of; written beside its checkpoints."""
+
+    batch: int = 8
+    frames: int = 15
+    learning_rate: float = 4e-4
+    warm_up_steps: int = 200
+    total_steps: int = 14_000
+    envelope_weight: float = 3.0
+    waveform_weight: float = 2.0
+    quantizer_dropout: float = 0.15
+    save_every_s: float = 240.0
+    seed: int = 1
+
+
+class Speech:
+    """All shards in memory as int16; draws disturbed excerpts."""
+
+    def __init__(self, folder: Path) -> None:
+        shards = [np.load(path) for path in sorted(folder.glob("[0-9]*.npz"))]
+        if not shards:
+            raise SystemExit(f"no shards in {folder}; make them with: python -m train.corpus --out {folder}")
+        self.pcm = [shard["pcm"] for shard in shards]
+        self.hours = sum(pcm.size for pcm in self.pcm) / 24_000 / 3600
+
+    def excerpt(self, rng: np.random.Generator, samples: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """float32 ``[samples]`` from anywhere, across utterance borders too."""
+        pcm = self.pcm[rng.integers(len(self.pcm))]
+        start = rng.integers(pcm.size - samples)
+        return pcm[start : start + samples].astype(np.float32) / 32768
+
+    def batch(self, rng: np.random.Generator, size: int, samples: int) -> Tensor:
+        """``[size, 1, samples]``, each excerpt disturbed in its own way."""
+        rows = [disturb(rng, self.excerpt(rng, samples), self.excerpt(rng, samples)) for _ in range(size)]
+        return torch.from_numpy(np.stack(rows))[:, None]
+
+
+def load_mimi(folder: Path) -> Any:
+    """Upstream's Mimi from ``mimi.safetensors`` and ``mimi_config.json``, ready to train."""
+    config = json.loads((folder / "mimi_config.json").read_text())
+    mimi = loaders.get_mimi(folder / "mimi.safetensors", config, num_codebooks=config["quantizer"]["n_q"])
+    mimi.train()
+    return mimi
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """Linear warm-up, then a cosine down to 2 %."""
+    progress = min(1.0, step / settings.total_steps)
+    return (
+        settings.learning_rate
+        * min(1.0, step / settings.warm_up_steps)
+        * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+    )
+
+
+class Trainer:
+    """The model, its optimiser and its place in the schedule."""
+
+    def __init__(self, settings: Settings, speech: Speech, start: Path, out: Path) -> None:
+        self.settings, self.speech, self.out = settings, speech, out
+        self.state_path = out / "trainer.pt"
+        self.mimi = load_mimi(out if self.state_path.exists() else start)
+        trained = [p for p in self.mimi.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            trained, settings.learning_rate, betas=(0.8, 0.99), weight_decay=1e-3
+        )
+        self.spectral, self.envelope = SpectralLoss(), EnvelopeLoss()
+        self.step, self.config = 0, (start / "mimi_config.json").read_text()
+        if self.state_path.exists():
+            state = torch.load(self.state_path, weights_only=True)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step = state["step"]
+        out.mkdir(parents=True, exist_ok=True)
+
+    def train_step(self) -> dict[str, float]:
+        """One batch; returns the parts of its loss."""
+        settings = self.settings
+        rng = np.random.default_rng((settings.seed, self.step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(settings, self.step)
+        target = self.speech.batch(rng, settings.batch, settings.frames * FRAME_SAMPLES)
+        levels = self.mimi.quantizer.total_codebooks
+        is_dropped = rng.random() < settings.quantizer_dropout
+        self.mimi.set_num_codebooks(int(rng.integers(1, levels)) if is_dropped else levels)
+        result = self.mimi(target)
+        decoded = result.x.float()
+        spectral = self.spectral(decoded[:, 0], target[:, 0])
+        envelope = self.envelope(decoded[:, 0], target[:, 0])
+        waveform = functional.l1_loss(decoded, target)
+        loss = spectral + settings.envelope_weight * envelope + settings.waveform_weight * waveform
+        if result.penalty is not None:
+            loss = loss + result.penalty
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.mimi.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        parts = {"spectral": spectral, "envelope": envelope, "waveform": waveform}
+        return {name: part.item() for name, part in parts.items()}
+
+    def save(self) -> None:
+        """Write model and trainer so that a kill at any moment leaves a whole pair."""
+        self.mimi.set_num_codebooks(self.mimi.quantizer.total_codebooks)
+        weights = {name: tensor.contiguous() for name, tensor in self.mimi.state_dict().items()}
+        save_file(weights, self.out / "mimi.part")
+        torch.save({"optimizer": self.optimizer.state_dict(), "step": self.step}, self.out / "trainer.part")
+        (self.out / "mimi_config.json").write_text(self.config)
+        (self.out / "mimi.part").replace(self.out / "mimi.safetensors")
+        (self.out / "trainer.part").replace(self.state_path)
+
+
+def run(trainer: Trainer, minutes: float) -> None:
+    """Train for so many minutes or to the schedule's end, logging a JSON line every 50 steps."""
+    start_s = saved_s = time.monotonic()
+    first_step, sums = trainer.step, dict.fromkeys(("spectral", "envelope", "waveform"), 0.0)
+    with (trainer.out / "log.jsonl").open("a") as log:
+        while trainer.step < trainer.settings.total_steps and time.monotonic() - start_s < minutes * 60:
+            for name, value in trainer.train_step().items():
+                sums[name] += value / 50
+            if trainer.step % 50 == 0:
+                rate = (trainer.step - first_step) / (time.monotonic() - start_s)
+                line = json.dumps(
+                    {
+                        "step": trainer.step,
+                        "steps_per_s": round(rate, 2),
+                        **{k: round(v, 4) for k, v in sums.items()},
+                    }
+                )
+                log.write(line + "\n")
+                log.flush()
+                sys.stderr.write(line + "\n")
+                sums = dict.fromkeys(sums, 0.0)
+            if time.monotonic() - saved_s > trainer.settings.save_every_s:
+                trainer.save()
+                saved_s = time.monotonic()
+    trainer.save()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on training."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--speech", type=Path, required=True, help="folder of shards from train.corpus")
+    parser.add_argument(
+        "--start", type=Path, default=Path("server/antiphon/assets/echo"), help="weights to start from"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    settings = Settings()
+    torch.manual_seed(settings.seed)
+    speech = Speech(options.speech)
+    sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")
+    trainer = Trainer(settings, speech, options.start, options.out)
+    try:
+        run(trainer, options.minutes)
+    except KeyboardInterrupt:
+        trainer.save()
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
