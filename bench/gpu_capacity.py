@@ -23,10 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from antiphon.backends.base import StepInputs
 from antiphon.backends.torch.backend import TorchBackend
 from bench.gpu_models import (
     Form,
@@ -39,15 +37,22 @@ from bench.gpu_models import (
     small_size,
 )
 from bench.gpu_report import plot, render
+from bench.gpu_ticks import (
+    copy_bytes_per_s,
+    count_launches,
+    fill_context,
+    mark,
+    memory,
+    our_tick,
+    time_ticks,
+    warm_up,
+)
 from bench.harness import Results, Values, tell, terminable, warn_if_busy
 
 BATCHES = (1, 8, 32, 64, 128, 256, 512)
 NAME = "gpu-capacity"
 USED_SHARE = 0.9
 """Of the memory that is free, for state: the rest is for activations and captured graphs."""
-
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
-WARM_UP_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,93 +71,6 @@ class Case:
         kept = {True: "int8", False: str(self.form.dtype).removeprefix("torch.")}
         forms = f"weights {kept[self.form.int8_weights]}, kv {kept[self.form.int8_kv]}"
         return f"{self.who}: {self.size.name}, {forms}, batch {self.batch}, {self.context}"
-
-
-def copy_bytes_per_s(device: torch.device) -> float | None:
-    """Bytes read and written a second by copying 1 GiB on the device, the best of 20; None without a GPU."""
-    if device.type != "cuda":
-        return None
-    source = torch.ones(2**30, dtype=torch.int8, device=device)
-    target, best_s = torch.empty_like(source), float("inf")
-    for _ in range(20):
-        torch.cuda.synchronize(device)
-        start_s = time.perf_counter()
-        target.copy_(source)
-        torch.cuda.synchronize(device)
-        best_s = min(best_s, time.perf_counter() - start_s)
-    return 2 * source.nbytes / best_s
-
-
-def quantiles(times_ms: list[float]) -> Values:
-    """p50 and p99."""
-    p50, p99 = np.quantile(times_ms, (0.5, 0.99))
-    return {"p50": float(p50), "p99": float(p99)}
-
-
-def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
-    """Run ticks that return their stages' milliseconds; quantiles of the whole and of each stage.
-
-    Before them come some that do not count, the first ``silent`` of a call among them: they decode nothing.
-    """
-    for _ in range(WARM_UP_TICKS + silent):
-        tick()
-    times: dict[str, list[float]] = {"tick": []}
-    for _ in range(ticks):
-        start_s = time.perf_counter()
-        stages = tick()
-        times["tick"].append(1000 * (time.perf_counter() - start_s))
-        for name, value_ms in stages.items():
-            times.setdefault(name, []).append(value_ms)
-    return {name: quantiles(found) for name, found in times.items()}
-
-
-def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
-    """What one tick asks of CUDA, and how many kernels and copies then run; empty without a GPU."""
-    if device.type != "cuda":
-        return {}
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as trace:
-        tick()
-    events = list(trace.events() or [])
-    on_device = [event for event in events if event.device_type.name == "CUDA"]
-    asked = [event for event in events if event.name.startswith(LAUNCHES)]
-    return {"launches": len(asked), "kernels": len(on_device)}
-
-
-def our_tick(backend: TorchBackend, rows: int) -> Callable[[], dict[str, float]]:
-    """One tick of all rows."""
-    everyone, nobody = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
-    random = np.random.default_rng(0)
-    pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
-    return lambda: dict(backend.step(StepInputs(everyone, nobody, pcm)).stage_ms)
-
-
-def fill_context(backend: TorchBackend, rows: int, frames: int) -> None:
-    """Make every row one that has lived so many frames, its rings full of noise."""
-    snapshot = backend.snapshot(0)
-    for name, tensor in snapshot.tensors.items():
-        if name.endswith(".position"):
-            tensor.fill_(frames * (1 if name.startswith("lm.") else 2))
-        elif name == "frames":
-            tensor.fill_(frames)
-        elif name.endswith((".k", ".v")):
-            noise = torch.randn(tensor.shape, device=tensor.device)
-            tensor.copy_(noise * 40 if tensor.dtype == torch.int8 else noise)
-        elif name.endswith("_scale"):
-            tensor.fill_(0.02)
-    for row in range(rows):
-        backend.restore(row, snapshot)
-
-
-def warm_up(backend: TorchBackend, tick: Callable[[], object], rows: int, context: int) -> None:
-    """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
-    fresh = backend.snapshot(0)
-    for frames in [1 << shift for shift in range(context.bit_length())]:
-        fill_context(backend, rows, frames)
-        for _ in range(WARM_UP_TICKS):
-            tick()
-    for row in range(rows):
-        backend.restore(row, fresh)
 
 
 def measure_ours(case: Case, modules: Callable[[], Any], ticks: int, device: torch.device) -> Values:
@@ -188,12 +106,12 @@ def measure_upstream(case: Case, ticks: int, device: torch.device) -> Values:
     def tick() -> dict[str, float]:
         marks = [time.perf_counter()]
         codes = mimi.encode(pcm)
-        _mark(marks, device)
+        mark(marks, device)
         tokens = generation.step(codes[:, : size.heard])
-        _mark(marks, device)
+        mark(marks, device)
         if tokens is not None and size.lm["dep_q"]:
             mimi.decode(tokens[:, 1:].clamp(min=0))
-            _mark(marks, device)
+            mark(marks, device)
         pairs = zip(("encode", "lm", "decode"), marks, marks[1:], strict=False)
         return {name: 1000 * (end - start) for name, start, end in pairs}
 
@@ -201,21 +119,6 @@ def measure_upstream(case: Case, ticks: int, device: torch.device) -> Values:
     with compiled, mimi.streaming(case.batch), generation.streaming(case.batch):
         times = time_ticks(tick, ticks, silent=max(size.lm["delays"]))
         return {"times": times, **count_launches(tick, device), **memory(device)}
-
-
-def _mark(marks: list[float], device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    marks.append(time.perf_counter())
-
-
-def memory(device: torch.device) -> Values:
-    """Bytes in use at the most; nothing without a GPU."""
-    if device.type != "cuda":
-        return {}
-    found = {"memory_bytes": torch.cuda.max_memory_reserved(device)}
-    torch.cuda.reset_peak_memory_stats(device)
-    return found
 
 
 def batches_that_fit(size: Size, form: Form, wanted: list[int] | None, device: torch.device) -> list[int]:

@@ -1,0 +1,119 @@
+"""Timing ticks on a device: quantiles, launches, memory, and the bandwidth they are held against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from antiphon.backends.base import StepInputs
+from antiphon.backends.torch.backend import TorchBackend
+from bench.harness import Values
+
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+WARM_UP_TICKS = 4
+
+
+def copy_bytes_per_s(device: torch.device) -> float | None:
+    """Bytes read and written a second by copying 1 GiB on the device, the best of 20; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    source = torch.ones(2**30, dtype=torch.int8, device=device)
+    target, best_s = torch.empty_like(source), float("inf")
+    for _ in range(20):
+        torch.cuda.synchronize(device)
+        start_s = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return 2 * source.nbytes / best_s
+
+
+def quantiles(times_ms: list[float]) -> Values:
+    """p50 and p99."""
+    p50, p99 = np.quantile(times_ms, (0.5, 0.99))
+    return {"p50": float(p50), "p99": float(p99)}
+
+
+def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
+    """Run ticks that return their stages' milliseconds; quantiles of the whole and of each stage.
+
+    Before them come some that do not count, the first ``silent`` of a call among them: they decode nothing.
+    """
+    for _ in range(WARM_UP_TICKS + silent):
+        tick()
+    times: dict[str, list[float]] = {"tick": []}
+    for _ in range(ticks):
+        start_s = time.perf_counter()
+        stages = tick()
+        times["tick"].append(1000 * (time.perf_counter() - start_s))
+        for name, value_ms in stages.items():
+            times.setdefault(name, []).append(value_ms)
+    return {name: quantiles(found) for name, found in times.items()}
+
+
+def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
+    """What one tick asks of CUDA, and how many kernels and copies then run; empty without a GPU."""
+    if device.type != "cuda":
+        return {}
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as trace:
+        tick()
+    events = list(trace.events() or [])
+    on_device = [event for event in events if event.device_type.name == "CUDA"]
+    asked = [event for event in events if event.name.startswith(LAUNCHES)]
+    return {"launches": len(asked), "kernels": len(on_device)}
+
+
+def our_tick(backend: TorchBackend, rows: int) -> Callable[[], dict[str, float]]:
+    """One tick of all rows."""
+    everyone, nobody = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+    random = np.random.default_rng(0)
+    pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
+    return lambda: dict(backend.step(StepInputs(everyone, nobody, pcm)).stage_ms)
+
+
+def fill_context(backend: TorchBackend, rows: int, frames: int) -> None:
+    """Make every row one that has lived so many frames, its rings full of noise."""
+    snapshot = backend.snapshot(0)
+    for name, tensor in snapshot.tensors.items():
+        if name.endswith(".position"):
+            tensor.fill_(frames * (1 if name.startswith("lm.") else 2))
+        elif name == "frames":
+            tensor.fill_(frames)
+        elif name.endswith((".k", ".v")):
+            noise = torch.randn(tensor.shape, device=tensor.device)
+            tensor.copy_(noise * 40 if tensor.dtype == torch.int8 else noise)
+        elif name.endswith("_scale"):
+            tensor.fill_(0.02)
+    for row in range(rows):
+        backend.restore(row, snapshot)
+
+
+def warm_up(backend: TorchBackend, tick: Callable[[], object], rows: int, context: int) -> None:
+    """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
+    fresh = backend.snapshot(0)
+    for frames in [1 << shift for shift in range(context.bit_length())]:
+        fill_context(backend, rows, frames)
+        for _ in range(WARM_UP_TICKS):
+            tick()
+    for row in range(rows):
+        backend.restore(row, fresh)
+
+
+def mark(marks: list[float], device: torch.device) -> None:
+    """Wait for the device, and note the time."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    marks.append(time.perf_counter())
+
+
+def memory(device: torch.device) -> Values:
+    """Bytes in use at the most; nothing without a GPU."""
+    if device.type != "cuda":
+        return {}
+    found = {"memory_bytes": torch.cuda.max_memory_reserved(device)}
+    torch.cuda.reset_peak_memory_stats(device)
+    return found
