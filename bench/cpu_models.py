@@ -30,7 +30,7 @@ from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 
-from antiphon.backends.torch.backend import make
+from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import lm_tensors
 from antiphon.backends.torch.loading import attention_dtype

@@ -52,7 +52,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
         ),
         "torch": BackendEntry(
-            "antiphon.backends.torch.backend:make",
+            "antiphon.backends.torch.factory:make",
             extra="torch",
             modules=("torch",),
             options={

@@ -13,7 +13,8 @@ from moshi.utils.compile import no_compile
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs, StepOutputs
 from antiphon.backends.torch import backend as module
-from antiphon.backends.torch.backend import TorchBackend, make, read_bucket, row_buckets
+from antiphon.backends.torch.backend import TorchBackend, read_bucket, row_buckets
+from antiphon.backends.torch.factory import make
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint

@@ -15,7 +15,8 @@ from moshi.utils.compile import no_compile
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
-from antiphon.backends.torch.backend import TorchBackend, make
+from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.generation import TokenChooser
 from antiphon.backends.torch.priming import SnapshotCache
 from antiphon.backends.torch.state import Step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,26 +18,20 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.devices import device_bytes, pick_device
+from antiphon.backends.devices import device_bytes
 from antiphon.backends.faults import FaultJudge, device_probe
-from antiphon.backends.threads import model_threads
-from antiphon.backends.torch.fused import ATTENTION
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
-from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype, quantization_of
+from antiphon.backends.torch.loading import quantization_of
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
 from antiphon.backends.torch.priming import CACHE_BYTES, Primer
 from antiphon.backends.torch.stages import StageRunner
-from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
-if TYPE_CHECKING:
-    from antiphon.models.checkpoint import Checkpoint
-
-KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
 SHORTEST_READ_FRAMES = 64
 """Ring reads are bounded by the longest-lived row's frames, rounded up to a power of two from here."""
 
@@ -284,57 +277,3 @@ class TorchBackend:
         """One transfer back, and the end of the tick."""
         self._leaving[:rows].copy_(self._pipeline.buffers.leaving[:rows], non_blocking=True)
         return self._runner.finish()
-
-
-def make(
-    checkpoint: Checkpoint,
-    *,
-    slots: int,
-    device: str | None = None,
-    dtype: str | None = None,
-    threads: int | None = None,
-    weights: str = "compute",
-    activations: str = "int8",
-    kv: str = "compute",
-    attention: str = "auto",
-) -> TorchBackend:
-    """Load a checkpoint into our own modules.
-
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
-    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
-    where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
-    linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
-    may use on a CPU, process-wide (None: all cores but one). ``attention`` is by what the language model
-    attends: "triton", our kernels, or "torch"; "auto" is the kernels where they can run.
-
-    Raises:
-        UnsupportedError: a pipeline or an option that cannot be run.
-        ConfigError: no such device, dtype or other option, or less than one slot or thread.
-    """
-    spec = checkpoint.spec
-    if spec.kind not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
-    check_slots(slots)
-    for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
-        if value not in ("compute", "int8"):
-            raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
-    if attention not in ATTENTION:
-        raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
-    torch_device, cpu_threads = pick_device(device), model_threads(threads)
-    if torch_device.type == "cpu":
-        torch.set_num_threads(cpu_threads)
-    lm_dtype = pick_dtype(dtype, torch_device)
-    mimi = load_codec(checkpoint, torch_device)
-    if spec.lm is None:
-        return TorchBackend(spec, mimi, None, slots=slots)
-    generator = load_generator(
-        checkpoint,
-        torch_device,
-        lm_dtype,
-        int8_weights=weights == "int8",
-        int8_kv=kv == "int8",
-        rounds_input=activations == "int8",
-        attention=attention,
-    )
-    return TorchBackend(spec, mimi, generator, slots=slots)

@@ -1,0 +1,75 @@
+"""Making the torch backend for a checkpoint: its options, checked, and what they mean for the loading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from antiphon.backends.checks import check_slots
+from antiphon.backends.devices import pick_device
+from antiphon.backends.threads import model_threads
+from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.torch.fused import ATTENTION
+from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
+from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.spec import PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    weights: str = "compute",
+    activations: str = "int8",
+    kv: str = "compute",
+    attention: str = "auto",
+) -> TorchBackend:
+    """Load a checkpoint into our own modules.
+
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
+    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
+    where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
+    linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
+    may use on a CPU, process-wide (None: all cores but one). ``attention`` is by what the language model
+    attends: "triton", our kernels, or "torch"; "auto" is the kernels where they can run.
+
+    Raises:
+        UnsupportedError: a pipeline or an option that cannot be run.
+        ConfigError: no such device, dtype or other option, or less than one slot or thread.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
+    check_slots(slots)
+    for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
+        if value not in ("compute", "int8"):
+            raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
+    if attention not in ATTENTION:
+        raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
+    torch_device, cpu_threads = pick_device(device), model_threads(threads)
+    if torch_device.type == "cpu":
+        torch.set_num_threads(cpu_threads)
+    lm_dtype = pick_dtype(dtype, torch_device)
+    mimi = load_codec(checkpoint, torch_device)
+    if spec.lm is None:
+        return TorchBackend(spec, mimi, None, slots=slots)
+    generator = load_generator(
+        checkpoint,
+        torch_device,
+        lm_dtype,
+        int8_weights=weights == "int8",
+        int8_kv=kv == "int8",
+        rounds_input=activations == "int8",
+        attention=attention,
+    )
+    return TorchBackend(spec, mimi, generator, slots=slots)
