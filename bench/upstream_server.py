@@ -101,7 +101,7 @@ def make_small_checkpoint(folder: Path) -> Path:
 
 def upstream_command(folder: Path, settings: Settings) -> Callable[[int], list[str]]:
     """Upstream's server on ``folder``."""
-    # Upstream compiles one norm of the model; where it finds no compiler for that, it dies at its first frame.
+    # Upstream compiles one norm of the model; without a compiler it would die at its first frame.
     eager = () if shutil.which("g++") else ("env", "NO_TORCH_COMPILE=1")
     command = [*_environment(settings), *eager, sys.executable, "-m", "bench.upstream_main", str(folder)]
     return lambda port: [*command, str(port)]
