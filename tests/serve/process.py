@@ -19,7 +19,8 @@ START_S = 30.0
 """Importing and starting takes about a second; a busy machine may need more."""
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when a shell started us in the background
 import antiphon.serve.main as main
 from antiphon import cli
 from antiphon.backends.null import NullBackend, NullFaults
