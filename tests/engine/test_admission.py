@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.admission import Admission, Changes, Outcome, RefusedError
+from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.decisions import Changes, Outcome, RefusedError
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.slots import Slot
 from antiphon.errors import DrainingError

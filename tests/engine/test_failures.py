@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.admission import Outcome
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.decisions import Outcome
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState

@@ -12,10 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError, Relocation
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.scheduler import propose_move
 from antiphon.engine.slots import Slot, SlotTable
@@ -23,19 +23,6 @@ from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
 """The estimate of a session's length rests on the last so many."""
-
-
-class Outcome(StrEnum):
-    """How a caller's wish for a row ended, or stands."""
-
-    ADMITTED = "admitted"  # at once
-    QUEUED = "queued"  # waits
-    PROMOTED = "promoted"  # waited, then got a row
-    EXPIRED = "expired"  # waited as long as it would
-    LEFT = "left"  # gave up while it waited
-    FULL = "full"  # refused: rows and queue are taken
-    LATE = "late"  # refused: deadlines are being missed
-    DRAINING = "draining"  # refused, or sent away: the server is leaving
 
 
 class Caller(Protocol):
@@ -51,57 +38,6 @@ class Caller(Protocol):
 
 
 C = TypeVar("C", bound=Caller)
-
-
-class RefusedError(ServerFullError):
-    """A refusal that knows its outcome, ``FULL`` or ``LATE``, for the metrics."""
-
-    def __init__(self, message: str, *, retry_after_s: int, outcome: Outcome) -> None:
-        """Say no, with the seconds after which to try again and why it was no."""
-        self.outcome = outcome
-        super().__init__(message, retry_after_s=retry_after_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Changes(Generic[C]):
-    """What a decision changed for other callers, who are to be told.
-
-    ``promoted`` got a row, ``expired`` waited in vain (with the error to end them), ``moved`` wait still
-    and are further ahead.
-    """
-
-    promoted: tuple[C, ...] = ()
-    expired: tuple[tuple[C, ServerFullError], ...] = ()
-    moved: tuple[C, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Departure(Generic[C]):
-    """A caller that was forgotten: whether it waited, how long it owned a row, and what that changed."""
-
-    was_waiting: bool
-    active_s: float | None
-    changes: Changes[C]
-
-
-@dataclass(frozen=True, slots=True)
-class Relocation(Generic[C]):
-    """A proposal to move a caller from its slot to a free row."""
-
-    caller: C
-    source: Slot
-    target_row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Rows and queue at one moment. ``is_admitting``: a caller who came now would get a row at once."""
-
-    active: int
-    queued: int
-    slots: int
-    is_admitting: bool
-    is_draining: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 from antiphon.backends.base import Backend, BackendInfo, Progress
-from antiphon.engine.admission import Admission, Changes, Outcome, RefusedError
+from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.decisions import Changes, Outcome, RefusedError
 from antiphon.engine.health import Health
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from antiphon.engine.admission import Outcome
+from antiphon.engine.decisions import Outcome
 from antiphon.engine.memory import process_bytes
 
 # Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.

@@ -1,4 +1,4 @@
-"""One caller: its input, its replies, and where it is in its life.
+"""One caller: where it is in its life, whose row it is, and the lock around its frames.
 
 A session is touched from three sides: the socket's tasks push, take and close; the engine thread begins
 and ends ticks; admission gives it a row. One lock per session guards all of it, for microseconds at a
@@ -16,16 +16,15 @@ from typing import Protocol
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.engine.batch import Batch, RowOutput
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.inbox import AudioInbox, Inbox, TextInbox
+from antiphon.engine.frames import Frames
 from antiphon.engine.lane import Lane, TickTimes
-from antiphon.engine.ledger import FrameLedger, SessionStats
+from antiphon.engine.ledger import SessionStats
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply, Outbox, TakenReplies
-from antiphon.engine.policy import POLICIES
+from antiphon.engine.outbox import FrameReply, TakenReplies
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
 from antiphon.engine.slots import Slot
-from antiphon.errors import AntiphonError, SessionFailedError, UnsupportedError
+from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -80,24 +79,10 @@ class Session:
         prompt: Prompt | None = None,
     ) -> None:
         """Start QUEUED; ``host``, ``ready``, ``metrics`` and ``pressure`` are the engine's own."""
-        policy = POLICIES[spec.kind]
         self.id = session_id
         self.state = SessionState.QUEUED
         self.error: AntiphonError | None = None
-        self._kind = spec.kind
-        self._is_live = policy.is_live
-        self._audio: AudioInbox | None = None
-        self._text: TextInbox | None = None
-        self._inbox: Inbox
-        if policy.takes_audio:
-            self._inbox = self._audio = AudioInbox(
-                spec.frame_samples, config.input_frames, is_live=policy.is_live
-            )
-        else:
-            self._inbox = self._text = TextInbox(config.text_entries)
-        self._outbox = Outbox(config.output_frames)
-        self._ledger = FrameLedger(spec, metrics, pressure)
-        self._metrics = metrics
+        self._frames = Frames(spec, config, metrics, pressure)
         self._ready = ready
         self._host = host
         self._notify = notify
@@ -107,9 +92,6 @@ class Session:
         self._slot: Slot | None = None
         self._is_fresh = True  # its row still holds its last owner's state
         self._is_listed = False  # it is in the ready list
-        self._is_in_tick = False
-        self._is_over = False  # it took as many steps as it may
-        self._first_kept = 0  # replies to earlier frames were flushed
         self._lock = threading.Lock()
 
     @property
@@ -140,33 +122,29 @@ class Session:
         most so many; live ones (codec, duplex) need not ask.
         """
         with self._lock:
-            if self._audio is None or self.state is not SessionState.ACTIVE:
-                return 0
-            return self._audio.free_samples
+            return self._frames.room_samples if self.state is SessionState.ACTIVE else 0
 
     @property
     def room_entries(self) -> int:
         """Words :meth:`push_text` takes now."""
         with self._lock:
-            if self._text is None or self.state is SessionState.CLOSED:
-                return 0
-            return self._text.free_entries
+            return 0 if self.state is SessionState.CLOSED else self._frames.room_entries
 
     @property
     def queue_frames(self) -> int:
         """Whole frames (tts: words) waiting for the model."""
-        return self._inbox.waiting
+        return self._frames.waiting
 
     @property
     def reply_frames(self) -> int:
         """Replies waiting to be taken."""
-        return len(self._outbox)
+        return self._frames.replies
 
     @property
     def is_done(self) -> bool:
         """Whether the input was finished (or ``max_steps`` reached), answered, and every reply taken."""
         with self._lock:
-            return self._is_done()
+            return self._frames.is_done
 
     def push(self, pcm: FloatArray, received_s: float) -> int:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
@@ -178,15 +156,13 @@ class Session:
             UnsupportedError: this pipeline takes text.
             SessionError: more than ``room_samples`` where nothing may be dropped.
         """
-        if self._audio is None:
-            raise UnsupportedError(f"a {self._kind} session takes text, not audio")
+        self._frames.must_take_audio()
         with self._lock:
-            if self.state is not SessionState.ACTIVE or self._is_finished():
+            if self.state is not SessionState.ACTIVE or self._frames.is_finished:
                 return 0
-            dropped_s = self._audio.push(pcm, received_s)
-            self._ledger.dropped_in(dropped_s, received_s)
+            dropped = self._frames.push(pcm, received_s)
             self._list_if_ready()
-        return len(dropped_s)
+        return dropped
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words to be spoken, received at ``received_s`` (the engine's clock).
@@ -197,22 +173,21 @@ class Session:
             UnsupportedError: this pipeline takes audio.
             SessionError: more than ``room_entries``.
         """
-        if self._text is None:
-            raise UnsupportedError(f"a {self._kind} session takes audio, not text")
+        self._frames.must_take_text()
         with self._lock:
-            if self.state is SessionState.CLOSED or self._is_finished():
+            if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return
-            self._text.push(entries, received_s)
+            self._frames.push_text(entries, received_s)
             self._list_if_ready()
 
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
         with self._lock:
-            if self.state is SessionState.CLOSED or self._is_finished():
+            if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return
-            self._inbox.finish()
+            self._frames.finish()
             self._list_if_ready()
-            is_done = self._is_done()
+            is_done = self._frames.is_done
         if is_done:
             self.tell()
 
@@ -223,20 +198,16 @@ class Session:
     def take_with_gap(self) -> TakenReplies:
         """All replies that wait, and the gap before them if older ones were dropped since last taken."""
         with self._lock:
-            taken = self._outbox.take()
-            self._ledger.out += len(taken.replies)
+            taken = self._frames.take()
             self._list_if_ready()
             return taken
 
     def flush(self) -> int:
         """Throw away input that waits and replies not taken; returns the first frame that may still come."""
         with self._lock:
-            self._inbox.clear()
-            self._ledger.flushed_out += len(self._outbox)
-            self._outbox.clear()
-            self._first_kept = self._inbox.next_frame
+            first_kept = self._frames.flush()
             self._list_if_ready()
-            return self._first_kept
+            return first_kept
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on."""
@@ -251,7 +222,7 @@ class Session:
         late, but is not held against the server when it decides whether to admit more callers.
         """
         with self._lock:
-            self._ledger.sent(reply, sent_s, peer_wait_s)
+            self._frames.sent(reply, sent_s, peer_wait_s)
 
     def close(self, error: AntiphonError | None = None) -> None:
         """End the session and free its row; whatever waits or is still being computed is thrown away."""
@@ -263,16 +234,14 @@ class Session:
             self._slot = None
             if self._is_listed:
                 self._ready.remove(self)
-            self._inbox.clear()
-            self._ledger.flushed_out += len(self._outbox) + self._is_in_tick
-            self._outbox.clear()
+            self._frames.end()
         self._host.leave(self)
         self.tell()
 
     def stats(self) -> SessionStats:
         """What became of all frames so far."""
         with self._lock:
-            return self._ledger.stats(self._inbox, self._outbox)
+            return self._frames.stats()
 
     # What follows is for the engine alone.
 
@@ -327,14 +296,12 @@ class Session:
         """Put one frame into the batch, or return None when there is none (any more)."""
         with self._lock:
             self._is_listed = False
-            if self._slot is None or not self._can_tick():
+            if self._slot is None or not self._frames.can_tick:
                 return None
-            frame, complete_s = self._inbox.take_into(batch, self._slot.row)
-            self._ledger.take(complete_s)
+            frame, complete_s = self._frames.begin_tick(batch, self._slot.row)
             parameters = self._parameters if self._has_new_parameters else None
             lane = Lane(self, self._slot, frame, complete_s, self._is_fresh, parameters)
             self._has_new_parameters = self._is_fresh = False
-            self._is_in_tick = True
             return lane
 
     def end_tick(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
@@ -343,55 +310,18 @@ class Session:
         What was computed in a slot the session no longer owns is thrown away: the slots compare unequal.
         """
         with self._lock:
-            self._is_in_tick = False
             if self._slot != lane.slot:
+                self._frames.leave_tick()
                 return
-            wait_ms = 1000.0 * (times.start_s - lane.complete_s)
-            step_ms = 1000.0 * (times.end_s - times.start_s)
-            self._ledger.time(wait_ms, step_ms)
-            if output is not None:
-                self._inbox.settle(output)
-            if output is None or not output.emitted:
-                self._ledger.no_reply(consumed=output is not None and output.consumed)
-            elif lane.frame < self._first_kept:
-                self._ledger.flushed_out += 1
-            else:
-                _, _, pcm, token, vad, _ = output
-                self._reply(
-                    FrameReply(lane.frame, pcm, token, vad, step_ms, wait_ms, lane.complete_s, times.end_s)
-                )
-            self._end_at_limit()
+            self._frames.end_tick(lane, output, times, self._parameters.max_steps)
             self._list_if_ready()
-
-    def _end_at_limit(self) -> None:
-        limit = self._parameters.max_steps
-        if limit is not None and self._ledger.taken >= limit:
-            self._is_over = True
-            self._inbox.clear()
-
-    def _reply(self, reply: FrameReply) -> None:
-        self._metrics.replies.inc()
-        if self._outbox.put(reply):
-            self._metrics.dropped_out.inc()
-
-    def _can_tick(self) -> bool:
-        return self._inbox.is_ready and not self._is_over and (self._is_live or self._outbox.has_room)
 
     def _list_if_ready(self) -> None:
         """Tell the engine thread that there is something for the next tick, unless it knows."""
         is_primed = self.state is SessionState.ACTIVE
-        if is_primed and not self._is_listed and self._slot is not None and self._can_tick():
+        if is_primed and not self._is_listed and self._slot is not None and self._frames.can_tick:
             self._list()
 
     def _list(self) -> None:
         self._is_listed = True
         self._ready.add(self)
-
-    def _is_finished(self) -> bool:
-        """Whether no more input is taken: its owner, or its last word, said so, or it took all its steps."""
-        return self._is_over or self._inbox.is_finished
-
-    def _is_done(self) -> bool:
-        if self._is_in_tick or len(self._outbox):
-            return False
-        return self._is_over or self._inbox.is_spent
