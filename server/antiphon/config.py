@@ -64,6 +64,9 @@ class ServerConfig:
     device: str | None = option(None, "where it runs, in the backend's own words")
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8998, "port to listen on, 0 for any free one", minimum=0, maximum=65535)
+    agent_port: int = option(
+        0, "port that tells HAProxy the free rows (its agent-check), 0 for none", minimum=0, maximum=65535
+    )
     tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
     tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
     allow_origin: tuple[str, ...] = option(

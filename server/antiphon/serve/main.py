@@ -32,6 +32,7 @@ from antiphon.errors import ConfigError
 from antiphon.log import Log, set_up_logging
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.serve.agent import agent
 from antiphon.serve.app import build_app
 from antiphon.serve.lifecycle import Lifecycle
 from antiphon.serve.metrics import ServeMetrics
@@ -156,11 +157,13 @@ async def _serve(
         shutdown_timeout=2 * config.limits.close_timeout_s,
     )
     await runner.setup()
+    port = config.agent_port
     try:
-        await _listen(runner, config)
-        lifecycle.watch(app, engine)
-        print(banner(engine, checkpoint, config, runner), flush=True)  # noqa: T201
-        return await lifecycle.wait()
+        async with agent(config.host, port, engine.health) if port else contextlib.nullcontext():
+            await _listen(runner, config)
+            lifecycle.watch(app, engine)
+            print(banner(engine, checkpoint, config, runner), flush=True)  # noqa: T201
+            return await lifecycle.wait()
     finally:
         await runner.cleanup()
 

@@ -1,0 +1,66 @@
+"""What a worker tells the proxy, in words and over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.engine.health import Health
+from antiphon.errors import ConfigError
+from antiphon.serve.agent import MAX_WEIGHT, agent, agent_line
+
+WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, detail="ok")
+
+
+async def ask(port: int) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    line = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("health", "line"),
+    [
+        (WELL, "up 3%"),
+        (replace(WELL, ready=False, active=4), "up 0%"),
+        (replace(WELL, ready=False), "up 0%"),  # late: rows are free, and nobody gets one
+        (replace(WELL, ready=False, draining=True), "stopped #draining: 1 sessions left"),
+        (replace(WELL, alive=False, ready=False, detail="lost:\nout of memory"), "down #lost: out of memory"),
+        (replace(WELL, stuck_s=12.0, ready=False, detail="a step runs"), "down #a step runs"),
+    ],
+)
+def test_a_worker_says_how_it_is(health: Health, line: str) -> None:
+    assert agent_line(health) == line
+
+
+@given(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 600), st.integers(1, 600), st.text())
+def test_only_words_that_leave_the_operator_in_charge(
+    alive: bool, ready: bool, draining: bool, active: int, slots: int, detail: str
+) -> None:
+    line = agent_line(Health(alive, 0.0, ready, draining, active, 0, slots, detail))
+    assert re.fullmatch(r"up \d+%|(stopped|down) #.*", line)
+    if line.startswith("up"):
+        assert int(line[3:-1]) <= min(MAX_WEIGHT, slots)
+    assert len(line.splitlines()) == 1
+
+
+async def test_the_port_answers_whoever_asks_with_what_is_true_now() -> None:
+    health = WELL
+    async with agent("127.0.0.1", 0, lambda: health) as port:
+        assert await asyncio.gather(*(ask(port) for _ in range(20))) == ["up 3%\n"] * 20
+        health = replace(WELL, active=2)
+        assert await ask(port) == "up 2%\n"
+
+
+async def test_a_port_that_is_taken() -> None:
+    async with agent("127.0.0.1", 0, lambda: WELL) as port:
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .*--agent-port"):
+            async with agent("127.0.0.1", port, lambda: WELL):
+                pass
