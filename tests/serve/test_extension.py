@@ -29,6 +29,21 @@ async def test_ready_says_what_runs_here() -> None:
         assert ready.fields["session"]
 
 
+async def test_a_ping_is_answered_even_in_the_queue_and_only_with_the_extension() -> None:
+    async with serving(slots=1) as server, server.caller() as admitted:
+        await admitted.send(moshi.Ping())
+        assert await admitted.until(lambda it: isinstance(it, moshi.Ping))
+        async with server.call("ext=1&wait=30") as queued:
+            await queued.event("queued")
+            await queued.send(moshi.Ping())
+            assert await queued.receive() == moshi.Ping()
+    async with serving() as server, server.call() as stock:
+        await stock.send(moshi.Ping())
+        await stock.send(moshi.Control(moshi.ControlAction.END_TURN))
+        await stock.ws.close()
+        assert moshi.Ping() not in stock.messages
+
+
 async def test_float_pcm_comes_back_exactly_and_stamped() -> None:
     pcm = speech(5)
     async with serving() as server, server.caller() as client:

@@ -19,7 +19,7 @@ from antiphon.protocol import moshi
 from antiphon.serve.http import cpu_name
 from antiphon.serve.security import origin_allowed
 from antiphon.serve.static import StaticFiles, web_root
-from tests.serve.harness import serving, speech
+from tests.serve.harness import DUPLEX, serving, speech
 
 
 async def test_health_and_readiness() -> None:
@@ -227,6 +227,60 @@ async def test_an_unchanged_file_is_304_and_a_changed_one_is_sent(page: Path) ->
         (page / "index.html").write_text("<!doctype html><title>y</title>")
         status, text, _ = await server.get("/", **{"If-None-Match": tag})
         assert (status, "<title>y</title>" in text) == (200, True)
+
+
+async def test_what_the_page_names_is_kept_for_good_until_something_changes(page: Path) -> None:
+    (page / "index.html").write_text(
+        '<script src="sub/app.mjs"></script><link href="a.css"><a href="none.css">'
+    )
+    (page / "a.css").write_text("a { color: red }")
+    async with serving(page=page) as server:
+        _, text, headers = await server.get("/")
+        named = re.search(r'href="(v/[0-9a-f]{12}/a\.css)"', text)
+        assert named, text
+        assert 'href="none.css"' in text
+        assert headers["Cache-Control"] == "no-cache"
+        status, _, headers = await server.get(f"/{named[1]}")
+        assert (status, headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+        (page / "sub" / "app.mjs").write_text("export const a = 2;")
+        _, text, _ = await server.get("/")
+        assert named[1] not in text
+        status, _, headers = await server.get(f"/{named[1]}")
+        assert (status, headers["Cache-Control"]) == (200, "no-cache")
+        assert (await server.get("/a.css"))[2]["Cache-Control"] == "no-cache"
+        assert (await server.get(f"/{named[1]}/../../../../secret.txt"))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/none", "/api/chat", "/healthz", "/api/models"])
+async def test_nothing_is_to_be_sniffed(path: str, page: Path) -> None:
+    async with serving(page=page) as server:
+        _, _, headers = await server.get(path)
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_plain_get_is_told_why_a_socket_was_refused() -> None:
+    async with serving() as server:
+        for query, status, words in (
+            ("text_topk=3", 400, "text_topk=3 is out of range"),
+            ("ext=1&model=other", 404, "no model 'other' here"),
+            ("ext=1", 426, "this is a WebSocket"),
+        ):
+            found, text, _ = await server.get(f"/api/chat?{query}")
+            assert (found, words in text) == (status, True), text
+
+
+async def test_models_say_what_may_be_asked_of_them() -> None:
+    async with serving(slots=3, spec=DUPLEX) as server, server.caller():
+        _, text, _ = await server.get("/api/models")
+        (model,) = json.loads(text)["models"]
+    assert (model["name"], model["kind"]) == ("null-duplex", "duplex")
+    assert model["slots"] == {"used": 1, "queued": 0, "total": 3}
+    assert model["parameters"].keys() == model["ranges"].keys()
+    assert model["parameters"]["text_temperature"] == 0.7
+    assert model["parameters"]["text_seed"] is None
+    topk = {"low": 10, "high": 500, "is_whole": True, "zero_means": "all", "is_optional": False}
+    assert model["ranges"]["audio_topk"] == topk
+    assert model["voices"] is None
 
 
 async def test_text_is_compressed_for_those_who_can_read_it(page: Path) -> None:

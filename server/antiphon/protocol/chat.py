@@ -133,6 +133,15 @@ def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> Samplin
     return _with_values(current, values)
 
 
+def parameter_ranges() -> dict[str, dict[str, Any]]:
+    """What each parameter may be, for whoever draws controls: as JSON, by name.
+
+    ``low`` and ``high``; ``is_whole``; ``zero_means``: what 0 stands for where it lies outside, else "";
+    ``is_optional``: whether it may be null.
+    """
+    return {name: asdict(kind) for name, kind in _RANGES.items()}
+
+
 def parameters_to_json(parameters: SamplingParameters) -> dict[str, Any]:
     """The parameters as the ``ready`` event carries them and ``set`` takes them."""
     return asdict(parameters)

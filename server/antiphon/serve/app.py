@@ -76,6 +76,7 @@ def build_app(
     app.router.add_get("/metrics", http.metrics)
     app.router.add_get("/api/build_info", http.build_info)
     app.router.add_get("/api/modules_info", http.modules_info)
+    app.router.add_get("/api/models", http.models)
     root = page or web_root()
     if root is not None:
         app.router.add_get("/{path:.*}", StaticFiles(root).handle)
@@ -98,7 +99,11 @@ async def _close_sockets(app: web.Application) -> None:
 @web.middleware
 async def _no_sniffing(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answers are what their content type says, whatever a browser would make of them."""
-    response = await handler(request)
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        refusal.headers.setdefault("X-Content-Type-Options", "nosniff")
+        raise
     if not response.prepared:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
     return response

@@ -153,6 +153,8 @@ class Call:
                 self._control(message.action)
             elif isinstance(message, moshi.Event) and self._request.extended:
                 self._handle_event(message)
+            elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
+                self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
             # Everything else says nothing to a server, and unknown tags are to be discarded.
 
     def _put(self, data: bytes | None, now_s: float) -> None:

@@ -37,7 +37,9 @@ async def handle_chat(request: web.Request) -> web.WebSocketResponse:
     services = request.app[SERVICES]
     try:
         chat = check_request(services, request)
-        call = Call(services, chat, await prompt_of(services, chat))
+        prompt = await prompt_of(services, chat)
+        check_upgrade(request)
+        call = Call(services, chat, prompt)
         try:
             return await _converse(services, request, chat, call)
         finally:
@@ -71,14 +73,10 @@ def check_request(services: Services, request: web.Request) -> ChatRequest:
 
     Raises:
         web.HTTPForbidden: a foreign origin.
-        web.HTTPBadRequest: no WebSocket request, or a query that cannot be honoured.
+        web.HTTPBadRequest: a query that cannot be honoured.
         web.HTTPNotFound: a model that is not here.
     """
     check_origin(request, services.config.allow_origin)
-    if not web.WebSocketResponse().can_prepare(request):
-        raise web.HTTPUpgradeRequired(
-            text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
-        )
     try:
         chat = parse_chat_query(request.query, defaults=with_seeds(services.defaults))
     except ProtocolError as error:
@@ -88,6 +86,18 @@ def check_request(services: Services, request: web.Request) -> ChatRequest:
         # What --model was given may be a path of this machine: understood, but nobody is told.
         raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {name}\n")
     return chat
+
+
+def check_upgrade(request: web.Request) -> None:
+    """Refuse what is no WebSocket: last, so that a plain GET is told first what else is wrong.
+
+    Raises:
+        web.HTTPUpgradeRequired: it is none.
+    """
+    if not web.WebSocketResponse().can_prepare(request):
+        raise web.HTTPUpgradeRequired(
+            text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
+        )
 
 
 def with_seeds(defaults: SamplingParameters) -> SamplingParameters:

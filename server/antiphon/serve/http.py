@@ -13,6 +13,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from antiphon import __version__
 from antiphon.engine.memory import process_bytes
+from antiphon.models.persona import takes_persona
+from antiphon.protocol.chat import parameter_ranges, parameters_to_json
 from antiphon.serve.services import SERVICES, Services
 
 
@@ -58,6 +60,30 @@ async def modules_info(request: web.Request) -> web.Response:
         "total_slots": health.slots,
     }
     return web.json_response([module])
+
+
+async def models(request: web.Request) -> web.Response:
+    """The models a caller may name, the server's own first: what the page draws its settings from."""
+    return web.json_response({"models": [describe_model(request.app[SERVICES])]})
+
+
+def describe_model(services: Services) -> dict[str, Any]:
+    """One entry of ``/api/models``: what the model is, and what may be asked of it.
+
+    ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
+    ``voices`` is null for a model that takes no prompt.
+    """
+    info, health = services.engine.info, services.engine.health()
+    takes_prompt = takes_persona(info.spec) and info.can_prime
+    voices = services.voices.names() if services.voices is not None else []
+    return {
+        "name": info.spec.name,
+        "kind": info.spec.kind.value,
+        "slots": {"used": health.active, "queued": health.queued, "total": health.slots},
+        "parameters": {**parameters_to_json(services.defaults), "text_seed": None, "audio_seed": None},
+        "ranges": parameter_ranges(),
+        "voices": voices if takes_prompt else None,
+    }
 
 
 def describe(services: Services) -> dict[str, Any]:
