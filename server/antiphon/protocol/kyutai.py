@@ -1,0 +1,191 @@
+"""The messages of ``/api/asr-streaming``: speech to text, as Kyutai's servers and clients speak it.
+
+Every WebSocket message is one msgpack map with the key ``type``. Source: ``InMsg`` and ``OutMsg`` of
+rust/moshi-server/src/asr.rs in kyutai-labs/moshi, and scripts/stt_from_*_rust_server.py in
+kyutai-labs/delayed-streams-modeling. ``docs/protocol.md`` states them, ``tests/protocol/vectors/stt.json``
+pins the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+import msgpack
+import numpy as np
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol.packed import (
+    FloatArray,
+    finite,
+    pack_floats,
+    read_bytes,
+    read_floats,
+    read_int,
+    read_number,
+    read_text,
+    unpack_floats,
+    unpack_map,
+)
+
+PATH: Final = "/api/asr-streaming"
+
+NO_FREE_CHANNELS: Final = "no free channels"
+"""What a client is told, word for word, when every row is taken."""
+
+STEPS: Final = range(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """The client begins; servers that need no telling are ready without it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audio:
+    """Any number of samples, float32 ``[N]``, 24 kHz mono."""
+
+    pcm: FloatArray
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the samples are the same."""
+        return isinstance(other, Audio) and np.array_equal(self.pcm, other.pcm)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class OggOpus:
+    """A piece of one Ogg/Opus stream, in any portions."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A place in the audio; comes back once everything before it is transcribed. ``id`` is an i64."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The server listens from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One frame was heard: the ``step_idx``-th of this session, counted from 1.
+
+    ``prs[i]`` is the probability that a pause of 0.5, 1, 2, 3 s has begun; ``buffered_pcm`` is how many
+    samples wait to be heard.
+    """
+
+    step_idx: int
+    prs: tuple[float, ...]
+    buffered_pcm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word, and when it began, in seconds of the client's audio."""
+
+    text: str
+    start_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndWord:
+    """When the last word ended, in seconds of the client's audio."""
+
+    stop_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong, in words; the connection ends."""
+
+    message: str
+
+
+ClientMessage: TypeAlias = Init | Audio | OggOpus | Marker
+ServerMessage: TypeAlias = Ready | Step | Word | EndWord | Marker | Error
+M = TypeVar("M")
+
+_AUDIO_HEAD: Final = b"\x82\xa4type\xa5Audio\xa3pcm"
+"""How every audio message begins that has nothing but its samples."""
+
+
+def decode_client(data: bytes) -> ClientMessage:
+    """What a client says.
+
+    Raises:
+        ProtocolError: not msgpack, no such message, a field missing or of the wrong type, samples not finite.
+    """
+    if data.startswith(_AUDIO_HEAD):
+        samples = unpack_floats(data, len(_AUDIO_HEAD))
+        if samples is not None:
+            return Audio(finite(samples, "Audio.pcm"))
+    return _decode(data, _CLIENT)
+
+
+def decode_server(data: bytes) -> ServerMessage:
+    """What a server says.
+
+    Raises:
+        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+    """
+    return _decode(data, _SERVER)
+
+
+def encode(message: ClientMessage | ServerMessage) -> bytes:
+    """The bytes of a message: samples and probabilities in single precision, times in double.
+
+    Raises:
+        ProtocolError: a value that its field cannot carry.
+    """
+    if isinstance(message, Audio):
+        return _AUDIO_HEAD + pack_floats(message.pcm)
+    try:
+        return cast("bytes", msgpack.packb(to_json(message), use_single_float=isinstance(message, Step)))
+    except (ValueError, OverflowError) as error:  # half a surrogate pair, or beyond 64 bits
+        raise ProtocolError(f"{type(message).__name__} cannot be sent: {error}") from error
+
+
+def to_json(message: ClientMessage | ServerMessage) -> dict[str, Any]:
+    """The message as a map, ``type`` first: what is packed, and what the answer to a POST lists."""
+    fields = {name: getattr(message, name) for name in message.__slots__}
+    if isinstance(message, Step):
+        fields["prs"] = list(message.prs)
+    return {"type": type(message).__name__, **fields}
+
+
+def _decode(data: bytes, kinds: Mapping[str, Callable[[dict[str, Any]], M]]) -> M:
+    values = unpack_map(data)
+    kind = read_text(values, "type", "a message")
+    if kind not in kinds:
+        raise ProtocolError(
+            f"a message of type {kind[:40]!r} is not known here; there are: {', '.join(kinds)}"
+        )
+    return kinds[kind](values)
+
+
+_CLIENT: Final[Mapping[str, Callable[[dict[str, Any]], ClientMessage]]] = {
+    "Init": lambda _: Init(),
+    "Audio": lambda values: Audio(read_floats(values, "pcm", "Audio")),
+    "OggOpus": lambda values: OggOpus(read_bytes(values, "data", "OggOpus")),
+    "Marker": lambda values: Marker(read_int(values, "id", "Marker")),
+}
+_SERVER: Final[Mapping[str, Callable[[dict[str, Any]], ServerMessage]]] = {
+    "Ready": lambda _: Ready(),
+    "Step": lambda values: Step(
+        read_int(values, "step_idx", "Step", STEPS),
+        tuple(read_floats(values, "prs", "Step").tolist()),
+        read_int(values, "buffered_pcm", "Step", STEPS),
+    ),
+    "Word": lambda values: Word(read_text(values, "text", "Word"), read_number(values, "start_time", "Word")),
+    "EndWord": lambda values: EndWord(read_number(values, "stop_time", "EndWord")),
+    "Marker": lambda values: Marker(read_int(values, "id", "Marker")),
+    "Error": lambda values: Error(read_text(values, "message", "Error")),
+}

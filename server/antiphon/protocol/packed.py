@@ -1,0 +1,180 @@
+"""One msgpack map whose first key says what it is: the envelope of Kyutai's speech servers.
+
+Their servers write ``{"type": name, field: value, ...}`` (serde's internally tagged enums through rmp-serde).
+Field order beyond that, and fields nobody knows, mean nothing, as in serde.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, TypeAlias
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import ProtocolError
+
+FloatArray: TypeAlias = NDArray[np.float32]
+
+MAX_FIELDS: Final = 16
+"""Far more than any message has; what else a map holds is refused before it is built."""
+
+INT64: Final = range(-(2**63), 2**63)
+
+_FLOAT32: Final = 0xCA
+_PACKED_FLOAT: Final = np.dtype([("tag", "u1"), ("value", ">f4")])
+
+
+def unpack_map(data: bytes) -> dict[str, Any]:
+    """The one map in ``data``, with text for keys.
+
+    What it may hold is bounded by its own bytes: lengths that the data cannot fill, nesting deeper than the
+    reader's stack of a thousand levels, and extension types are refused.
+
+    Raises:
+        ProtocolError: it is not that.
+    """
+    try:
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_map_len=min(len(data), MAX_FIELDS),
+            ext_hook=_no_extension,
+        )
+    except ValueError as error:  # all that msgpack raises for bytes; its own message may be empty
+        raise ProtocolError(
+            f"{len(data)} bytes are no msgpack: {str(error) or type(error).__name__}"
+        ) from error
+    if not isinstance(value, dict):
+        raise ProtocolError(f"a msgpack {type(value).__name__} came, a map is needed")
+    return value
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code} of {len(data)} bytes")
+
+
+def field_of(values: dict[str, Any], name: str, what: str) -> Any:
+    """A field that must be there.
+
+    Raises:
+        ProtocolError: it is not.
+    """
+    if name not in values:
+        raise ProtocolError(f"{what} lacks '{name}'")
+    return values[name]
+
+
+def read_text(values: dict[str, Any], name: str, what: str) -> str:
+    """A text field.
+
+    Raises:
+        ProtocolError: missing, or of another type.
+    """
+    value = field_of(values, name, what)
+    if not isinstance(value, str):
+        raise ProtocolError(f"{what}.{name} is a {type(value).__name__}, text is needed")
+    return value
+
+
+def read_int(values: dict[str, Any], name: str, what: str, bounds: range = INT64) -> int:
+    """A whole number within ``bounds``.
+
+    Raises:
+        ProtocolError: missing, of another type, or out of range.
+    """
+    value = field_of(values, name, what)
+    if type(value) is not int:
+        raise ProtocolError(f"{what}.{name} is a {type(value).__name__}, a whole number is needed")
+    if value not in bounds:
+        raise ProtocolError(f"{what}.{name} is {value}, it must be {bounds[0]} to {bounds[-1]}")
+    return value
+
+
+def read_number(values: dict[str, Any], name: str, what: str) -> float:
+    """A finite number.
+
+    Raises:
+        ProtocolError: missing, of another type, or not finite.
+    """
+    value = field_of(values, name, what)
+    if type(value) not in (int, float):
+        raise ProtocolError(f"{what}.{name} is a {type(value).__name__}, a number is needed")
+    if not math.isfinite(value):
+        raise ProtocolError(f"{what}.{name} is {value}, a finite number is needed")
+    return float(value)
+
+
+def read_bytes(values: dict[str, Any], name: str, what: str) -> bytes:
+    """Bytes: msgpack's own, or an array of numbers from 0 to 255.
+
+    Raises:
+        ProtocolError: missing, or anything else.
+    """
+    value = field_of(values, name, what)
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, list) and set(map(type, value)) <= {int}:
+        try:
+            return bytes(value)
+        except ValueError as error:
+            raise ProtocolError(f"{what}.{name} holds numbers beyond 0 to 255") from error
+    raise ProtocolError(f"{what}.{name} is a {type(value).__name__}, bytes or an array of bytes is needed")
+
+
+def read_floats(values: dict[str, Any], name: str, what: str) -> FloatArray:
+    """An array of finite numbers as float32 ``[N]``; whole ones count.
+
+    Raises:
+        ProtocolError: missing, or anything else.
+    """
+    value = field_of(values, name, what)
+    if not isinstance(value, list):
+        raise ProtocolError(f"{what}.{name} is a {type(value).__name__}, an array of numbers is needed")
+    if not set(map(type, value)) <= {int, float}:
+        wrong = next(item for item in value if type(item) not in (int, float))
+        raise ProtocolError(f"{what}.{name} holds a {type(wrong).__name__}, numbers are needed")
+    with np.errstate(over="ignore"):
+        return finite(np.array(value, np.float64).astype(np.float32), f"{what}.{name}")
+
+
+def finite(samples: FloatArray, what: str) -> FloatArray:
+    """The same samples.
+
+    Raises:
+        ProtocolError: one of them is NaN or infinite, or was beyond a float32.
+    """
+    if not np.isfinite(samples).all():
+        index = int(np.flatnonzero(~np.isfinite(samples))[0])
+        raise ProtocolError(f"{what}[{index}] is {samples[index]}, finite numbers are needed")
+    return samples
+
+
+def array_header(count: int) -> bytes:
+    """The header of a msgpack array of ``count`` items, in its shortest form."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 2**16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def pack_floats(samples: FloatArray) -> bytes:
+    """A msgpack array of float32, as rmp-serde and ``use_single_float`` write one."""
+    items = np.empty(samples.size, _PACKED_FLOAT)
+    items["tag"] = _FLOAT32
+    items["value"] = samples
+    return array_header(samples.size) + items.tobytes()
+
+
+def unpack_floats(data: bytes, start: int) -> FloatArray | None:
+    """The array of float32 that fills ``data`` from ``start`` on, without making an object of each number.
+
+    None when it is written in any other way: then :func:`unpack_map` is to be asked.
+    """
+    count, rest = divmod(len(data) - start, _PACKED_FLOAT.itemsize)
+    header = array_header(count)
+    if rest != len(header) or data[start : start + rest] != header:
+        return None
+    items = np.frombuffer(data, _PACKED_FLOAT, count, start + rest)
+    return items["value"].astype(np.float32) if (items["tag"] == _FLOAT32).all() else None
