@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import BoolArray, FloatArray, IntArray
 from antiphon.backends.reference import rows
-from antiphon.backends.reference.sampler import RowSampler
 from antiphon.errors import UnsupportedError
 from antiphon.models.delays import DelayCache
+from antiphon.models.row_sampler import RowSampler
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.backends.base import FloatArray
-from antiphon.backends.reference.sampler import RowSampler
 from antiphon.errors import UnsupportedError
+from antiphon.models.row_sampler import FloatArray, RowSampler
 from antiphon.models.sampling import SamplingParameters, sample
 from antiphon.models.spec import LMSpec
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import BoolArray, FloatArray, IntArray
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, penalise, sample
 from antiphon.models.spec import LMSpec
+
+FloatArray: TypeAlias = NDArray[np.float32]
+IntArray: TypeAlias = NDArray[np.int32]
+BoolArray: TypeAlias = NDArray[np.bool_]
 
 MAX_PENALTY_CONTEXT = 200  # the longest look back of docs/sampling.md
 
