@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CheckpointFormatError
+from antiphon.models.graphs import graph_from_json, graph_to_json
 from antiphon.models.manifest import (
     BackendFormat,
     FileEntry,
@@ -199,7 +200,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_documented_example_reads_and_shows_every_key() -> None:
-    (example,) = blocks("json")
+    example, graphs = blocks("json")
     given_values = json.loads(re.sub(r"[0-9a-f]{4}…64 hex digits…", "0" * 64, example))
     read = manifest_from_json(given_values, "docs/manifest.md")
     assert read.quantization is not None
@@ -210,6 +211,15 @@ def test_documented_example_reads_and_shows_every_key() -> None:
         (given_values["quantization"], written["quantization"]),
     ):
         assert shown.keys() == whole.keys()
+    for name, graph in json.loads(graphs).items():
+        assert graph_to_json(graph_from_json(graph, name)) == {
+            **graph,
+            **{
+                part: tuple({**t, "shape": tuple(t["shape"])} for t in graph[part])
+                for part in ("inputs", "outputs")
+            },
+            "state": tuple(graph["state"]),
+        }
 
 
 def test_documented_snippet_runs(capsys: pytest.CaptureFixture[str]) -> None:

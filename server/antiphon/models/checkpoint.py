@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
@@ -61,6 +62,11 @@ class Checkpoint:
     def backends(self) -> Mapping[str, BackendFormat]:
         """What each backend reads, by backend name; empty for the published layout."""
         return {} if self.manifest is None else self.manifest.backends
+
+    @property
+    def graphs(self) -> Mapping[str, GraphFormat]:
+        """The ONNX graphs of this model by what they do; empty where it has none."""
+        return {} if self.manifest is None else self.manifest.graphs
 
     @property
     def quantization(self) -> QuantizationRecipe | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from antiphon.errors import CheckpointFormatError
+from antiphon.models.graphs import GraphFormat, graph_from_json, graph_to_json
 from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
 from antiphon.models.strict import Types, check_keys, check_type, nearest, read_json_object
 
@@ -33,6 +34,7 @@ _TOP_OPTIONAL: Final[Mapping[str, Types]] = {
     "generation": dict,
     "parameters": (int, type(None)),
     "backends": dict,
+    "graphs": dict,
     "quantization": (dict, type(None)),
 }
 
@@ -98,6 +100,7 @@ class Manifest:
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
     "onnx.encoder") to entries. ``lm`` and ``mimi_config`` are the published arguments (``mimi_config``
     None: the full-size Mimi), ``codebooks`` the RVQ levels in use. ``parameters`` None: count them.
+    ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
     """
 
     name: str
@@ -109,6 +112,7 @@ class Manifest:
     generation: Mapping[str, Any] = field(default_factory=dict)
     parameters: int | None = None
     backends: Mapping[str, BackendFormat] = field(default_factory=dict)
+    graphs: Mapping[str, GraphFormat] = field(default_factory=dict)
     quantization: QuantizationRecipe | None = None
     description: str = ""
     license: str = ""
@@ -154,6 +158,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "generation": manifest.generation,
         "parameters": manifest.parameters,
         "backends": {name: asdict(entry) for name, entry in manifest.backends.items()},
+        "graphs": {name: graph_to_json(graph) for name, graph in manifest.graphs.items()},
         "quantization": None if manifest.quantization is None else asdict(manifest.quantization),
     }
 
@@ -190,13 +195,15 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
         optional={"config": (dict, type(None))},
     )
     backends = _each(top.get("backends", {}), f"{where}: backends", _backend_format)
-    for name, backend in backends.items():
-        for role in backend.files:
-            if role not in files:
-                raise CheckpointFormatError(
-                    f"{where}: backends.{name} wants the file '{role}'{nearest(role, files)}, "
-                    f"files has {', '.join(files)}"
-                )
+    graphs = _each(top.get("graphs", {}), f"{where}: graphs", graph_from_json)
+    roles = [(f"backends.{name}", role) for name, backend in backends.items() for role in backend.files]
+    roles += [(f"graphs.{name}", graph.file) for name, graph in graphs.items()]
+    for asking, role in roles:
+        if role not in files:
+            raise CheckpointFormatError(
+                f"{where}: {asking} wants the file '{role}'{nearest(role, files)}, "
+                f"files has {', '.join(files)}"
+            )
     recipe = top.get("quantization")
     return Manifest(
         name=top["name"],
@@ -208,6 +215,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
         generation=generation,
         parameters=top.get("parameters"),
         backends=backends,
+        graphs=graphs,
         quantization=None if recipe is None else _recipe(recipe, f"{where}: quantization"),
         description=top.get("description", ""),
         license=top.get("license", ""),
