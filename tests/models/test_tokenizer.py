@@ -51,3 +51,9 @@ def test_other_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe not a model")
     with pytest.raises(CheckpointFormatError, match="is not a SentencePiece model"):
         TextTokenizer(path)
+
+
+@pytest.mark.parametrize("sentence", TEXT.read_text().splitlines()[:3])
+def test_tokens_together_are_the_text_without_the_first_space(model: Path, sentence: str) -> None:
+    tokenizer = TextTokenizer(model)
+    assert tokenizer.decode([200, *tokenizer.encode(sentence), -1, 32000]) == sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,11 @@ class TextTokenizer:
             return ""
         piece: str = self._processor.IdToPiece(token_id)
         return piece.replace("▁", " ")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of several tokens, without the space before the first; ids no piece has are left out."""
+        text: str = self._processor.DecodeIds([token for token in ids if 0 <= token < self.vocabulary])
+        return text
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text."""
