@@ -1,0 +1,76 @@
+"""compose.yaml as Docker Compose reads it: merged anchors, ``${NAME:-default}`` filled in, services by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose.yaml"
+
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def interpolate(text: str, values: Mapping[str, str]) -> str:
+    """``text`` with every ``${NAME:-default}`` replaced by the value of NAME, or the default."""
+    return _VARIABLE.sub(lambda match: values.get(match[1]) or match[2], text)
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service: what it runs, with what environment, and where its files come from."""
+
+    name: str
+    raw: Mapping[str, Any]
+
+    @property
+    def argv(self) -> list[str]:
+        """Entrypoint and command."""
+        return [*self.raw.get("entrypoint", []), *self.raw.get("command", [])]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(self.raw.get("environment", {}))
+
+    @property
+    def dns_names(self) -> set[str]:
+        """By what other services find it."""
+        networks = self.raw["networks"]
+        aliases = networks["inside"].get("aliases", []) if isinstance(networks, dict) else []
+        return {self.name, *aliases}
+
+    def mounts(self, secrets: Mapping[str, Any]) -> dict[str, Path]:
+        """Files and folders of this repository by their paths in the container, the longest path first."""
+        pairs = [volume.split(":") for volume in self.raw.get("volumes", [])]
+        found = {pair[1]: ROOT / pair[0] for pair in pairs if pair[0].startswith(".")}
+        for entry in self.raw.get("secrets", []):
+            source, target = (entry, entry) if isinstance(entry, str) else (entry["source"], entry["target"])
+            found[f"/run/secrets/{target}"] = ROOT / secrets[source]["file"]
+        return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+
+
+def read_compose(values: Mapping[str, str] | None = None, path: Path = COMPOSE) -> dict[str, Any]:
+    """The whole file as plain data."""
+    data = yaml.safe_load(interpolate(path.read_text(), values or {}))
+    assert isinstance(data, dict)
+    return data
+
+
+def services(values: Mapping[str, str] | None = None) -> dict[str, Service]:
+    """Every service by name."""
+    return {name: Service(name, raw) for name, raw in read_compose(values)["services"].items()}
+
+
+def substituted(argv: list[str], places: Mapping[str, str]) -> list[str]:
+    """``argv`` with hosts, ports and mounted paths put in their places, and nothing else touched."""
+    result = []
+    for word in argv:
+        for old, new in places.items():
+            word = re.sub(rf"(?<![\w.]){re.escape(old)}(?![\w.])", new, word)
+        result.append(word)
+    return result

@@ -1,0 +1,228 @@
+"""Door and workers of compose.yaml as processes, with the very commands that stand there.
+
+Every worker has an address of its own in 127.0.0.0/8 (Linux lends out all of it), and all share their ports,
+as containers do. The door finds them by name, from a name server that answers what Docker's would. Of every
+command line only hosts, ports and the places of mounted files are replaced; :func:`place` asserts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from tools.stack.composefile import ROOT, Service, read_compose, services
+from tools.stack.names import name_server
+from tools.stack.process import POLL_S, Process, find_program
+
+START_S = 60.0
+"""For a server to be up on a busy machine; alone it takes one or two seconds."""
+
+
+def free_port(host: str = "") -> int:
+    """A TCP port that nobody has, on any address."""
+    with socket.create_server((host, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def place(argv: list[str], places: Mapping[str, str]) -> list[str]:
+    """``argv`` with the keys of ``places`` replaced by their values, and nothing else."""
+    placed = argv
+    for old, new in places.items():
+        placed = [word.replace(old, new) for word in placed]
+    undone = placed
+    for old, new in reversed(places.items()):
+        undone = [word.replace(new, old) for word in undone]
+    assert undone == argv, f"more than hosts, ports and mounts would differ: {placed} and {argv}"
+    return placed
+
+
+@dataclass
+class Worker:
+    """A worker: its service, its address, and its process while it has one."""
+
+    service: Service
+    host: str
+    port: int
+    argv: list[str]
+    log: Path
+    process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it can be called directly."""
+        return f"http://{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start, or start again."""
+        self.process = Process(self.argv, self.service.environment, self.log)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process a signal."""
+        assert self.process is not None
+        self.process.signal(number)
+
+
+@dataclass
+class Stack:
+    """A running stack. ``table`` is what the name server says, and may be changed."""
+
+    folder: Path
+    http: aiohttp.ClientSession
+    workers: list[Worker]
+    table: dict[str, list[str]]
+    door: Process
+    http_port: int
+    https_port: int
+    watch_port: int
+    argv: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """The door, without TLS."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def of(self, service: str) -> list[Worker]:
+        """The workers of a service."""
+        return [worker for worker in self.workers if worker.service.name == service]
+
+    async def get(self, url: str) -> tuple[int, str, Mapping[str, str]]:
+        """Status, body and headers of a request; status 0 when nothing answered."""
+        try:
+            async with self.http.get(url, ssl=False) as response:
+                return response.status, await response.text(), response.headers
+        except (aiohttp.ClientError, OSError):
+            return 0, "", {}
+
+    async def weights(self, backend: str) -> dict[str, int]:
+        """The door's own view: the weight (free rows) of each usable worker of a backend, by address."""
+        _, text, _ = await self.get(f"http://127.0.0.1:{self.watch_port}/;csv")
+        names, *lines = [line.split(",") for line in text.removeprefix("# ").splitlines() if line]
+        rows = [dict(zip(names, line, strict=False)) for line in lines]
+        return {
+            row["addr"].rsplit(":", 1)[0] or row["svname"]: int(row["weight"])
+            for row in rows
+            if row["pxname"] == backend and row["type"] == "2" and row["status"].startswith("UP")
+        }
+
+    async def sees(self, backend: str, weights: Mapping[str, int], timeout_s: float = START_S) -> None:
+        """Wait until the door's view of a backend is this one."""
+        seen: Mapping[str, int] = {}
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (seen := await self.weights(backend)) != weights:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise AssertionError(f"the door sees {seen} in {backend}, not {weights}") from None
+
+    async def is_up(self) -> None:
+        """Wait until every worker that runs is well and the door has counted the rows of all."""
+        for worker in self.workers:
+            await answers(self.http, f"{worker.url}/healthz", worker.process)
+        await answers(self.http, f"{self.url}/healthz", self.door)
+
+
+async def answers(http: aiohttp.ClientSession, url: str, process: Process | None) -> None:
+    """Wait until a URL answers with 200."""
+    async with asyncio.timeout(START_S):
+        while True:
+            assert process is None or process.exit_code is None, process.text()
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                async with http.get(url) as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(POLL_S)
+
+
+@contextlib.asynccontextmanager
+async def running_stack(
+    folder: Path, counts: Mapping[str, int], values: Mapping[str, str], tls: Path
+) -> AsyncIterator[Stack]:
+    """The door and ``counts`` workers of each service, with ``values`` for the file's variables.
+
+    ``folder`` takes the logs; ``tls`` is a certificate with its key.
+    """
+    known = services(values)
+    port, agent_port = free_port(), free_port()
+    workers = []
+    for net, (name, count) in enumerate(counts.items(), start=1):
+        for number in range(1, count + 1):
+            workers.append(_worker(known[name], f"127.0.{net}.{number}", port, agent_port, folder))
+    table: dict[str, list[str]] = {}
+    for worker in workers:
+        for name in worker.service.dns_names:
+            table.setdefault(name, []).append(worker.host)
+    started: list[Process] = []
+    async with name_server(table) as dns_port, aiohttp.ClientSession() as http:
+        try:
+            for worker in workers:
+                worker.start()
+            door, ports = _door(known["door"], values, tls, folder, (port, agent_port, dns_port))
+            started.append(door)
+            stack = Stack(folder, http, workers, table, door, *ports)
+            await stack.is_up()
+            yield stack
+        finally:
+            for process in (*started, *(worker.process for worker in workers if worker.process)):
+                process.signal(signal.SIGTERM if process in started else signal.SIGKILL)
+            for process in started:
+                with contextlib.suppress(TimeoutError):
+                    await process.ended(10.0)
+            for process in (*started, *(worker.process for worker in workers if worker.process)):
+                process.kill()
+
+
+def _worker(service: Service, host: str, port: int, agent_port: int, folder: Path) -> Worker:
+    places = {
+        "=0.0.0.0": f"={host}",
+        "=8998": f"={port}",
+        "=8999": f"={agent_port}",
+    }
+    argv = place(service.argv, places)
+    argv[0] = find_program(argv[0], Path(sys.executable).parent)
+    return Worker(service, host, port, argv, folder / f"{service.name}-{host}.log")
+
+
+def door_environment(
+    service: Service, tls: Path, ports: tuple[int, int, int], worker_ports: tuple[int, int, int]
+) -> dict[str, str]:
+    """The door's environment on loopback: what compose.yaml says, and where everything is."""
+    port, agent_port, dns_port = worker_ports
+    backends = [name for name in read_compose()["services"] if f"{name.upper()}_ADDRESS" in _config()]
+    return {
+        **service.environment,
+        "DNS_ADDRESS": f"127.0.0.1:{dns_port}",
+        "AGENT_PORT": str(agent_port),
+        "TLS_FILE": str(tls),
+        "HTTP_ADDRESS": f"127.0.0.1:{ports[0]}",
+        "HTTPS_ADDRESS": f"127.0.0.1:{ports[1]}",
+        "WATCH_ADDRESS": f"127.0.0.1:{ports[2]}",
+        **{f"{name.upper()}_ADDRESS": f"{name}:{port}" for name in backends},
+    }
+
+
+def _config() -> str:
+    return (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
+
+
+def _door(
+    service: Service,
+    values: Mapping[str, str],
+    tls: Path,
+    folder: Path,
+    worker_ports: tuple[int, int, int],
+) -> tuple[Process, tuple[int, int, int]]:
+    ports = (free_port(), free_port(), free_port())
+    mounts = service.mounts(read_compose(values)["secrets"])
+    argv = place(service.argv, {inside: str(outside) for inside, outside in mounts.items()})
+    argv[0] = find_program(argv[0])
+    environment = door_environment(service, tls, ports, worker_ports)
+    return Process(argv, environment, folder / "door.log"), ports
