@@ -1,0 +1,375 @@
+// The conversation's state machine, with sockets, time and chance in the test's hands.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { decode, encode } from "../../../web/static/protocol.js";
+import {
+  CONNECT_LIMIT_MS,
+  GIVE_UP_MS,
+  LONGEST_RETRY_MS,
+  PING_EVERY_MS,
+  Session,
+  SILENCE_LIMIT_MS,
+  STALE_PACKETS,
+} from "../../../web/static/session.js";
+
+const READY = { session: "s1", model: "echo", sample_rate: 24_000, frame_samples: 1920, slots: 2, parameters: {} };
+
+class FakeSocket {
+  /** @param {string} url */
+  constructor(url) {
+    this.url = url;
+    this.binaryType = "blob";
+    this.readyState = 0;
+    this.bufferedAmount = 0;
+    /** @type {import("../../../web/static/protocol.js").Message[]} */
+    this.sent = [];
+    /** @type {number | undefined | null} */
+    this.closedWith = null;
+    /** @type {any} */ this.onopen = null;
+    /** @type {any} */ this.onmessage = null;
+    /** @type {any} */ this.onclose = null;
+    /** @type {any} */ this.onerror = null;
+  }
+
+  /** @param {Uint8Array} data */
+  send(data) {
+    this.sent.push(decode(data));
+  }
+
+  /** @param {number} [code] */
+  close(code) {
+    this.closedWith = code;
+    this.readyState = 3;
+  }
+
+  opens() {
+    this.readyState = 1;
+    this.onopen();
+  }
+
+  /** @param {import("../../../web/static/protocol.js").Message} message */
+  says(message) {
+    const bytes = encode(message);
+    this.onmessage?.({ data: bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength) });
+  }
+
+  /** @param {string} type @param {Record<string, any>} fields */
+  tells(type, fields) {
+    this.says({ kind: "event", type, fields });
+  }
+
+  /** @param {number} code @param {string} reason */
+  ends(code, reason = "") {
+    this.readyState = 3;
+    return this.onclose?.({ code, reason });
+  }
+}
+
+class World {
+  /** @param {{ refusal?: string | null }} options */
+  constructor({ refusal = null } = {}) {
+    this.nowMs = 1000;
+    /** @type {{ dueMs: number, then: () => void }[]} */
+    this.timers = [];
+    /** @type {FakeSocket[]} */
+    this.sockets = [];
+    /** @type {import("../../../web/static/session.js").State[]} */
+    this.states = [];
+    /** @type {[string, any][]} */
+    this.heard = [];
+    const note = /** @param {string} what */ (what) => /** @param {any} it */ (it) => void this.heard.push([what, it]);
+    this.session = new Session(
+      () => `ws://server/${this.sockets.length}`,
+      {
+        open: (url) => {
+          const socket = new FakeSocket(url);
+          this.sockets.push(socket);
+          return socket;
+        },
+        clock: () => this.nowMs,
+        after: (ms, then) => {
+          const timer = { dueMs: this.nowMs + ms, then };
+          this.timers.push(timer);
+          return () => void (this.timers = this.timers.filter((it) => it !== timer));
+        },
+        random: () => 0.5,
+        explain: async () => refusal,
+      },
+      {
+        onState: (state) => this.states.push(state),
+        onReady: note("ready"),
+        onSent: note("sent"),
+        onAudio: note("audio"),
+        onText: note("text"),
+        onInterrupted: note("interrupted"),
+        onStats: note("stats"),
+        onDraining: note("draining"),
+        onRoundTrip: note("roundTrip"),
+      },
+    );
+  }
+
+  get socket() {
+    return /** @type {FakeSocket} */ (this.sockets.at(-1));
+  }
+
+  /** @param {number} ms */
+  pass(ms) {
+    const endMs = this.nowMs + ms;
+    for (;;) {
+      const due = this.timers.filter((it) => it.dueMs <= endMs).sort((a, b) => a.dueMs - b.dueMs)[0];
+      if (!due) break;
+      this.nowMs = Math.max(this.nowMs, due.dueMs);
+      this.timers = this.timers.filter((it) => it !== due);
+      due.then();
+    }
+    this.nowMs = endMs;
+  }
+
+  /** Sleep: time passes and no timer runs until the end. @param {number} ms */
+  sleep(ms) {
+    this.nowMs += ms;
+  }
+
+  live() {
+    this.session.start();
+    this.socket.opens();
+    this.socket.says({ kind: "handshake", protocol_version: 0, model_version: 0 });
+    this.socket.tells("ready", READY);
+    return this;
+  }
+
+  get names() {
+    return this.states.map((it) => it.name);
+  }
+}
+
+test("from nothing to a conversation and its end", () => {
+  const world = new World().live();
+  assert.deepEqual(world.names, ["connecting", "live"]);
+  assert.equal(world.socket.binaryType, "arraybuffer");
+  assert.deepEqual(world.heard, [["ready", READY]]);
+  world.session.end();
+  assert.deepEqual(world.socket.sent.at(-1), { kind: "event", type: "bye", fields: {} });
+  assert.equal(world.socket.closedWith, 1000);
+  assert.deepEqual(world.session.state, { name: "ended", reason: "us" });
+  world.pass(60_000);
+  assert.equal(world.sockets.length, 1);
+  assert.equal(world.timers.length, 0);
+});
+
+test("the queue is told place by place", () => {
+  const world = new World();
+  world.session.start();
+  world.socket.opens();
+  for (const ahead of [2, 1, 0]) world.socket.tells("queued", { position: ahead, ahead, retry_after_s: 30 });
+  world.socket.tells("ready", READY);
+  assert.deepEqual(world.names, ["connecting", "queued", "queued", "queued", "live"]);
+  assert.deepEqual(world.states[1], { name: "queued", ahead: 2, retryAfterS: 30 });
+});
+
+test("what the server says reaches the listener", () => {
+  const world = new World().live();
+  world.heard = [];
+  const audio = { kind: /** @type {const} */ ("stamped_audio"), frame: 4, step_ms: 1.5, wait_ms: 0.5, data: Uint8Array.of(9) };
+  world.socket.says(audio);
+  world.socket.says({ kind: "text", text: " hello" });
+  world.socket.tells("interrupted", { at_frame: 7 });
+  world.socket.tells("stats", { late: 3 });
+  world.socket.tells("draining", { deadline_s: 60 });
+  world.socket.tells("something new", {});
+  world.socket.says({ kind: "unknown", tag: 99, data: Uint8Array.of(1) });
+  world.socket.onmessage({ data: "text means nothing" });
+  const expected = [["audio", audio], ["text", " hello"], ["interrupted", 7], ["stats", { late: 3 }], ["draining", 60]];
+  assert.deepEqual(world.heard, expected);
+});
+
+test("bytes that are no message end it, with words", () => {
+  const world = new World().live();
+  world.socket.onmessage({ data: Uint8Array.of(0x11, 1).buffer });
+  assert.match(world.session.state.name === "failed" ? world.session.state.message : "", /cannot be understood/);
+});
+
+test("a lost connection comes back, later each time, and says that it is a return", () => {
+  const world = new World().live();
+  world.socket.ends(1006);
+  const waits = [];
+  for (let attempt = 0; attempt < 8; attempt++) {
+    const state = world.session.state;
+    assert.equal(state.name, "lost");
+    const waitMs = state.name === "lost" ? state.retryAtMs - world.nowMs : 0;
+    waits.push(waitMs);
+    world.pass(waitMs);
+    assert.deepEqual(world.session.state, { name: "connecting", isReturning: true });
+    world.socket.opens();
+    world.socket.ends(1006);
+  }
+  assert.deepEqual(waits, [500, 1000, 2000, 4000, 8000, LONGEST_RETRY_MS, LONGEST_RETRY_MS, LONGEST_RETRY_MS]);
+  world.pass(LONGEST_RETRY_MS);
+  world.socket.opens();
+  world.socket.tells("ready", READY);
+  assert.deepEqual(world.session.state, { name: "live", isReturning: true });
+  world.socket.ends(1006);
+  const last = /** @type {import("../../../web/static/session.js").State} */ (world.states.at(-1));
+  assert.equal(last.name === "lost" && last.retryAtMs - world.nowMs, 500);
+});
+
+test("a server that leaves, or fails, is come back to; one that is done is not", () => {
+  for (const [code, reason] of /** @type {[number, string][]} */ ([[1001, "leaving"], [1011, "network"], [1006, "network"]])) {
+    const world = new World().live();
+    world.socket.ends(code);
+    assert.equal(world.session.state.name === "lost" && world.session.state.reason, reason);
+  }
+  const fault = new World().live();
+  fault.socket.tells("error", { code: 1011, message: "the device is lost" });
+  fault.socket.ends(1011);
+  assert.equal(fault.session.state.name === "lost" && fault.session.state.reason, "fault");
+  const done = new World().live();
+  done.socket.ends(1000);
+  assert.deepEqual(done.session.state, { name: "ended", reason: "server" });
+});
+
+test("what only a person can change is told in the server's words", () => {
+  for (const code of [1007, 1008]) {
+    const world = new World().live();
+    world.socket.tells("error", { code, message: "no audio for 60 s, the limit is 60 s" });
+    world.socket.ends(code, "short");
+    assert.deepEqual(world.session.state, { name: "failed", message: "no audio for 60 s, the limit is 60 s" });
+    world.pass(GIVE_UP_MS);
+    assert.equal(world.sockets.length, 1);
+  }
+});
+
+test("a full server is asked again when it said", () => {
+  const world = new World();
+  world.session.start();
+  world.socket.opens();
+  world.socket.tells("error", { code: 1013, message: "full: 2 of 2", retry_after_s: 20 });
+  world.socket.ends(1013);
+  const state = world.session.state;
+  assert.ok(state.name === "full" && state.message === "full: 2 of 2" && state.retryAtMs - world.nowMs === 22_000);
+  world.pass(21_999);
+  assert.equal(world.sockets.length, 1);
+  world.pass(1);
+  assert.equal(world.sockets.length, 2);
+  assert.deepEqual(world.session.state, { name: "connecting", isReturning: false });
+});
+
+test("a refused upgrade is explained, an unreachable server tried again", async () => {
+  const refused = new World({ refusal: "no model 'x' here" });
+  refused.session.start();
+  await refused.socket.ends(1006);
+  assert.deepEqual(refused.session.state, { name: "failed", message: "no model 'x' here" });
+  const away = new World();
+  away.session.start();
+  await away.socket.ends(1006);
+  assert.equal(away.session.state.name === "lost" && away.session.state.reason, "unreachable");
+  const gone = new World();
+  gone.session.start();
+  const ending = gone.socket.ends(1006);
+  gone.session.end();
+  await ending;
+  assert.equal(gone.session.state.name, "ended");
+});
+
+test("a server that cannot be reached for ten minutes is given up", async () => {
+  const world = new World();
+  world.session.start();
+  for (let round = 0; round < 200 && world.session.state.name !== "failed"; round++) {
+    await world.socket.ends(1006);
+    world.pass(LONGEST_RETRY_MS);
+  }
+  assert.equal(world.session.state.name, "failed");
+  world.session.start();
+  assert.equal(world.session.state.name, "connecting");
+});
+
+test("pings go out, answers are timed, and eight seconds of silence are a loss", () => {
+  const world = new World().live();
+  world.pass(PING_EVERY_MS);
+  assert.deepEqual(world.socket.sent, [{ kind: "ping" }]);
+  world.nowMs += 30;
+  world.socket.says({ kind: "ping" });
+  assert.deepEqual(world.heard.at(-1), ["roundTrip", 30]);
+  world.pass(SILENCE_LIMIT_MS - 500);
+  assert.equal(world.session.state.name, "live");
+  assert.ok(world.socket.sent.length >= 4);
+  const socket = world.socket;
+  world.pass(1000);
+  assert.equal(socket.readyState, 3);
+  assert.ok(world.states.some((it) => it.name === "lost" && it.reason === "silent"));
+});
+
+test("a connection that does not open is given up", () => {
+  const world = new World();
+  world.session.start();
+  world.pass(CONNECT_LIMIT_MS + 600);
+  assert.ok(world.states.some((it) => it.name === "lost" && it.reason === "unreachable"));
+});
+
+test("after a sleep the server gets a chance to answer first", () => {
+  const world = new World().live();
+  world.sleep(60_000);
+  world.pass(500);
+  assert.equal(world.session.state.name, "live");
+  assert.deepEqual(world.socket.sent.at(-1), { kind: "ping" });
+  world.socket.says({ kind: "ping" });
+  world.pass(5000);
+  assert.equal(world.session.state.name, "live");
+  const dead = new World().live();
+  dead.sleep(60_000);
+  dead.pass(SILENCE_LIMIT_MS / 2 + 1000);
+  assert.ok(dead.states.some((it) => it.name === "lost"));
+});
+
+test("who comes back to the page, or to the network, does not wait for the next try", () => {
+  const world = new World().live();
+  for (let round = 0; round < 5; round++) {
+    world.socket.ends(1006);
+    world.session.hurry();
+    assert.equal(world.session.state.name, "connecting");
+    world.socket.opens();
+  }
+  assert.equal(world.sockets.length, 6);
+});
+
+test("a network that has stopped costs what is older than 400 ms", () => {
+  const world = new World().live();
+  const packet = /** @param {number} index */ (index) => new Uint8Array(80).fill(index);
+  world.session.sendAudio(packet(0), 0);
+  assert.deepEqual(world.heard.at(-1), ["sent", 0]);
+  world.socket.bufferedAmount = 10_000;
+  for (let index = 1; index <= 50; index++) world.session.sendAudio(packet(index), index);
+  assert.deepEqual(world.heard.at(-1), ["sent", 0]);
+  assert.equal(world.session.waitingPackets, STALE_PACKETS);
+  assert.equal(world.session.droppedPackets, 50 - STALE_PACKETS);
+  world.socket.bufferedAmount = 0;
+  world.session.sendAudio(packet(51), 51);
+  assert.deepEqual(world.heard.at(-1), ["sent", 51]);
+  const audio = world.socket.sent.flatMap((it) => (it.kind === "audio" ? [it.data[0]] : []));
+  assert.deepEqual(audio, [0, ...Array.from({ length: STALE_PACKETS }, (_, index) => 52 - STALE_PACKETS + index)]);
+});
+
+test("nothing is sent before there is somebody to hear it", () => {
+  const world = new World();
+  world.session.set({ text_topk: 10 });
+  world.session.sendAudio(new Uint8Array(1), 0);
+  world.session.start();
+  world.socket.opens();
+  world.session.sendAudio(new Uint8Array(1), 0);
+  assert.deepEqual(world.socket.sent, []);
+  world.socket.tells("ready", READY);
+  world.session.set({ text_topk: 10 });
+  assert.deepEqual(world.socket.sent, [{ kind: "event", type: "set", fields: { parameters: { text_topk: 10 } } }]);
+});
+
+test("an old socket's last words change nothing", () => {
+  const world = new World().live();
+  const old = world.socket;
+  world.session.end();
+  world.session.start();
+  old.onmessage?.({ data: encode({ kind: "text", text: "late" }).buffer });
+  old.onclose?.({ code: 1006, reason: "" });
+  assert.deepEqual(world.session.state, { name: "connecting", isReturning: false });
+});
