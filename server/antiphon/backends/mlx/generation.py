@@ -1,0 +1,55 @@
+"""One step of a language model: delay cache, temporal transformer, sampling, depformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.delays import DelayCache
+from antiphon.backends.mlx.lm import LanguageModel
+from antiphon.backends.mlx.sampling import Draw, Sampler
+from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.models.spec import LMSpec
+
+
+class Generator:
+    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
+
+    def __init__(self, model: LanguageModel, spec: LMSpec) -> None:
+        """Join a loaded model and its delays."""
+        self.model, self.spec = model, spec
+        self.cache = DelayCache(spec)
+        self.heard_codes = spec.n_q - spec.dep_q
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the language model and its delay cache."""
+        yield from self.model.specs()
+        yield from self.cache.specs()
+
+    def listen(self, codes: mx.array, step: Step, filled: int) -> tuple[mx.array, mx.array]:
+        """Hear codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]`` and text logits ``[n, text_card]``.
+
+        ``filled`` bounds reads, in frames seen by any executed row, this one included.
+        """
+        inputs = self.cache.heard(step, step.read("lm.position"), codes)
+        return self.model(inputs, step, filled)
+
+    def speak(
+        self, hidden: mx.array, logits: mx.array, step: Step, sampler: Sampler, draw: Callable[[], Draw]
+    ) -> mx.array:
+        """Choose what is said after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the frame complete.
+
+        They are of use once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while
+        the device is busy with the logits.
+        """
+        mx.async_eval(hidden, logits)  # type: ignore[no-untyped-call]
+        drawn = draw()
+        text = sampler.text(logits, step, drawn)
+        said = text[:, None]
+        if self.model.depformer is not None:
+            audio = self.model.depformer(
+                hidden, text, lambda codebook, row: sampler.audio(codebook, row, drawn)
+            )
+            said = mx.concatenate([said, audio], axis=1)
+        return self.cache.spoken(step, step.read("lm.position") - 1, said)

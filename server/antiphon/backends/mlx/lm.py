@@ -1,0 +1,137 @@
+"""The language model: every stream's tokens in, text logits and a hidden vector out, then the depformer.
+
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.depformer import Depformer, DepformerConfig
+from antiphon.backends.mlx.embedding import StreamEmbeddings, load_embedding
+from antiphon.backends.mlx.matrix import Weights
+from antiphon.backends.mlx.norms import load_norm
+from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
+from antiphon.errors import UnsupportedError
+from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, weight_sets
+
+_FIXED = {
+    "causal": True,
+    "norm_emb": False,
+    "skip_self_attn": False,
+    "cross_attention": False,
+    "demux_second_stream": False,
+    "demux_second_text_stream": False,
+}
+
+
+def transformer_config(config: Mapping[str, Any], *, int8_kv: bool) -> TransformerConfig:
+    """The temporal transformer's shape from published LM arguments.
+
+    Raises:
+        UnsupportedError: an option this backend does not run.
+    """
+    for key, wanted in _FIXED.items():
+        if config.get(key, wanted) != wanted:
+            raise UnsupportedError(f"{key} is {config[key]!r}; the mlx backend runs only {wanted!r}")
+    rope = config.get("positional_embedding", "sin")
+    if rope not in ("rope", "rope_concat", "none"):
+        raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
+    return TransformerConfig(
+        dim=config["dim"],
+        heads=config["num_heads"],
+        layers=config["num_layers"],
+        context=config["context"],
+        feed_forward=int(config.get("hidden_scale", 4) * config["dim"]),
+        kv_repeat=config.get("kv_repeat", 1),
+        gating=config.get("gating", "none"),
+        norm=config.get("norm", "layer_norm"),
+        rope=rope,
+        max_period=config.get("max_period", 10000),
+        layer_scale=config.get("layer_scale") is not None,
+        int8_kv=int8_kv,
+    )
+
+
+def depformer_config(config: Mapping[str, Any], steps: int) -> DepformerConfig:
+    """The depth transformer's shape for its first ``steps`` steps, from published LM arguments.
+
+    Raises:
+        UnsupportedError: an option no published model uses.
+    """
+    position = config.get("depformer_pos_emb", "sin")
+    if position != "none":
+        raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
+    width = config.get("depformer_dim_feedforward")
+    if width is None:
+        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
+    sets = weight_sets(config, steps)
+    widths = tuple(width[which] if isinstance(width, list | tuple) else width for which in sets)
+    return DepformerConfig(
+        steps=steps,
+        hidden_dim=config["dim"],
+        dim=config["depformer_dim"],
+        heads=config["depformer_num_heads"],
+        layers=config["depformer_num_layers"],
+        feed_forward=widths,
+        card=config["card"],
+        text_card=config["text_card"],
+        kv_repeat=config.get("depformer_kv_repeat", config.get("kv_repeat", 1)),
+        gating=config.get("depformer_gating", config.get("gating", "none")),
+        norm=config.get("norm", "layer_norm"),
+        output_norm=config.get("depformer_norm"),
+        low_rank=config.get("depformer_low_rank_embeddings"),
+        bias=config.get("bias_proj", False),
+        layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
+    )
+
+
+class LanguageModel:
+    """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
+
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that nobody hears, and these
+    are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, steps: int, weights: Weights, int8_kv: bool = False
+    ) -> None:
+        """Take the weights."""
+        dim, text_card, dtype = config["dim"], config["text_card"], weights.dtype
+        self.steps, self.dtype = steps, dtype
+        self.shape = transformer_config(config, int8_kv=int8_kv)
+        self.audio_emb = StreamEmbeddings(weights, AUDIO_EMBEDDINGS, config["n_q"], config["card"] + 1, dim)
+        self.text_emb = load_embedding(weights, "text_emb", text_card + 1, dim)
+        self.transformer = StreamingTransformer("lm", self.shape, weights, "transformer")
+        self.out_norm = load_norm(self.shape.norm, weights, "out_norm", dim)
+        text_out = config.get("text_card_out") or text_card
+        self.text_linear = weights.linear("text_linear", dim, text_out, bias=config.get("bias_proj", False))
+        heads, width = config.get("extra_heads_num_heads", 0), config.get("extra_heads_dim", 6)
+        self.extra_heads = [weights.linear(f"extra_heads.{i}", dim, width) for i in range(heads)]
+        self.depformer = Depformer(depformer_config(config, steps), weights, SLICES) if steps else None
+        self.condition: mx.array | None = None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the temporal transformer; the depformer keeps none."""
+        yield from self.transformer.specs()
+
+    def __call__(self, tokens: mx.array, step: Step, filled: int) -> tuple[mx.array, mx.array]:
+        """Tokens int32 ``[n, 1 + n_q]`` to hidden ``[n, 1, dim]`` and text logits ``[n, text_card]``.
+
+        The first token is text. ``filled`` bounds reads, in frames seen by any executed row, this one
+        included.
+        """
+        x = self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
+        if self.condition is not None:
+            x = x + self.condition
+        hidden = self.out_norm(self.transformer(x[:, None], step, filled))
+        return hidden, self.text_linear(hidden)[:, 0]
+
+    def pause_heads(self, hidden: mx.array) -> mx.array:
+        """Probabilities of the extra heads: hidden ``[n, 1, dim]`` to float32 ``[n, heads, width]``."""
+        heads = [mx.softmax(head(hidden[:, 0]).astype(mx.float32), axis=-1) for head in self.extra_heads]
+        return mx.stack(heads, axis=1)

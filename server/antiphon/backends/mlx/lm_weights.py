@@ -1,0 +1,86 @@
+"""From a published language model's safetensors, of PyTorch's layout or of mlx's, to our model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.files import load_arrays
+from antiphon.backends.mlx.lm import LanguageModel
+from antiphon.backends.mlx.matrix import Weights
+from antiphon.errors import UnsupportedError
+from antiphon.models.mlx_layout import Source, find_sources
+from antiphon.models.weights import read_header
+
+_CONDITIONS = "condition_provider."
+
+
+def load_lm(
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    steps: int,
+    family: str = "moshi",
+    dtype: mx.Dtype = mx.float32,
+    int8_kv: bool = False,
+) -> LanguageModel:
+    """Load a published language model, with the corrections upstream makes, to compute in ``dtype``.
+
+    Matrices that the file has in groups of a few bits stay so; their scales become ``dtype``.
+
+    Raises:
+        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        UnsupportedError: an option, or a kind of rounding, that this backend does not run.
+    """
+    published = load_arrays(path)
+    rounded = [name for name, array in published.items() if array.dtype == mx.int8]
+    if rounded:
+        raise UnsupportedError(
+            f"{path} is INT8 with a scale for each row, in {len(rounded)} of its {len(published)} "
+            "tensors, and made for torch; use the original, or: antiphon quantize --target mlx"
+        )
+    sources = find_sources(read_header(path), config, steps)
+    weights = Weights({name: cut(published[s.name], s) for name, s in sources.items()}, str(path), dtype)
+    model = LanguageModel(config, steps=steps, weights=weights, int8_kv=int8_kv)
+    if family == "hibiki":
+        # As upstream: an end of text that is sampled too early is heard by the model as padding.
+        model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
+    condition = sum_condition(weights, config, family)
+    model.condition = None if condition is None else condition.astype(dtype)
+    weights.finish(ignored=(_CONDITIONS,))
+    return model
+
+
+def cut(whole: mx.array, source: Source) -> mx.array:
+    """The part of a file's tensor that a source speaks of."""
+    if source.is_flat:
+        return whole.reshape(-1)
+    if source.parts == 1:
+        return whole
+    return whole.reshape(source.parts, -1, *whole.shape[1:])[source.part]
+
+
+def sum_condition(weights: Weights, config: Mapping[str, Any], family: str) -> mx.array | None:
+    """The constant that Hibiki adds to every input, ``[1, dim]``: its description, "very_good".
+
+    None for a model without conditioners.
+
+    Raises:
+        UnsupportedError: another family with conditioners.
+    """
+    conditioners = config.get("conditioners") or {}
+    if not conditioners:
+        return None
+    if family != "hibiki" or set(conditioners) != {"description"}:
+        raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")
+    table = conditioners["description"]["lut"]
+    prefix = f"{_CONDITIONS}conditioners.description"
+    entries = weights.matrix(f"{prefix}.embed", None, table["dim"])
+    entry = entries.rows(mx.array([table["possible_values"].index("very_good")]))
+    if not weights.has(f"{prefix}.output_proj.weight"):
+        return entry
+    return weights.matrix(f"{prefix}.output_proj", config["dim"], table["dim"]).product(entry)

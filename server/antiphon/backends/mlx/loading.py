@@ -1,0 +1,142 @@
+"""From a checkpoint to loaded modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.generation import Generator
+from antiphon.backends.mlx.lm_weights import load_lm
+from antiphon.backends.mlx.matrix import Matrix
+from antiphon.backends.mlx.mimi import Mimi
+from antiphon.backends.mlx.mimi_weights import load_mimi
+from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+DTYPES: Final[Mapping[str, mx.Dtype]] = {
+    "float32": mx.float32,
+    "bfloat16": mx.bfloat16,
+    "float16": mx.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The modules of a model. ``bits`` are those of its rounded matrices, ascending, without duplicates."""
+
+    mimi: Mimi
+    generator: Generator | None
+    bits: tuple[int, ...]
+    weight_bytes: int
+
+
+def pick_dtype(name: str | None, device: mx.Device) -> mx.Dtype:
+    """Resolve the language model's dtype, None being float32 on a CPU and bfloat16 on a GPU.
+
+    Raises:
+        ConfigError: no dtype is called so.
+    """
+    if name is None:
+        return mx.float32 if device.type == mx.DeviceType.cpu else mx.bfloat16
+    if name not in DTYPES:
+        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def pick_device(name: str | None) -> mx.Device:
+    """Resolve a device name, None being the GPU where there is one.
+
+    Raises:
+        ConfigError: no device is called so, or this machine has no GPU that mlx knows.
+    """
+    if name is None:
+        return mx.default_device()
+    if name not in ("cpu", "gpu"):
+        raise ConfigError(f"no device of mlx is called '{name}'; there are: cpu, gpu")
+    kind = mx.DeviceType.cpu if name == "cpu" else mx.DeviceType.gpu
+    if not mx.is_available(mx.Device(kind)):
+        raise ConfigError(f"device {name} was asked for, but this mlx ({version('mlx')}) sees none")
+    return mx.Device(kind)
+
+
+def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> Loaded:
+    """Load Mimi, always in float32, and the language model where there is one.
+
+    Raises:
+        CheckpointFormatError: the weights and the configuration do not fit each other.
+        UnsupportedError: something in it that this backend does not run.
+    """
+    spec = checkpoint.spec
+    if "lora" in checkpoint.files:
+        raise UnsupportedError(f"{spec.name} has a LoRA; merge it into the weights first")
+    with _told_as_misfit(spec.name):
+        mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
+        generator = None
+        if spec.lm is not None:
+            model = load_lm(
+                checkpoint.file("lm"),
+                spec.lm.config,
+                steps=spec.lm.dep_q,
+                family=spec.family,
+                dtype=dtype,
+                int8_kv=int8_kv,
+            )
+            generator = Generator(model, spec.lm)
+        arrays, bits = _weights_of([mimi] if generator is None else [mimi, generator.model])
+        for array in arrays:  # one by one, so that what a file was read into can go at once
+            mx.eval(array)
+    return Loaded(mimi, generator, bits, sum(array.nbytes for array in arrays))
+
+
+def quantization_of(loaded: Loaded) -> str:
+    """What of a model is in few bits: "weights-int4+kv-int8", parts of it, or "none"."""
+    parts = [f"weights-int{bits}" for bits in loaded.bits]
+    if loaded.generator is not None and loaded.generator.model.shape.int8_kv:
+        parts.append("kv-int8")
+    return "+".join(parts) or "none"
+
+
+def _weights_of(modules: list[object]) -> tuple[list[mx.array], tuple[int, ...]]:
+    """Every array that modules hold, each once, and the bits of their rounded matrices."""
+    arrays: dict[int, mx.array] = {}
+    bits: set[int] = set()
+    waiting, seen = list(modules), set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, mx.array):
+            arrays[id(value)] = value
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif isinstance(value, Matrix):
+            waiting.extend(value.arrays)
+            bits |= {value.bits} - {0}
+        elif type(value).__module__.startswith(__package__):
+            names = getattr(value, "__dataclass_fields__", None) or vars(value)
+            waiting.extend(getattr(value, name) for name in names)
+    return list(arrays.values()), tuple(sorted(bits))
+
+
+@contextmanager
+def _told_as_misfit(name: str) -> Iterator[None]:
+    """Turn what modules raise while they are built into an error of the model called ``name``.
+
+    A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
+    """
+    try:
+        yield
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise CheckpointFormatError(
+            f"{name} cannot be loaded: its weights and configuration do not fit each other, or the program: "
+            f"{type(error).__name__}: {words:.500}"
+        ) from error

@@ -1,0 +1,100 @@
+"""Mimi, the streaming codec: one frame of PCM to codes and back.
+
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
+from antiphon.backends.mlx.matrix import Weights
+from antiphon.backends.mlx.quantizer import SplitQuantizer
+from antiphon.backends.mlx.seanet import Seanet, SeanetConfig
+from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
+from antiphon.errors import UnsupportedError
+
+
+def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
+    if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
+        raise UnsupportedError(
+            f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
+            f"{table['output_dimensions']}: all of them have to be equal"
+        )
+    return TransformerConfig(
+        dim=table["d_model"],
+        heads=table["num_heads"],
+        layers=table["num_layers"],
+        context=table["context"],
+        feed_forward=table["dim_feedforward"],
+        kv_repeat=table.get("kv_repeat", 1),
+        frame_positions=frame_positions,
+        gating=table.get("gating", "none"),
+        norm=table["norm"],
+        rope=table["positional_embedding"],
+        max_period=table["max_period"],
+        layer_scale=table.get("layer_scale") is not None,
+    )
+
+
+class Mimi:
+    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``."""
+
+    def __init__(self, config: Mapping[str, Any], codebooks: int, weights: Weights) -> None:
+        """Take the weights."""
+        seanet, table = SeanetConfig.from_published(config["seanet"]), config["quantizer"]
+        self.codebooks = codebooks
+        self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
+        self.frame_positions = self.frame_samples // math.prod(seanet.ratios)
+        shape = _transformer_config(config["transformer"], self.frame_positions)
+        self.context_frames = -(-shape.context // self.frame_positions)
+        self.encoder, self.decoder = (Seanet(name, seanet, weights) for name in ("encoder", "decoder"))
+        self.encoder_transformer, self.decoder_transformer = (
+            StreamingTransformer(name, shape, weights, name)
+            for name in ("encoder_transformer", "decoder_transformer")
+        )
+        self.quantizer = SplitQuantizer(
+            weights,
+            codebooks,
+            table.get("n_q_semantic", 1),
+            (table["bins"], table["dimension"]),
+            seanet.dimension,
+        )
+        stride, width = self.frame_positions, seanet.dimension
+        resample = ConvShape(width, width, 2 * stride, stride, bias=False)
+        self.downsample = CausalConv1d("encoder.downsample", resample, weights, "downsample", replicate=True)
+        self.upsample = CausalConvTranspose1d(
+            "decoder.upsample", resample, weights, "upsample", depthwise=True
+        )
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor of the codec."""
+        for part in (
+            self.encoder,
+            self.decoder,
+            self.encoder_transformer,
+            self.decoder_transformer,
+            self.downsample,
+            self.upsample,
+        ):
+            yield from part.specs()
+
+    def encode(self, pcm: mx.array, step: Step, filled: int) -> mx.array:
+        """PCM float32 ``[n, frame_samples]`` to codes int32 ``[n, codebooks]``.
+
+        ``filled`` bounds the transformer's reads, in frames seen by any executed row, this one included.
+        """
+        x = self.encoder(pcm[:, :, None], step)
+        x = self.encoder_transformer(x, step, filled * self.frame_positions)
+        return self.quantizer.encode(self.downsample(x, step)[:, 0])
+
+    def decode(self, codes: mx.array, step: Step, filled: int) -> mx.array:
+        """Codes int32 ``[n, codebooks]`` to PCM float32 ``[n, frame_samples]``."""
+        x = self.upsample(self.quantizer.decode(codes)[:, None], step)
+        x = self.decoder_transformer(x, step, filled * self.frame_positions)
+        return self.decoder(x, step)[:, :, 0]

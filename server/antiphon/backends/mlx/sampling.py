@@ -1,0 +1,207 @@
+"""Per-session sampling to the norm of ``docs/sampling.md``: noise from the host, choices on the device.
+
+Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. What a row draws
+depends on nothing but its parameters, its step and its logits. None of this is compiled: the norm wants
+every operation rounded on its own, and a compiler may fuse a product into a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import BoolArray
+from antiphon.backends.mlx.noise import gumbel_noise
+from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.errors import UnsupportedError
+from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
+from antiphon.models.spec import LMSpec
+
+RECENT_WORDS = 256
+"""Words remembered for the repetition penalty; a session may ask for 200."""
+
+
+def choose(
+    logits: mx.array, temperature: mx.array, topk: mx.array, noise: mx.array | None, *, width: int
+) -> mx.array:
+    """Choose a token a row: float32 ``[n, V]``, scaled already, to int32 ``[n]``.
+
+    ``temperature`` float32 ``[n]`` (0 is greedy), ``topk`` int32 ``[n]`` (1 to V), none above ``width``.
+    ``noise`` float32 ``[n, V]``; None means that every row is greedy.
+    """
+    scaled = mx.where(mx.isnan(logits), -mx.inf, logits)
+    best = mx.argmax(scaled, axis=-1)
+    if noise is None:
+        return best.astype(mx.int32)
+    narrowed = scaled if width == logits.shape[1] else mx.topk(scaled, width, axis=-1)
+    ascending = mx.sort(narrowed, axis=-1)
+    threshold = mx.take_along_axis(ascending, width - topk[:, None], axis=-1)
+    above, equal = scaled > threshold, scaled == threshold
+    spare = topk[:, None] - above.sum(axis=-1, keepdims=True)
+    # Of equals at the edge, the lowest ids stay.
+    kept = above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= spare))
+    drawn = mx.where(kept, scaled + noise, -mx.inf)
+    return mx.where(temperature == 0, best, mx.argmax(drawn, axis=-1)).astype(mx.int32)
+
+
+def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.array) -> mx.array:
+    """Make recent tokens less likely, each once: ``logits [n, V]``, ``recent`` int32 ``[n, C]`` (-1: none).
+
+    A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]``
+    (Keskar et al. 2019).
+    """
+    rows, vocabulary = logits.shape
+    outside = (recent < 0) | (recent >= vocabulary)
+    said = mx.zeros((rows, vocabulary + 1), dtype=mx.bool_)
+    said = mx.put_along_axis(said, mx.where(outside, vocabulary, recent), mx.array(True), axis=1)
+    factor = mx.where(logits > 0, inverse[:, None], penalty[:, None])
+    return mx.where(said[:, :vocabulary], logits * factor, logits)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one tick samples with: rows ``0 .. n-1`` of the parameters, and the frame's noise.
+
+    ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None where
+    every row is greedy.
+    """
+
+    rows: int
+    text_noise: mx.array | None
+    audio_noise: mx.array | None
+
+
+class Sampler:
+    """The sampling parameters of S rows.
+
+    State ``lm.recent`` int32 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last,
+    -1 where there is none. Padding, the end of padding and the initial token are no words.
+    """
+
+    def __init__(self, spec: LMSpec, rows: int) -> None:
+        """Give every row the default parameters."""
+        self._spec = spec
+        self._text_vocabulary = int(spec.config.get("text_card_out") or spec.text_card)
+        self._not_words = mx.array((spec.text_padding_id, spec.text_end_padding_id, spec.text_card))
+        self._streams = np.arange(spec.dep_q, dtype=np.int64) + (TEXT_STREAM + 1)
+        self._given = [SamplingParameters()] * rows
+        self._columns: dict[str, mx.array] = {}
+        self._has_penalty = False
+        self._widths = (1, 1)
+        self._refresh()
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state the repetition penalty keeps."""
+        yield TensorSpec("lm.recent", (RECENT_WORDS,), mx.int32, fill=-1)
+
+    def get(self, row: int) -> SamplingParameters:
+        """The parameters a row has."""
+        return self._given[row]
+
+    def set(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its parameters, from the next step on.
+
+        Raises:
+            UnsupportedError: a repetition penalty that looks back further than is remembered.
+        """
+        if parameters.repetition_penalty_context > RECENT_WORDS:
+            raise UnsupportedError(
+                f"a repetition penalty over {parameters.repetition_penalty_context} words, "
+                f"but only {RECENT_WORDS} are remembered"
+            )
+        self._given[row] = parameters
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Everybody's parameters as columns."""
+        given, card, text_card = self._given, self._spec.card, self._text_vocabulary
+        temperature = np.array([(g.text_temperature, g.audio_temperature) for g in given], np.float32).T
+        topk = np.array(
+            [
+                (
+                    _kept(g.text_topk, text_card, g.text_temperature),
+                    _kept(g.audio_topk, card, g.audio_temperature),
+                )
+                for g in given
+            ],
+            np.int32,
+        ).T
+        penalty = np.array([g.repetition_penalty for g in given], np.float32)
+        columns: dict[str, NDArray[np.generic]] = {
+            "temperature": temperature,
+            "inverse_temperature": np.reciprocal(np.where(temperature == 0, np.float32(1), temperature)),
+            "topk": topk,
+            "penalty": np.stack([penalty, np.float32(1) / penalty]),
+            "context": np.array([g.repetition_penalty_context for g in given], np.int32),
+            "pad_mult": np.array([g.pad_mult for g in given], np.float32),
+        }
+        self._columns = {name: mx.array(column) for name, column in columns.items()}
+        self._widths = (int(topk[0].max()), int(topk[1].max()))
+        self._has_penalty = any(g.repetition_penalty != 1 for g in given)
+
+    def draw(self, frames: NDArray[np.int64], executed: BoolArray) -> Draw:
+        """The noise of one tick, for the rows that execute and are not greedy. This is the host's work."""
+        count = len(frames)
+        text = self._noise("text", frames, executed, np.array([TEXT_STREAM]), self._text_vocabulary)
+        audio = None
+        if self._spec.dep_q:
+            audio = self._noise("audio", frames, executed, self._streams, self._spec.card)
+        return Draw(count, None if text is None else text[:, 0], audio)
+
+    def _noise(
+        self,
+        what: str,
+        frames: NDArray[np.int64],
+        executed: BoolArray,
+        streams: NDArray[np.int64],
+        width: int,
+    ) -> mx.array | None:
+        given = self._given[: len(frames)]
+        rows = [
+            row for row, g in enumerate(given) if executed[row] and getattr(g, f"{what}_temperature") != 0
+        ]
+        if not rows:
+            return None
+        seeds = np.array([getattr(given[row], f"{what}_seed") for row in rows], np.uint64)
+        noise = np.zeros((len(frames), len(streams), width), np.float32)
+        noise[rows] = gumbel_noise(seeds, frames[rows], streams, width)
+        return mx.array(noise)
+
+    def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
+        """Choose a text token for each row and remember the words: ``[n, V]`` to int32 ``[n]``."""
+        column = {name: array[..., : draw.rows] for name, array in self._columns.items()}
+        recent, logits = step.read("lm.recent"), logits.astype(mx.float32)
+        if self._has_penalty:
+            age = mx.arange(RECENT_WORDS - 1, -1, -1)
+            counted = mx.where(age >= column["context"][:, None], -1, recent)
+            logits = penalise(logits, counted, *column["penalty"])
+        scaled = logits * column["inverse_temperature"][0][:, None]
+        is_pad = mx.arange(logits.shape[1]) == self._spec.text_padding_id
+        scaled = mx.where(is_pad, scaled + column["pad_mult"][:, None], scaled)
+        tokens = choose(
+            scaled, column["temperature"][0], column["topk"][0], draw.text_noise, width=self._widths[0]
+        )
+        is_word = mx.all(tokens[:, None] != self._not_words, axis=1, keepdims=True)
+        shifted = mx.concatenate([recent[:, 1:], tokens[:, None]], axis=1)
+        step.write("lm.recent", mx.where(is_word, shifted, recent))
+        return tokens
+
+    def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
+        """Choose a token of one codebook for each row: ``[n, card]`` in any dtype to int32 ``[n]``."""
+        temperature, inverse, topk = (
+            self._columns[name][1, : draw.rows] for name in ("temperature", "inverse_temperature", "topk")
+        )
+        noise = None if draw.audio_noise is None else draw.audio_noise[:, codebook]
+        scaled = logits.astype(mx.float32) * inverse[:, None]
+        return choose(scaled, temperature, topk, noise, width=self._widths[1])
+
+
+def _kept(topk: int, vocabulary: int, temperature: float) -> int:
+    """How many candidates a top-k leaves; without a temperature it is one, whatever was asked."""
+    if temperature == 0:
+        return 1
+    return vocabulary if topk == 0 or topk > vocabulary else topk

@@ -1,0 +1,130 @@
+"""SEANet, the convolutional encoder and decoder around Mimi's latent space.
+
+Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the causal form of
+Défossez et al. 2022 and 2024. Names agree with the published Mimi files once ``.conv.conv`` is shortened
+(:mod:`antiphon.backends.mlx.mimi_weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+
+from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
+from antiphon.backends.mlx.matrix import Weights
+from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.errors import UnsupportedError
+
+Layer: TypeAlias = Callable[[mx.array, Step], mx.array]
+_FIXED = {"activation": "ELU", "norm": "none", "pad_mode": "constant", "causal": True, "true_skip": True}
+
+
+@dataclass(frozen=True, slots=True)
+class SeanetConfig:
+    """The part of a published ``seanet`` table that shapes the network. ``ratios`` is in decoder order."""
+
+    channels: int
+    dimension: int
+    n_filters: int
+    n_residual_layers: int
+    ratios: tuple[int, ...]
+    kernel_size: int
+    residual_kernel_size: int
+    last_kernel_size: int
+    dilation_base: int
+    compress: int
+    alpha: float
+
+    @classmethod
+    def from_published(cls, table: Mapping[str, Any]) -> SeanetConfig:
+        """Read a published table.
+
+        Raises:
+            UnsupportedError: an option no published Mimi uses.
+        """
+        for key, wanted in _FIXED.items():
+            if table.get(key, wanted) != wanted:
+                raise UnsupportedError(f"seanet option {key} is {table[key]!r}; only {wanted!r} can be run")
+        keys = [name for name in cls.__dataclass_fields__ if name not in ("ratios", "alpha")]
+        alpha = table.get("activation_params", {}).get("alpha", 1.0)
+        return cls(ratios=tuple(table["ratios"]), alpha=alpha, **{key: table[key] for key in keys})
+
+
+class Seanet:
+    """A chain of convolutions with ELU between them; ``name`` is "encoder" or "decoder"."""
+
+    def __init__(self, name: str, config: SeanetConfig, weights: Weights) -> None:
+        """Take the weights."""
+        self._name, self._config, self._weights = name, config, weights
+        self._convolutions: list[CausalConv1d | CausalConvTranspose1d] = []
+        self._layers: list[Layer] = list(self._encoder() if name == "encoder" else self._decoder())
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state of every convolution."""
+        for convolution in self._convolutions:
+            yield from convolution.specs()
+
+    def __call__(self, x: mx.array, step: Step) -> mx.array:
+        """``[n, positions, channels]`` through every layer."""
+        for layer in self._layers:
+            x = layer(x, step)
+        return x
+
+    def _encoder(self) -> Iterator[Layer]:
+        """PCM to latents: ``[n, frame_samples, 1]`` to ``[n, positions, dimension]``."""
+        config, index, width = self._config, 1, self._config.n_filters
+        yield self._conv("0", ConvShape(config.channels, width, config.kernel_size))
+        for ratio in reversed(config.ratios):
+            for level in range(config.n_residual_layers):
+                yield self._residual(index, width, config.dilation_base**level)
+                index += 1
+            yield self._elu
+            yield self._conv(f"{index + 1}", ConvShape(width, 2 * width, 2 * ratio, ratio))
+            index, width = index + 2, 2 * width
+        yield self._elu
+        yield self._conv(f"{index + 1}", ConvShape(width, config.dimension, config.last_kernel_size))
+
+    def _decoder(self) -> Iterator[Layer]:
+        """Latents to PCM: ``[n, positions, dimension]`` to ``[n, frame_samples, 1]``."""
+        config, index = self._config, 1
+        width = config.n_filters * 2 ** len(config.ratios)
+        yield self._conv("0", ConvShape(config.dimension, width, config.kernel_size))
+        for ratio in config.ratios:
+            yield self._elu
+            shape, place = ConvShape(width, width // 2, 2 * ratio, ratio), f"{index + 1}"
+            transposed = CausalConvTranspose1d(
+                f"{self._name}.{place}", shape, self._weights, f"{self._name}.model.{place}"
+            )
+            self._convolutions.append(transposed)
+            yield transposed
+            index, width = index + 2, width // 2
+            for level in range(config.n_residual_layers):
+                yield self._residual(index, width, config.dilation_base**level)
+                index += 1
+        yield self._elu
+        yield self._conv(f"{index + 1}", ConvShape(width, config.channels, config.last_kernel_size))
+
+    def _conv(self, place: str, shape: ConvShape) -> CausalConv1d:
+        name = f"{self._name}.{place}"
+        convolution = CausalConv1d(name, shape, self._weights, f"{self._name}.model.{place}")
+        self._convolutions.append(convolution)
+        return convolution
+
+    def _residual(self, index: int, channels: int, dilation: int) -> Layer:
+        """``x + conv1(elu(conv3(elu(x))))`` with a narrower middle."""
+        config, hidden = self._config, channels // self._config.compress
+        first = self._conv(
+            f"{index}.block.1", ConvShape(channels, hidden, config.residual_kernel_size, dilation=dilation)
+        )
+        second = self._conv(f"{index}.block.3", ConvShape(hidden, channels, 1))
+
+        def block(x: mx.array, step: Step) -> mx.array:
+            return x + second(self._elu(first(self._elu(x, step), step), step), step)
+
+        return block
+
+    def _elu(self, x: mx.array, step: Step) -> mx.array:  # noqa: ARG002  (a layer like the others)
+        return mx.where(x > 0, x, self._config.alpha * mx.expm1(x))
