@@ -25,12 +25,13 @@ def write(tmp_path: Path, text: str) -> str:
 def test_defaults() -> None:
     config = parse_command_line([])
     assert config == ServerConfig()
-    assert (config.model, config.host, config.port, config.engine.slots) == ("echo", "127.0.0.1", 8998, None)
+    assert config.model == ("echo",)
+    assert (config.host, config.port, config.engine.slots) == ("127.0.0.1", 8998, None)
 
 
 def test_every_option_name_is_unique_and_has_help_and_a_flag() -> None:
     known = options()
-    leaves = sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 2
+    leaves = sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 3
     assert len(known) == leaves
     flags = {text for action in build_parser()._actions for text in action.option_strings}
     for info in known.values():
@@ -52,7 +53,7 @@ def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_p
         """,
     )
     config = parse_command_line(["--config", path, "--port", "9001", "--slots", "auto"])
-    assert config.model == "duplex-seeded"
+    assert config.model == ("duplex-seeded",)
     assert config.port == 9001
     assert config.allow_origin == ("https://a.example",)
     assert config.engine.slots is None
@@ -78,7 +79,7 @@ def test_repeated_and_boolean_flags() -> None:
         ('port = "80"', "port = '80' is not a whole number"),
         ("port = 80.5", "port = 80.5 is not a whole number"),
         ("port = true", "port = True is not a whole number"),
-        ("model = 3", "model = 3 is not a string"),
+        ("model = 3", "model = 3 is not a list of strings"),
         ("null_hold_gil = 1", "null_hold_gil = 1 is not true or false"),
         ("null_step_ms = true", "null_step_ms = True is not a number"),
         ("allow_origin = [1]", "allow_origin = [1] is not a list of strings"),
@@ -139,5 +140,6 @@ def test_the_documentation_names_every_option_and_its_default() -> None:
         row = next((line for line in text.splitlines() if line.startswith(f"| `{info.name}` ")), None)
         assert row is not None, f"docs/configuration.md lacks {info.name}"
         default = {None: "auto" if "int" in str(info.hint) else "", (): ""}.get(info.default, info.default)
+        default = ", ".join(default) if isinstance(default, tuple) else default
         shown = str(default).lower() if isinstance(default, bool) else str(default)
         assert row.split("|")[2].strip(" `") == shown

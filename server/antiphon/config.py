@@ -3,18 +3,20 @@
 Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
 with its default and its unit in the name. A TOML file and the command line fill the same fields: the file
 overrides the defaults, the command line overrides the file. A key nobody knows is an error that names the
-nearest one; a value of the wrong type is an error that names the key and the value.
+nearest one; a value of the wrong type is an error that names the key and the value. Several models are
+entries of ``[[models]]`` in the file, each a :class:`ModelConfig`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +25,11 @@ from antiphon.errors import ConfigError, nearest
 from antiphon.log import LEVELS
 
 T = TypeVar("T")
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+PROTECTABLE = ("health", "metrics", "page")
+"""What is open to everybody, keys or not, unless it is protected."""
 
 AUTO = "auto"
 """What a file or the command line says for a number that the server may choose (None in the dataclass)."""
@@ -44,6 +51,10 @@ class Limits:
     liveness_timeout_s: float = option(20.0, "from one sign of life of the peer to the next", minimum=0.1)
     close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
     max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
+    max_sessions_per_key: int = option(0, "sessions at once with one API key, 0 for any number", minimum=0)
+    max_sessions_per_address: int = option(
+        0, "sessions at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    )
     max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
@@ -56,10 +67,39 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model of a server: an entry of ``[[models]]``, or what one ``--model`` stands for.
+
+    What an entry does not say is what the rest of the configuration says for all models.
+    """
+
+    model: str = option("", "a built-in name, a folder, or hf://owner/repo[@revision]")
+    name: str | None = option(None, "what callers name it by; its checkpoint's own name if none")
+    backend: str = option(AUTO, "what runs it")
+    device: str | None = option(None, "where it runs")
+    slots: int | None = option(None, "sessions at once", minimum=1)
+    backend_option: tuple[str, ...] = option((), "an option of its backend", metavar="NAME=VALUE")
+    voices: str | None = option(None, "its folder of voices", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a name that does not fit into a path."""
+        if self.name is not None and not MODEL_NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"models.name = {self.name!r}: a name has 1 to 100 letters, digits, dots, dashes and "
+                "underscores, since it is part of paths"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Everything ``antiphon serve`` can be told."""
 
-    model: str = option("echo", "a built-in name, a folder, or hf://owner/repo[@revision]")
+    model: tuple[str, ...] = option(
+        ("echo",),
+        "a built-in name, a folder, or hf://owner/repo[@revision]; repeat for several",
+        metavar="MODEL",
+    )
+    models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
     backend: str = option(AUTO, "what runs the model: auto (torch), torch, reference, null")
     device: str | None = option(None, "where it runs, in the backend's own words")
     host: str = option("127.0.0.1", "address to listen on")
@@ -71,6 +111,18 @@ class ServerConfig:
     tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
     allow_origin: tuple[str, ...] = option(
         (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
+    )
+    allow_host: tuple[str, ...] = option(
+        (), "a Host that requests may name besides addresses and localhost, '*' for all", metavar="HOST"
+    )
+    api_keys: str | None = option(
+        None, "who may call: lines of NAME:SHA256, see antiphon keys", metavar="FILE"
+    )
+    protect: tuple[str, ...] = option(
+        (), "what needs a key too: health, metrics or page", choices=PROTECTABLE, metavar="WHAT"
+    )
+    trusted_proxy: tuple[str, ...] = option(
+        (), "a proxy whose X-Forwarded-For is believed: an address, or a network", metavar="CIDR"
     )
     backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
     voices: str | None = option(
@@ -93,6 +145,22 @@ class ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise ConfigError(f"{given} is given without {missing}; TLS needs both")
+
+    @property
+    def served(self) -> tuple[ModelConfig, ...]:
+        """The models to serve, in the order of their declaration; the first of a kind is its default."""
+        return self.models or tuple(replace(self.common_model, model=ref) for ref in self.model)
+
+    @property
+    def common_model(self) -> ModelConfig:
+        """What every model is served with, unless its own entry says otherwise."""
+        return ModelConfig(
+            backend=self.backend,
+            device=self.device,
+            slots=self.engine.slots,
+            backend_option=self.backend_option,
+            voices=self.voices,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +192,8 @@ def options(cls: type = ServerConfig, prefix: tuple[str, ...] = ()) -> dict[str,
     hints = typing.get_type_hints(cls)
     found: dict[str, OptionInfo] = {}
     for item in dataclasses.fields(cls):
+        if item.metadata.get("is_entries"):
+            continue  # a list of tables, not a leaf: a file's alone
         hint = hints[item.name]
         if dataclasses.is_dataclass(hint):
             found.update(options(typing.cast("type", hint), (*prefix, item.name)))
@@ -157,6 +227,9 @@ def check_value(info: OptionInfo, value: Any) -> Any:
     if wanted == tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+            for item in items:
+                if info.choices and item not in info.choices:
+                    raise ConfigError(f"{info.key} = {item!r}: {nearest(item, info.choices)}")
             return tuple(items)
         raise _wrong(info, value, "a list of strings")
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
@@ -248,4 +321,22 @@ def load_config(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Serve
         for part in known[name].path[:-1]:
             target = target.setdefault(part, {})
         target[name] = value
-    return apply(ServerConfig(), merged)
+    entries = merged.pop("models", [])
+    if entries and "model" in table:
+        raise ConfigError("model and [[models]] are both given; the first is short for a single entry")
+    config = apply(ServerConfig(), merged)
+    if "model" in overrides:
+        return config
+    return dataclasses.replace(config, models=_read_entries(entries, config.common_model))
+
+
+def _read_entries(entries: Any, common: ModelConfig) -> tuple[ModelConfig, ...]:
+    """The entries of ``[[models]]``, each on top of what is common to all."""
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise ConfigError(f"models = {entries!r} is not a list of tables; write [[models]]")
+    models: list[ModelConfig] = []
+    for number, entry in enumerate(entries, start=1):
+        if not entry.get("model"):
+            raise ConfigError(f"entry {number} of [[models]] lacks 'model', what to serve")
+        models.append(apply(common, entry, ("models",)))
+    return tuple(models)

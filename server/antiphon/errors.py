@@ -17,6 +17,8 @@
     └── SessionError                 a session could not start, or could not go on
         ├── ServerFullError          no free row (carries ``retry_after_s``)
         ├── DrainingError            the server is leaving
+        ├── UnknownModelError        no such model here (carries the names of those there are)
+        ├── SessionLimitError        this key, or this address, has as many sessions as it may
         ├── SessionTimeoutError      the peer fell silent, or never began
         └── SessionFailedError       the server's own fault ended it
 
@@ -103,6 +105,18 @@ class ServerFullError(SessionError):
 
 class DrainingError(SessionError):
     """The server is leaving and admits nobody."""
+
+
+class UnknownModelError(SessionError):
+    """No model of that name, or of the kind a route needs; ``known`` are the names of those there are."""
+
+    def __init__(self, message: str, *, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(message)
+
+
+class SessionLimitError(SessionError):
+    """This key, or this address, has as many sessions as it may."""
 
 
 class SessionTimeoutError(SessionError):

@@ -51,6 +51,8 @@ ERRORS = {
     "SessionError": 1011,
     "ServerFullError": 1013,
     "DrainingError": 1001,
+    "UnknownModelError": 1008,
+    "SessionLimitError": 1008,
     "SessionTimeoutError": 1008,
     "SessionFailedError": 1011,
 }
@@ -96,6 +98,7 @@ def make(name: str) -> AntiphonError:
         "MissingExtraError": {"extra": "x", "module": "x"},
         "StepError": {"rows": ()},
         "ServerFullError": {"retry_after_s": 7},
+        "UnknownModelError": {"known": ()},
     }
     error: AntiphonError = kind("why", **arguments.get(name, {}))
     return error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,12 @@ from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.app import build_app
-from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.served import ServedModel, serve_model
 from antiphon.serve.services import SERVICES, Services
 
 FRAME_SAMPLES = 1920
@@ -151,9 +151,11 @@ class Server:
             return response.status, await response.text(), response.headers
 
     @asynccontextmanager
-    async def call(self, query: str = "", *, autoping: bool = True, **headers: str) -> AsyncIterator[Client]:
+    async def call(
+        self, query: str = "", *, path: str = "/api/chat", autoping: bool = True, **headers: str
+    ) -> AsyncIterator[Client]:
         async with self.http.ws_connect(
-            self.url(f"/api/chat?{query}", "ws"), headers=headers, autoping=autoping, max_msg_size=0
+            self.url(f"{path}?{query}", "ws"), headers=headers, autoping=autoping, max_msg_size=0
         ) as ws:
             yield Client(ws)
 
@@ -192,8 +194,14 @@ async def serving(
     allow_origin: tuple[str, ...] = (),
     page: Path | None = None,
     voices: Path | None = None,
+    also: Sequence[tuple[str, ModelSpec]] = (),
+    **settings: Any,
 ) -> AsyncIterator[Server]:
-    """A server on a free port, ended with everything it holds."""
+    """A server on a free port, ended with everything it holds.
+
+    ``also`` are further models by name, each with a backend like the first one's; ``settings`` are fields of
+    the ServerConfig.
+    """
     config = ServerConfig(
         port=0,
         threads=2,
@@ -201,25 +209,32 @@ async def serving(
         allow_origin=allow_origin,
         engine=replace(EngineConfig(), **(engine or {})),
         limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),
+        **settings,
     )
     checkpoint, backend = model or (
         null_checkpoint(spec),
         NullBackend(spec, slots, step_ms=step_ms, faults=faults),
     )
-    name = checkpoint.spec.name
-    metrics = EngineMetrics(CollectorRegistry(), model=name)
-    core = Engine(backend, config.engine, metrics=metrics)
-    core.start()
-    app = build_app(core, checkpoint, config, ServeMetrics(metrics.registry, model=name), page=page)
+    families = Families(CollectorRegistry())
+    given = [(checkpoint.spec.name, checkpoint, backend)] + [
+        (name, null_checkpoint(other), NullBackend(other, slots, step_ms=step_ms)) for name, other in also
+    ]
+    served: list[ServedModel] = []
+    for name, files, rows in given:
+        core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name))
+        core.start()
+        served.append(serve_model(config.served[0], name, files, core, families))
+    app = build_app(served, config, families, page=page)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with aiohttp.ClientSession() as http:
-            yield Server(runner.addresses[0][1], http, app, core)
+            yield Server(runner.addresses[0][1], http, app, served[0].engine)
     finally:
         await runner.cleanup()
-        core.stop(5.0)
+        for each in served:
+            each.engine.stop(5.0)
 
 
 def speech(frames: int, seed: int = 0) -> FloatArray:

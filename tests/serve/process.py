@@ -21,7 +21,7 @@ START_S = 30.0
 SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when a shell started us in the background
-import antiphon.serve.main as main
+import antiphon.serve.engines as engines
 from antiphon import cli
 from antiphon.backends.null import NullBackend, NullFaults
 from tests.serve.harness import CODEC, null_checkpoint
@@ -32,8 +32,8 @@ def make_backend(*_, slots, **__):
     time.sleep({make_s})
     return NullBackend(CODEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
 
-main.load_checkpoint = lambda ref: null_checkpoint(CODEC)
-main.make_backend = make_backend
+engines.load_checkpoint = lambda ref: null_checkpoint(CODEC)
+engines.make_backend = make_backend
 sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *sys.argv[1:]]))
 """
 

@@ -146,10 +146,13 @@ async def test_a_plain_request_is_told_to_upgrade() -> None:
 
 
 async def test_an_unknown_model_is_404_and_names_what_there_is() -> None:
+    sentence = "no model 'moshika' here; there is: null-echo (codec)"
     async with serving() as server:
-        status, text, _ = await refusal(server, "ext=1&model=moshika")
-        assert status == 404
-        assert text == "no model 'moshika' here; there is: null-echo\n"
+        status, text, _ = await refusal(server, "model=moshika")
+        assert (status, text) == (404, f"{sentence}\n")
+        async with server.call("ext=1&model=moshika") as client:
+            assert (await client.event("error")).fields == {"code": 1008, "message": sentence}
+            assert (await client.closed()).code == 1008
         async with server.call("ext=1&model=null-echo") as client:
             await client.event("ready")
 

@@ -203,7 +203,7 @@ def page(tmp_path: Path) -> Path:
 
 
 async def test_the_page_its_type_and_its_policy(page: Path) -> None:
-    async with serving(page=page) as server:
+    async with serving(page=page, allow_host=("*",)) as server:
         status, text, headers = await server.get("/")
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
         assert "<title>x</title>" in text
@@ -274,7 +274,7 @@ async def test_models_say_what_may_be_asked_of_them() -> None:
         _, text, _ = await server.get("/api/models")
         (model,) = json.loads(text)["models"]
     assert (model["name"], model["kind"]) == ("null-duplex", "duplex")
-    assert model["slots"] == {"used": 1, "queued": 0, "total": 3}
+    assert model["slots"] == {"used": 1, "free": 2, "queued": 0, "total": 3}
     assert model["parameters"].keys() == model["ranges"].keys()
     assert model["parameters"]["text_temperature"] == 0.7
     assert model["parameters"]["text_seed"] is None
@@ -301,7 +301,7 @@ async def test_text_is_compressed_for_those_who_can_read_it(page: Path) -> None:
 async def test_nothing_outside_the_folder_is_served(path: str, page: Path) -> None:
     async with serving(page=page) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = (await reader.read()).decode(errors="replace")
         writer.close()
         assert answer.split()[1] in ("404", "400")

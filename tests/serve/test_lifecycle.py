@@ -16,8 +16,9 @@ from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
 from antiphon.serve.call import Call
+from antiphon.serve.engines import parse_backend_option
 from antiphon.serve.lifecycle import Lifecycle
-from antiphon.serve.main import parse_backend_option, tls_context
+from antiphon.serve.main import tls_context
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 
@@ -206,7 +207,7 @@ async def test_a_call_that_cannot_be_told_does_not_keep_the_server(monkeypatch: 
     monkeypatch.setattr(Call, "announce_draining", broken)
     async with serving() as server, server.caller() as client:
         lifecycle = Lifecycle(Limits(drain_timeout_s=0.1))
-        lifecycle.watch(server.app, server.engine)
+        lifecycle.watch(server.app)
         lifecycle.signalled(signal.SIGTERM)
         ending = asyncio.create_task(lifecycle.wait())
         assert (await client.closed()).code == 1001

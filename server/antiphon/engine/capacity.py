@@ -14,11 +14,29 @@ from antiphon.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes: what there is on the device, what the weights take, and what each row takes on top."""
+    """Bytes: what there is on the device, what the weights take, and what each row takes on top.
+
+    ``taken_bytes`` of the total belong to other models already.
+    """
 
     total_bytes: int
     weights_bytes: int
     row_bytes: int
+    taken_bytes: int = 0
+
+    @property
+    def left_bytes(self) -> int:
+        """What other models have not taken."""
+        return max(0, self.total_bytes - self.taken_bytes)
+
+    @property
+    def taken_words(self) -> str:
+        """What there is to say about other models, if anything."""
+        return (
+            f" ({self.taken_bytes:,} of {self.total_bytes:,} belong to other models)"
+            if self.taken_bytes
+            else ""
+        )
 
     def needed(self, rows: int) -> int:
         """Bytes for the weights and so many rows."""
@@ -39,42 +57,49 @@ def check_fit(memory: MemoryFacts, rows: int) -> None:
     Raises:
         ConfigError: they do not; the message has all the bytes and the rows that would fit.
     """
-    if memory.needed(rows) <= memory.total_bytes:
+    if memory.needed(rows) <= memory.left_bytes:
         return
-    left = memory.total_bytes - memory.weights_bytes
+    left = memory.left_bytes - memory.weights_bytes
     fitting = max(0, left // memory.row_bytes) if memory.row_bytes else 0
     raise ConfigError(
         f"{rows} rows do not fit: weights {memory.weights_bytes:,} bytes + {rows} x {memory.row_bytes:,} "
-        f"bytes = {memory.needed(rows):,} bytes, but there are {memory.total_bytes:,}; "
+        f"bytes = {memory.needed(rows):,} bytes, but there are {memory.left_bytes:,}{memory.taken_words}; "
         f"{fitting} rows would fit"
     )
 
 
-def rows_that_fit(memory: MemoryFacts, *, reserve_fraction: float, at_most: int) -> int:
+def rows_that_fit(
+    memory: MemoryFacts, *, reserve_fraction: float, at_most: int, models_waiting: int = 1
+) -> int:
     """The most rows, up to ``at_most``, that leave ``reserve_fraction`` of all memory unused.
+
+    With ``models_waiting`` models still to be made on this device, this one included, it gets an equal part
+    of what is left.
 
     Raises:
         ConfigError: not even one does.
     """
-    usable = int(memory.total_bytes * (1 - reserve_fraction))
+    usable = max(0, int(memory.total_bytes * (1 - reserve_fraction)) - memory.taken_bytes) // models_waiting
     if memory.needed(1) > usable:
+        shared = f", a part of {models_waiting}" if models_waiting > 1 else ""
         raise ConfigError(
             f"not even one row fits: weights {memory.weights_bytes:,} bytes + one row "
             f"{memory.row_bytes:,} bytes = {memory.needed(1):,} bytes, but only {usable:,} of "
-            f"{memory.total_bytes:,} may be used"
+            f"{memory.total_bytes:,} may be used{shared}{memory.taken_words}"
         )
     if memory.row_bytes == 0:
         return at_most
     return min(at_most, (usable - memory.weights_bytes) // memory.row_bytes)
 
 
-def tick_limit_s(frame_s: float, *, reserve_fraction: float) -> float:
+def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
     """The longest tick that keeps frames on time.
 
     A frame may come just after a tick began: it waits for that one and then takes its own, so two ticks
-    must fit into a frame's length, less the reserve for decoding, encoding and sending.
+    must fit into a frame's length, less the reserve for decoding, encoding and sending. Where several
+    ``models`` share a device, their ticks make each other as much longer as there are of them.
     """
-    return frame_s * (1 - reserve_fraction) / 2
+    return frame_s * (1 - reserve_fraction) / 2 / models
 
 
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:

@@ -18,7 +18,7 @@ from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
 from antiphon.engine.scheduler import usable_buckets
 from antiphon.engine.session import Session
-from antiphon.engine.sizing import BackendFactory, make_sized
+from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
 from antiphon.errors import (
     AntiphonError,
@@ -42,7 +42,8 @@ class Engine:
     ``backend`` is a backend, or makes one with as many rows as it is asked for; in that case it is made
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
-    sessions have ended. ``metrics`` belong to one engine. Everything but :meth:`start` needs an engine
+    sessions have ended. ``metrics`` belong to one engine. ``share`` is what other engines of the process
+    leave of the device to a backend that is made. Everything but :meth:`start` needs an engine
     that was started (or prepared, to be ticked by hand).
     """
 
@@ -55,6 +56,7 @@ class Engine:
         metrics: EngineMetrics,
         on_lost: Callable[[AntiphonError], None] | None = None,
         tracer: Tracer | None = None,
+        share: DeviceShare = ALONE,
     ) -> None:
         """Keep what :meth:`start` will need; nothing runs yet."""
         self.config = config
@@ -63,6 +65,7 @@ class Engine:
         self._source = backend
         self._on_lost = on_lost
         self._tracer = tracer
+        self._share = share
         self._pressure = LatePressure(config)
         self._ready: ReadyList[Session] = ReadyList()
         self._lost: AntiphonError | None = None
@@ -108,7 +111,7 @@ class Engine:
     def prepare(self, progress: Progress = _no_progress) -> None:
         """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
         source = self._source
-        backend = make_sized(source, self.config, self.clock) if callable(source) else source
+        backend = make_sized(source, self.config, self.clock, self._share) if callable(source) else source
         info = backend.info
         if self.config.slots not in (None, info.slots):
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from antiphon.engine.decisions import Outcome
-from antiphon.engine.memory import process_bytes
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 # Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
 FRAME_BUCKETS_S: Final = (
@@ -51,16 +52,34 @@ SESSION_BUCKETS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7
 ROW_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
 
 
+class Families:
+    """The metrics of one registry by name, each made once however many models report in it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register on ``registry``."""
+        self.registry = registry
+        self._made: dict[str, Any] = {}
+
+    def get(self, kind: type[M], name: str, help_text: str, labels: Sequence[str], **more: Any) -> M:
+        """The metric ``antiphon_<name>``, made when it is first asked for."""
+        made: M | None = self._made.get(name)
+        if made is None:
+            made = kind(f"antiphon_{name}", help_text, labels, registry=self.registry, **more)
+            self._made[name] = made
+        return made
+
+
 class EngineMetrics:
     """Every number of the engine, each with the label ``model``.
 
     The attributes are children with the label bound already, so that recording costs one call. Gauges
-    are asked for their value when somebody reads them.
+    are asked for their value when somebody reads them. Engines of one process share ``Families``.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, model: str) -> None:
+    def __init__(self, registry: CollectorRegistry | Families, *, model: str) -> None:
         """Register everything, under the label ``model``."""
-        self.registry = registry
+        self.families = registry if isinstance(registry, Families) else Families(registry)
+        self.registry = self.families.registry
         self._model = model
         seconds = self._histogram
         self.tick_seconds = seconds("tick_seconds", "Time of one backend step.", FRAME_BUCKETS_S)
@@ -82,11 +101,11 @@ class EngineMetrics:
         self.session_seconds = seconds("session_seconds", "How long sessions owned a row.", SESSION_BUCKETS_S)
         self.batch_rows = seconds("batch_rows", "Sessions that took part in a tick.", ROW_BUCKETS)
         self.bucket_rows = seconds("bucket_rows", "Rows a tick ran over, idle ones included.", ROW_BUCKETS)
-        self._stage_seconds = Histogram(
-            "antiphon_stage_seconds",
+        self._stage_seconds = self.families.get(
+            Histogram,
+            "stage_seconds",
             "Time of each stage of a tick.",
             ("model", "stage"),
-            registry=registry,
             buckets=STAGE_BUCKETS_S,
         )
         self.frames_taken = self._counter("frames_taken", "Input frames that took part in a tick.")
@@ -97,34 +116,32 @@ class EngineMetrics:
         )
         self.moved_rows = self._counter("moved_rows", "Rows moved down to make ticks smaller.")
         self.failed_steps = self._counter("failed_steps", "Steps that failed for some rows.")
-        dropped = Counter(
-            "antiphon_dropped_frames",
+        dropped = self.families.get(
+            Counter,
+            "dropped_frames",
             "Frames dropped because a queue was full: in, audio nobody heard; out, audio nobody read.",
             ("model", "direction"),
-            registry=registry,
         )
         self.dropped_in = dropped.labels(model, "in")
         self.dropped_out = dropped.labels(model, "out")
-        self._admissions = Counter(
-            "antiphon_admissions", "How callers fared.", ("model", "outcome"), registry=registry
+        self._admissions = self.families.get(
+            Counter, "admissions", "How callers fared.", ("model", "outcome")
         )
         for outcome in Outcome:
             self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
-        self._prompts = Counter(
-            "antiphon_prompts",
+        self._prompts = self.families.get(
+            Counter,
+            "prompts",
             "Prompts given to sessions: computed, or copied from an earlier session's row.",
             ("model", "how"),
-            registry=registry,
         )
         for how in ("computed", "copied"):
             self._prompts.labels(model, how)
         self._stages: dict[str, Histogram] = {}
-        self.gauge("process_memory_bytes", "Resident memory of the server's process.", process_bytes)
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a gauge ``antiphon_<name>`` that calls ``read`` whenever it is asked."""
-        gauge = Gauge(f"antiphon_{name}", help_text, ("model",), registry=self.registry)
-        gauge.labels(self._model).set_function(read)
+        self.families.get(Gauge, name, help_text, ("model",)).labels(self._model).set_function(read)
 
     def admission(self, outcome: Outcome) -> None:
         """Count how one caller fared."""
@@ -147,9 +164,8 @@ class EngineMetrics:
         child.observe(seconds)
 
     def _counter(self, name: str, help_text: str) -> Counter:
-        return Counter(f"antiphon_{name}", help_text, ("model",), registry=self.registry).labels(self._model)
+        return self.families.get(Counter, name, help_text, ("model",)).labels(self._model)
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"antiphon_{name}", help_text, ("model",), registry=self.registry, buckets=buckets
-        ).labels(self._model)
+        family = self.families.get(Histogram, name, help_text, ("model",), buckets=buckets)
+        return family.labels(self._model)

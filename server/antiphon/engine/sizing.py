@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -25,11 +26,29 @@ from antiphon.models.spec import PipelineKind
 BackendFactory: TypeAlias = Callable[[int], Backend]
 """Makes a backend with so many rows."""
 
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What of a device is left to a model, when others of the same process use it too.
+
+    ``taken_bytes`` is what models made before have, by device. ``models`` share the device in all;
+    ``models_waiting`` of them, this one included, are not made yet.
+    """
+
+    taken_bytes: Mapping[str, int] = field(default_factory=dict)
+    models: int = 1
+    models_waiting: int = 1
+
+
+ALONE = DeviceShare()
+
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 
 
-def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[], float]) -> Backend:
+def make_sized(
+    factory: BackendFactory, config: EngineConfig, clock: Callable[[], float], share: DeviceShare = ALONE
+) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
     For the latter, backends are made and timed with more and more rows, up to what memory holds. One
@@ -42,7 +61,7 @@ def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[]
         BackendError: memory ran out nevertheless.
     """
     backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
-    facts = memory_facts(backend.info)
+    facts = memory_facts(backend.info, share)
     if config.slots is not None:
         return _make_fixed(backend, factory, config.slots, facts)
     if facts is None:
@@ -50,10 +69,19 @@ def make_sized(factory: BackendFactory, config: EngineConfig, clock: Callable[[]
         raise ConfigError(
             f"backend {backend.info.name} does not say what memory a row takes; give a number of slots"
         )
-    fitting = rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
+    fitting = rows_that_fit(
+        facts,
+        reserve_fraction=config.memory_reserve_fraction,
+        at_most=config.max_slots,
+        models_waiting=share.models_waiting,
+    )
     if backend.info.kind is PipelineKind.TTS:
         return _remake(backend, factory, fitting)
-    limit_s = tick_limit_s(backend.info.spec.frame_ms / 1000.0, reserve_fraction=config.tick_reserve_fraction)
+    limit_s = tick_limit_s(
+        backend.info.spec.frame_ms / 1000.0,
+        reserve_fraction=config.tick_reserve_fraction,
+        models=share.models,
+    )
     ticks = measure_ticks(backend, backend.info.buckets, clock, limit_s)
     while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
         timed = backend.info.slots
@@ -97,7 +125,12 @@ def _make(factory: BackendFactory, rows: int) -> Backend:
         raise BackendError(f"a backend with {rows} rows could not be made: {error}") from error
 
 
-def memory_facts(info: BackendInfo) -> MemoryFacts | None:
+def bytes_taken(info: BackendInfo) -> int:
+    """What a backend takes of its device, as far as it says so."""
+    return info.memory.get("weights", 0) + info.slots * info.memory.get("state_per_row", 0)
+
+
+def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts | None:
     """What a backend says about memory: ``weights``, ``state_per_row`` and ``total`` of ``info.memory``.
 
     Without ``total`` a backend on the CPU has the host's memory. None when any of it is unknown.
@@ -106,7 +139,7 @@ def memory_facts(info: BackendInfo) -> MemoryFacts | None:
     weights, row = info.memory.get("weights"), info.memory.get("state_per_row")
     if total is None or weights is None or row is None:
         return None
-    return MemoryFacts(total, weights, row)
+    return MemoryFacts(total, weights, row, share.taken_bytes.get(info.device, 0))
 
 
 def measure_ticks(

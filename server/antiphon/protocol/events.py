@@ -13,7 +13,9 @@ from antiphon.errors import (
     DrainingError,
     ProtocolError,
     ServerFullError,
+    SessionLimitError,
     SessionTimeoutError,
+    UnknownModelError,
     UnsupportedError,
 )
 from antiphon.protocol.moshi import Event
@@ -200,7 +202,7 @@ def close_code(reason: AntiphonError) -> int:
             return 1001  # going away
         case ProtocolError() | AudioError():
             return 1007  # your data is wrong
-        case SessionTimeoutError() | UnsupportedError():
+        case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | SessionLimitError():
             return 1008  # not allowed
         case _:
             return 1011  # our fault

@@ -5,82 +5,98 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
-from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.sampling import SamplingParameters
 from antiphon.serve import http
-from antiphon.serve.chat import handle_chat
+from antiphon.serve.access import Access
+from antiphon.serve.health import healthz, readyz
+from antiphon.serve.kinds import ROUTES
 from antiphon.serve.lanes import WorkerPool
-from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.metrics import ServeMetrics, watch_process
+from antiphon.serve.routes import add_question, add_routes
+from antiphon.serve.security import allowed_hosts, host_check
+from antiphon.serve.served import Models, ServedModel
 from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.static import StaticFiles, web_root
-from antiphon.serve.voices import find_voices
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def build_app(
-    engine: Engine,
-    checkpoint: Checkpoint,
+    models: Sequence[ServedModel],
     config: ServerConfig,
-    metrics: ServeMetrics,
+    families: Families,
     *,
+    access: Access | None = None,
     clock: Callable[[], float] = time.monotonic,
     log: Log | None = None,
     tracer: Tracer | None = None,
     page: Path | None = None,
 ) -> web.Application:
-    """An application around a started engine; its clean-up closes every socket, not the engine.
+    """An application around started engines; its clean-up closes every socket, not the engines.
 
-    ``clock`` is the engine's. ``page`` is the folder of the web client, found by itself when None.
+    ``families`` are the metrics to show. ``access`` is made from ``config`` when None, ``clock`` is the
+    engines'. ``page`` is the folder of the web client, found by itself when None.
 
     Raises:
-        ConfigError: the folder of voices is not there.
+        ConfigError: keys or proxies that cannot be used, or two models of one name.
     """
-    voices = find_voices(config.voices, checkpoint)
-    app = web.Application(client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing])
+    served, door = Models(models), access or Access(config)
+    hosts = allowed_hosts(config, asks_for_keys=door.asks_for_keys)
+    app = web.Application(
+        client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
+    )
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
-        metrics.watch(pool)
+        watch_process(families.registry, pool)
         app[SERVICES] = Services(
             config=config,
-            engine=engine,
-            checkpoint=checkpoint,
-            tokenizer=checkpoint.text_tokenizer(),
-            defaults=SamplingParameters.from_generation(checkpoint.generation),
+            models=served,
+            access=door,
+            families=families,
+            metrics=ServeMetrics(families, model=""),
             pool=pool,
-            metrics=metrics,
             clock=clock,
             log=log or Log(),
             tracer=tracer,
-            voices=voices,
         )
         yield
         pool.close()
 
     app.cleanup_ctx.append(services)
     app.on_shutdown.append(_close_sockets)
-    app.router.add_get("/api/chat", handle_chat)
-    app.router.add_get("/healthz", http.healthz)
-    app.router.add_get("/readyz", http.readyz)
-    app.router.add_get("/metrics", http.metrics)
-    app.router.add_get("/api/build_info", http.build_info)
-    app.router.add_get("/api/modules_info", http.modules_info)
-    app.router.add_get("/api/models", http.models)
-    root = page or web_root()
-    if root is not None:
-        app.router.add_get("/{path:.*}", StaticFiles(root).handle)
+    add_routes(app, ROUTES)
+    add_question(app, "/healthz", healthz, open_as="health")
+    add_question(app, "/readyz", readyz, open_as="health")
+    add_question(app, "/metrics", http.metrics, open_as="metrics")
+    add_question(app, "/api/build_info", http.build_info)
+    add_question(app, "/api/modules_info", http.modules_info)
+    add_question(app, "/api/models", http.list_models)
+    _add_page(app, page or web_root())
     return app
+
+
+def _add_page(app: web.Application, root: Path | None) -> None:
+    if root is None:
+        return
+    files = StaticFiles(root)
+
+    async def handle(request: web.Request) -> web.Response:
+        access = request.app[SERVICES].access
+        if not access.is_open("page"):
+            access.identify(request)
+        return await files.handle(request)
+
+    app.router.add_get("/{path:.*}", handle)
 
 
 async def close_calls(app: web.Application, error: AntiphonError) -> None:

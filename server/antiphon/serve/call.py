@@ -17,6 +17,7 @@ from antiphon.protocol.chat import ChatRequest, parse_set
 from antiphon.serve import notices
 from antiphon.serve.frames import frame
 from antiphon.serve.patience import Patience
+from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
 from antiphon.serve.transcoder import PCM_FORMATS, Transcoder
@@ -33,15 +34,27 @@ EXTENSION_TAGS = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
 class Call:
     """A conversation between a socket and a session of the engine."""
 
-    def __init__(self, services: Services, request: ChatRequest, prompt: Prompt | None = None) -> None:
-        """Prepare a call. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
+    def __init__(
+        self,
+        services: Services,
+        model: ServedModel,
+        request: ChatRequest,
+        prompt: Prompt | None = None,
+        *,
+        caller: str = "",
+    ) -> None:
+        """Prepare a call. :meth:`admit` gets it a session, then :meth:`run` holds the conversation.
+
+        ``caller`` is what the log calls who has it, if anything.
+        """
         self._services = services
+        self._model = model
         self._request = request
         self._prompt = prompt
         self._clock = services.clock
-        self._log = services.log
+        self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
         self._lane = services.pool.loop_lane(self._turn, self._fail)
-        self._transcoder = Transcoder(services, request, announce=self._lane.wake)
+        self._transcoder = Transcoder(services, model, request, announce=self._lane.wake)
         self._is_inline = request.format in PCM_FORMATS
         make_lane = services.pool.loop_lane if self._is_inline else services.pool.thread_lane
         self._codec_lane = make_lane(self._transcoder.turn, self._transcoder.fail)
@@ -65,7 +78,7 @@ class Call:
             ServerFullError, DrainingError: neither.
         """
         wait_s = min(self._request.wait_s, self._services.config.limits.max_wait_s)
-        self._session = self._services.engine.submit(
+        self._session = self._model.engine.submit(
             self._request.parameters, wait_s=wait_s, notify=self._codec_lane.wake, prompt=self._prompt
         )
         self._transcoder.session = self._session
@@ -110,18 +123,11 @@ class Call:
     def _leave(self, socket: Socket) -> None:
         """Be forgotten, whatever went wrong at the end."""
         self._services.calls.discard(self)
-        self._services.metrics.closed(socket.close_code)
+        self._model.metrics.closed(socket.close_code)
         self._log.info(
             "session closed", code=socket.close_code, seconds=round(self._clock() - self._opened_s, 1)
         )
         self.abandon()
-
-    async def refuse(self, socket: Socket, error: AntiphonError) -> None:
-        """Tell a client why there is no conversation."""
-        self._socket = socket
-        self.end(error)
-        await self.closed()
-        self._services.metrics.closed(socket.close_code)
 
     def announce_draining(self, deadline_s: float) -> None:
         """Tell a client that can understand it how long it may go on."""
@@ -223,7 +229,7 @@ class Call:
             self._is_ready = True
             self._patience.begin(self._clock())
             self._send(moshi.Handshake())
-            self._say(notices.ready(session, self._services.engine.info))
+            self._say(notices.ready(session, self._model.name, self._model.engine.info))
         elif session.state is SessionState.QUEUED and (ahead := session.ahead) != self._told_ahead:
             self._told_ahead = ahead
             self._say(notices.queued(session, ahead))

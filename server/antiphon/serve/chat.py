@@ -1,8 +1,9 @@
 """``/api/chat``: from a request to a conversation, or to a refusal the client can read.
 
-Everything that can be refused is refused before the upgrade, with an HTTP status: 403 origin, 400 query or
-prompt, 404 model, 503 full or draining. Extended clients (``?ext=1``) are browsers, which cannot read a
-failed upgrade: they are accepted, told why in an ``error`` event, and closed with its code.
+Everything that can be refused is refused before the upgrade, with an HTTP status: 400 query or prompt, and
+what :mod:`antiphon.serve.routes` finds, 401 key, 403 origin, 404 model, 429 sessions, 503 full or draining.
+Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are accepted,
+told why in an ``error`` event, and closed with its code.
 """
 
 from __future__ import annotations
@@ -12,87 +13,87 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from antiphon.errors import ProtocolError, ServerFullError, SessionError
+from antiphon.errors import ProtocolError, SessionError
 from antiphon.models.sampling import SamplingParameters
+from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import ChatRequest, parse_chat_query
+from antiphon.serve.access import Caller
 from antiphon.serve.call import Call
+from antiphon.serve.frames import frame
+from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.prompts import prompt_of
-from antiphon.serve.security import check_origin
-from antiphon.serve.services import SERVICES, Services
+from antiphon.serve.routes import Route, refusal_of
+from antiphon.serve.served import ServedModel
+from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
-
-DRAINING_RETRY_AFTER_S = 10
-"""What stock clients are told while the server drains: by then another one should have taken its place."""
 
 SEED_BITS = 53
 """Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
 
 
-async def handle_chat(request: web.Request) -> web.WebSocketResponse:
+async def handle_chat(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
     """One WebSocket of ``/api/chat``, for as long as it lasts.
 
     Raises:
-        web.HTTPException: refused, see the module.
+        web.HTTPException, SessionError: refused, see the module.
     """
-    services = request.app[SERVICES]
-    try:
-        chat = check_request(services, request)
-        prompt = await prompt_of(services, chat)
-        check_upgrade(request)
-        call = Call(services, chat, prompt)
-        try:
-            return await _converse(services, request, chat, call)
-        finally:
-            call.abandon()
-    except web.HTTPException as refusal:
-        services.metrics.refused(refusal.status)
-        raise
-
-
-async def _converse(
-    services: Services, request: web.Request, chat: ChatRequest, call: Call
-) -> web.WebSocketResponse:
-    refusal: SessionError | None = None
+    chat = check_request(request, model)
+    prompt = await prompt_of(model, chat, services.log)
+    check_upgrade(request)
+    call = Call(services, model, chat, prompt, caller=caller.name)
     try:
         call.admit()
-    except SessionError as error:
-        if not chat.extended:
-            raise unavailable(error) from error
-        refusal = error
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with services.metrics.sockets.track_inprogress():
-        if refusal is not None:
-            await call.refuse(socket, refusal)
-        else:
+        socket = await Socket.open(request, services.config.limits, services.clock)
+        with model.metrics.sockets.track_inprogress():
             await call.run(socket)
+        return socket.response
+    finally:
+        call.abandon()
+
+
+async def refuse_chat(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client why there is no conversation: an extended one in an event, any other with a status.
+
+    Raises:
+        web.HTTPException: to all others.
+    """
+    if request.query.get("ext") != "1" or not web.WebSocketResponse().can_prepare(request):
+        raise refusal_of(request, error)
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
+        socket.write(frame(moshi.encode(events.error_of(error))))
+        await socket.close(events.close_code(error), str(error))
+    metrics.closed(socket.close_code)
     return socket.response
 
 
-def check_request(services: Services, request: web.Request) -> ChatRequest:
+ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat),)
+
+
+def check_request(request: web.Request, model: ServedModel) -> ChatRequest:
     """What the request asks for.
 
     Raises:
-        web.HTTPForbidden: a foreign origin.
         web.HTTPBadRequest: a query that cannot be honoured.
-        web.HTTPNotFound: a model that is not here.
     """
-    check_origin(request, services.config.allow_origin)
     try:
-        chat = parse_chat_query(request.query, defaults=with_seeds(services.defaults))
+        return parse_chat_query(request.query, defaults=with_seeds(model.defaults))
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-    name = services.engine.info.spec.name
-    if chat.model not in (None, name, services.config.model):
-        # What --model was given may be a path of this machine: understood, but nobody is told.
-        raise web.HTTPNotFound(text=f"no model {chat.model!r} here; there is: {name}\n")
-    return chat
 
 
 def check_upgrade(request: web.Request) -> None:
-    """Refuse what is no WebSocket: last, so that a plain GET is told first what else is wrong.
+    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else is wrong.
+
+    A browser cannot read why an upgrade failed, so a page asks again without one.
 
     Raises:
-        web.HTTPUpgradeRequired: it is none.
+        web.HTTPUpgradeRequired: no WebSocket request.
     """
     if not web.WebSocketResponse().can_prepare(request):
         raise web.HTTPUpgradeRequired(
@@ -103,9 +104,3 @@ def check_upgrade(request: web.Request) -> None:
 def with_seeds(defaults: SamplingParameters) -> SamplingParameters:
     """The defaults with seeds of their own, so that callers who name none do not all hear the same dice."""
     return replace(defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS))
-
-
-def unavailable(error: SessionError) -> web.HTTPServiceUnavailable:
-    """503, and after how many seconds to try again."""
-    retry_after_s = error.retry_after_s if isinstance(error, ServerFullError) else DRAINING_RETRY_AFTER_S
-    return web.HTTPServiceUnavailable(text=f"{error}\n", headers={"Retry-After": str(retry_after_s)})

@@ -1,112 +1,116 @@
-"""What operators and tools ask over plain HTTP: health, readiness, metrics, and what is running here."""
+"""What operators and tools ask over plain HTTP: metrics, and what is running here."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from antiphon import __version__
 from antiphon.engine.memory import process_bytes
 from antiphon.models.persona import takes_persona
 from antiphon.protocol.chat import parameter_ranges, parameters_to_json
-from antiphon.serve.services import SERVICES, Services
+from antiphon.serve.kinds import ROUTES
+from antiphon.serve.routes import kinds_of
+from antiphon.serve.served import ServedModel
+from antiphon.serve.services import Services
 
 
-async def healthz(request: web.Request) -> web.Response:
-    """200 while the engine thread lives and moves; 503 with the reason when a restart is due."""
-    health = request.app[SERVICES].engine.health()
-    return web.Response(status=200 if health.is_healthy else 503, text=f"{health.detail}\n")
-
-
-async def readyz(request: web.Request) -> web.Response:
-    """200 while a new caller would be admitted at once; 503 with the reason when full, late or draining."""
-    health = request.app[SERVICES].engine.health()
-    if health.draining:
-        words = f"draining: {health.active} sessions left"
-    elif health.is_healthy and not health.ready and health.active < health.slots and not health.queued:
-        words = f"late: {health.active} of {health.slots} rows taken, but frames miss their deadline"
-    elif health.is_healthy and not health.ready:
-        words = f"full: {health.active} of {health.slots} rows taken, {health.queued} callers wait"
-    else:
-        words = health.detail
-    return web.Response(status=200 if health.ready else 503, text=f"{words}\n")
-
-
-async def metrics(request: web.Request) -> web.Response:
+def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
     """Everything, in the Prometheus text format."""
-    body = generate_latest(request.app[SERVICES].metrics.registry)
+    body = generate_latest(services.families.registry)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-async def build_info(request: web.Request) -> web.Response:
+def build_info(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
     """What runs here, on what: all that a benchmark has to be read with."""
-    return web.json_response(describe(request.app[SERVICES]))
+    return web.json_response(describe(models))
 
 
-async def modules_info(request: web.Request) -> web.Response:
+def modules_info(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """The modules and their slots, in the shape of Kyutai's servers."""
-    services = request.app[SERVICES]
-    health = services.engine.health()
-    module = {
-        "type": services.engine.info.kind.value,
-        "path": "/api/chat",
-        "used_slots": health.active,
-        "total_slots": health.slots,
-    }
-    return web.json_response([module])
+    modules = []
+    for model in models:
+        health = model.engine.health()
+        for route in ROUTES.get(model.kind, ()):
+            if route.method == hdrs.METH_GET:
+                is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
+                modules.append(
+                    {
+                        "type": model.kind.value,
+                        "path": route.path if is_default else f"/m/{quote(model.name)}{route.path}",
+                        "used_slots": health.active,
+                        "total_slots": health.slots,
+                    }
+                )
+    return web.json_response(modules)
 
 
-async def models(request: web.Request) -> web.Response:
-    """The models a caller may name, the server's own first: what the page draws its settings from."""
-    return web.json_response({"models": [describe_model(request.app[SERVICES])]})
+def list_models(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """The models a caller may name, in the order of declaration: what a page draws its settings from."""
+    return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
-def describe_model(services: Services) -> dict[str, Any]:
+def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
+    ``paths`` are its routes; ``is_default`` says that it answers on them when nobody is named.
     ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
     ``voices`` is null for a model that takes no prompt.
     """
-    info, health = services.engine.info, services.engine.health()
+    info, health = model.engine.info, model.engine.health()
     takes_prompt = takes_persona(info.spec) and info.can_prime
-    voices = services.voices.names() if services.voices is not None else []
+    voices = model.voices.names() if model.voices is not None else []
+    routes = ROUTES.get(model.kind, ())
     return {
-        "name": info.spec.name,
-        "kind": info.spec.kind.value,
-        "slots": {"used": health.active, "queued": health.queued, "total": health.slots},
-        "parameters": {**parameters_to_json(services.defaults), "text_seed": None, "audio_seed": None},
+        "name": model.name,
+        "kind": model.kind.value,
+        "paths": list(dict.fromkeys(route.path for route in routes)),
+        "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),
+        "is_ready": health.ready,
+        "slots": {
+            "used": health.active,
+            "free": max(0, health.slots - health.active),
+            "queued": health.queued,
+            "total": health.slots,
+        },
+        "sample_rate": info.spec.sample_rate,
+        "frame_samples": info.spec.frame_samples,
+        "parameters": {**parameters_to_json(model.defaults), "text_seed": None, "audio_seed": None},
         "ranges": parameter_ranges(),
         "voices": voices if takes_prompt else None,
     }
 
 
-def describe(services: Services) -> dict[str, Any]:
-    """The answer of ``/api/build_info``."""
-    info = services.engine.info
-    health = services.engine.health()
+def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
+    """The answer of ``/api/build_info``: the first of these models in full, the names of all."""
+    model = models[0]
+    info = model.engine.info
+    health = model.engine.health()
     spec = info.spec
     return {
         "name": "antiphon",
         "version": __version__,
         "model": {
-            "name": spec.name,
+            "name": model.name,
             "kind": spec.kind.value,
             "family": spec.family,
             "parameters": spec.parameters,
-            "format": "antiphon" if services.checkpoint.manifest is not None else "moshi",
+            "format": "antiphon" if model.checkpoint.manifest is not None else "moshi",
             "dtype": info.dtype,
             "quantization": info.quantization,
-            "revision": services.checkpoint.revision,
+            "revision": model.checkpoint.revision,
             "sample_rate": spec.sample_rate,
             "frame_samples": spec.frame_samples,
             "silent_frames": spec.silent_frames,
         },
+        "models": [each.name for each in models],
         "backend": {"name": info.name, "device": info.device, "buckets": list(info.buckets)},
         "hardware": hardware(),
         "versions": {"python": platform.python_version(), **info.versions},

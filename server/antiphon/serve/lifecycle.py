@@ -9,11 +9,10 @@ import signal
 from aiohttp import web
 
 from antiphon.config import Limits
-from antiphon.engine.engine import Engine
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
 from antiphon.serve.app import close_calls
-from antiphon.serve.services import SERVICES
+from antiphon.serve.services import SERVICES, Conversation
 
 EXIT_DEVICE_LOST = 70
 EXIT_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
@@ -35,14 +34,13 @@ class Lifecycle:
         self._log = log or Log()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: web.Application | None = None
-        self._engine: Engine | None = None
         self._signals: list[signal.Signals] = []
         self._changed = asyncio.Event()
         self._lost: AntiphonError | None = None
 
-    def watch(self, app: web.Application, engine: Engine) -> None:
+    def watch(self, app: web.Application) -> None:
         """Take over the process's signals for a running application."""
-        self._app, self._engine = app, engine
+        self._app = app
         self._loop = asyncio.get_running_loop()
         for number in EXIT_CODES:
             self._loop.add_signal_handler(number, self.signalled, number)
@@ -51,11 +49,11 @@ class Lifecycle:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the device is lost."""
+        """Whether an engine has lost its device."""
         return self._lost is not None
 
     def device_lost(self, error: AntiphonError) -> None:
-        """The engine has ended all its sessions and cannot go on."""
+        """An engine has ended all its sessions and cannot go on."""
         self._lost = error
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
@@ -67,33 +65,38 @@ class Lifecycle:
         self._changed.set()
 
     async def wait(self) -> int:
-        """Return the exit code once no call is left, or none may be left."""
+        """Return the exit code once no call is left, or none may be left.
+
+        When one of several engines has lost its device, the process must leave too, but those who talk to
+        the others may finish.
+        """
         await self._changed.wait()
         assert self._app is not None
-        assert self._engine is not None
-        if not self.is_lost:
-            await self._drain(self._app, self._engine)
-        if self._lost is not None:
-            await close_calls(self._app, self._lost)
-            return EXIT_DEVICE_LOST
-        return EXIT_CODES[self._signals[0]]
+        await self._drain(self._app)
+        return EXIT_DEVICE_LOST if self.is_lost else EXIT_CODES[self._signals[0]]
 
-    async def _drain(self, app: web.Application, engine: Engine) -> None:
-        limit_s = self._limits.drain_timeout_s
-        calls = app[SERVICES].calls
-        self._log.info("draining", calls=len(calls), limit_s=limit_s)
-        for call in tuple(calls):
-            try:
-                call.announce_draining(limit_s)
-            except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
-                self._log.error("a call could not be told of draining", exc_info=error)
-        engine.drain()
+    async def _drain(self, app: web.Application) -> None:
+        services = app[SERVICES]
+        limit_s, calls = self._limits.drain_timeout_s, services.calls
+        engines = [model.engine for model in services.models if model.engine.health().alive]
+        if engines:
+            self._log.info("draining", calls=len(calls), limit_s=limit_s)
+            for call in tuple(calls):
+                self._announce(call, limit_s)
+        for engine in engines:
+            engine.drain()
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        while calls and len(self._signals) < 2 and not self.is_lost:
+        while calls and len(self._signals) < 2 and any(engine.health().alive for engine in engines):
             if asyncio.get_running_loop().time() >= deadline_s:
                 break
             await asyncio.sleep(POLL_S)
-        if not self.is_lost:
-            words = f"the server is leaving; calls had {limit_s:g} s to finish"
-            await close_calls(app, DrainingError(words))
+        words = f"the server is leaving; calls had {limit_s:g} s to finish"
+        is_dead = not any(engine.health().alive for engine in engines)
+        await close_calls(app, self._lost if self._lost is not None and is_dead else DrainingError(words))
         self._log.info("drained", cut=len(calls), signals=len(self._signals))
+
+    def _announce(self, call: Conversation, limit_s: float) -> None:
+        try:
+            call.announce_draining(limit_s)
+        except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+            self._log.error("a call could not be told of draining", exc_info=error)

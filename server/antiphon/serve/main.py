@@ -1,4 +1,4 @@
-"""``antiphon serve``: configuration, engine, application, signals, and the exit code.
+"""``antiphon serve``: configuration, engines, application, signals, and the exit code.
 
 Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when the device was lost, 2 for a configuration that cannot
 be served.
@@ -15,33 +15,28 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon import __version__
-from antiphon.backends.base import Backend, Progress
-from antiphon.backends.registry import make_backend, resolve_auto
-from antiphon.config import AUTO, ServerConfig
-from antiphon.engine.engine import Engine
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.sizing import BackendFactory
+from antiphon.backends.base import Progress
+from antiphon.config import ServerConfig
+from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import ConfigError
 from antiphon.log import Log, set_up_logging
-from antiphon.models.catalog import load_checkpoint
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.serve.access import Access
 from antiphon.serve.agent import agent
 from antiphon.serve.app import build_app
+from antiphon.serve.engines import running_models
 from antiphon.serve.lifecycle import Lifecycle
-from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.options import parse_command_line
+from antiphon.serve.served import ServedModel
+from antiphon.serve.services import SERVICES
 
 KEEPALIVE_TIMEOUT_S = 15.0
 """For a connection that sends no request, and between two requests."""
-
-ENGINE_STOP_TIMEOUT_S = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,27 +50,21 @@ def main(argv: Sequence[str]) -> int:
     # The event loop gives the interpreter away in every system call and must wait this long to get it back
     # from a codec thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
-    checkpoint = load_checkpoint(config.model)
-    metrics = EngineMetrics(CollectorRegistry(), model=checkpoint.spec.name)
+    access = Access(config)  # before the models, which take their time
+    families = Families(CollectorRegistry())
     tracer = Tracer(config.trace) if config.trace else None
     lifecycle = Lifecycle(config.limits)
-    engine = Engine(
-        backend_factory(config, checkpoint),
-        config.engine,
-        metrics=metrics,
-        on_lost=lifecycle.device_lost,
-        tracer=tracer,
-    )
-    engine.start(_progress(sys.stderr.isatty()))
-    # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is here
-    # now stays anyway.
-    gc.collect()
-    gc.freeze()
-    with _saved_trace(tracer, Path(config.trace_file)):
-        try:
-            return asyncio.run(_serve(engine, checkpoint, config, metrics, lifecycle, tracer))
-        finally:
-            engine.stop(0.0 if lifecycle.is_lost else ENGINE_STOP_TIMEOUT_S)
+    progress = _progress(sys.stderr.isatty())
+    with running_models(
+        config, families, on_lost=lifecycle.device_lost, tracer=tracer, progress=progress
+    ) as models:
+        # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
+        # here now stays anyway.
+        gc.collect()
+        gc.freeze()
+        app = build_app(models, config, families, access=access, tracer=tracer)
+        with _saved_trace(tracer, Path(config.trace_file)):
+            return asyncio.run(_serve(app, models, config, lifecycle))
 
 
 @contextlib.contextmanager
@@ -101,54 +90,9 @@ def _saved_trace(tracer: Tracer | None, file: Path) -> Iterator[None]:
             saver.join()
 
 
-def backend_factory(config: ServerConfig, checkpoint: Checkpoint) -> BackendFactory:
-    """What makes the configured backend with a number of slots.
-
-    Raises:
-        ConfigError: no such backend, or an option that is not NAME=VALUE.
-        MissingExtraError: nothing installed can run the model.
-    """
-    name = resolve_auto(checkpoint) if config.backend == AUTO else config.backend
-    chosen: dict[str, Any] = {}
-    if name == "null":
-        chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
-    chosen |= dict(map(parse_backend_option, config.backend_option))
-
-    def make(slots: int) -> Backend:
-        return make_backend(name, checkpoint, slots=slots, device=config.device, options=chosen)
-
-    return make
-
-
-def parse_backend_option(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` with a number, true, false, or any other word as the value.
-
-    Raises:
-        ConfigError: no '='.
-    """
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"backend_option = {text!r} is not NAME=VALUE")
-    if value in ("true", "false"):
-        return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
-
-
 async def _serve(
-    engine: Engine,
-    checkpoint: Checkpoint,
-    config: ServerConfig,
-    metrics: EngineMetrics,
-    lifecycle: Lifecycle,
-    tracer: Tracer | None,
+    app: web.Application, models: Sequence[ServedModel], config: ServerConfig, lifecycle: Lifecycle
 ) -> int:
-    serve_metrics = ServeMetrics(metrics.registry, model=checkpoint.spec.name)
-    app = build_app(engine, checkpoint, config, serve_metrics, tracer=tracer)
     runner = web.AppRunner(
         app,
         access_log=None,  # it would write query strings
@@ -159,10 +103,12 @@ async def _serve(
     await runner.setup()
     port = config.agent_port
     try:
-        async with agent(config.host, port, engine.health) if port else contextlib.nullcontext():
+        async with (
+            agent(config.host, port, app[SERVICES].models.health) if port else contextlib.nullcontext()
+        ):
             await _listen(runner, config)
-            lifecycle.watch(app, engine)
-            print(banner(engine, checkpoint, config, runner), flush=True)  # noqa: T201
+            lifecycle.watch(app)
+            print(banner(models, config, runner), flush=True)  # noqa: T201
             return await lifecycle.wait()
     finally:
         await runner.cleanup()
@@ -200,17 +146,22 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
     return context
 
 
-def banner(engine: Engine, checkpoint: Checkpoint, config: ServerConfig, runner: web.AppRunner) -> str:
+def banner(models: Sequence[ServedModel], config: ServerConfig, runner: web.AppRunner) -> str:
     """What stands in the terminal once callers can come."""
-    info = engine.info
     scheme = "https" if config.tls_cert else "http"
     port = runner.addresses[0][1]
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(config.host, config.host)
     shown = f"[{host}]" if ":" in host else host
+    lines = [f"antiphon {__version__}: {describe(model)}" for model in models]
+    return "\n".join([*lines, f"{scheme}://{shown}:{port}   Ctrl-C stops"])
+
+
+def describe(model: ServedModel) -> str:
+    """One model in a line."""
+    info = model.engine.info
     return (
-        f"antiphon {__version__}: {info.spec.name} ({info.kind}, {checkpoint.spec.parameters:,} parameters) "
-        f"on {info.name}/{info.device}, {info.slots} slots\n"
-        f"{scheme}://{shown}:{port}   Ctrl-C stops"
+        f"{model.name} ({info.kind}, {info.spec.parameters:,} parameters) "
+        f"on {info.name}/{info.device}, {info.slots} slots"
     )
 
 

@@ -1,38 +1,36 @@
-"""What the socket side tells Prometheus; the engine's own numbers stand beside them on the same registry."""
+"""What the socket side tells Prometheus; the engines' own numbers stand beside them on the same registry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from antiphon.engine.memory import process_bytes
+from antiphon.engine.metrics import Families
 from antiphon.serve.lanes import WorkerPool
 
 
 class ServeMetrics:
-    """Counters of refusals and closes, with the label ``model``."""
+    """Counters of refusals and closes, with the label ``model``: "" before a model was found."""
 
-    def __init__(self, registry: CollectorRegistry, *, model: str) -> None:
-        """Register on ``registry``."""
-        self.registry = registry
+    def __init__(self, families: Families, *, model: str) -> None:
+        """Register under the label ``model``."""
         self._model = model
-        self._refused = Counter(
-            "antiphon_refused_requests",
-            "Requests refused before the upgrade.",
-            ("model", "status"),
-            registry=registry,
+        self._refused = families.get(
+            Counter, "refused_requests", "Requests refused before the upgrade.", ("model", "status")
         )
-        self._closed = Counter(
-            "antiphon_closed_sockets",
-            "WebSockets closed, by close code.",
-            ("model", "code"),
-            registry=registry,
+        self._closed = families.get(
+            Counter, "closed_sockets", "WebSockets closed, by close code.", ("model", "code")
         )
-        self.sockets = Gauge(
-            "antiphon_open_sockets", "WebSockets open now.", ("model",), registry=registry
-        ).labels(model)
+        self._sockets = families.get(Gauge, "open_sockets", "WebSockets open now.", ("model",))
+
+    @property
+    def sockets(self) -> Gauge:
+        """The WebSockets of this model, to be counted up and down."""
+        return self._sockets.labels(self._model)
 
     def refused(self, status: int) -> None:
         """Count a request refused with an HTTP status."""
@@ -42,29 +40,34 @@ class ServeMetrics:
         """Count a WebSocket that is over; None stands for 1006, gone without a word."""
         self._closed.labels(self._model, str(code or 1006)).inc()
 
-    def watch(self, pool: WorkerPool) -> None:
-        """Report how busy the codec threads and the loop's lanes are."""
-        self.registry.register(_PoolCollector(pool, self._model))
+
+def watch_process(registry: CollectorRegistry, pool: WorkerPool) -> None:
+    """Report what all models share: memory, and how busy the codec threads and the loop's lanes are."""
+    registry.register(_ProcessCollector(pool))
 
 
-class _PoolCollector(Collector):
+class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, pool: WorkerPool, model: str) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
-        self._model = model
 
     def collect(self) -> Iterable[Metric]:
         codec = CounterMetricFamily(
             "antiphon_codec_busy_seconds",
             "Time codec threads spent decoding and encoding.",
-            labels=("model", "thread"),
+            labels=("thread",),
         )
         for index, worker in enumerate(self._pool.threads):
-            codec.add_metric((self._model, str(index)), worker.busy_s)
+            codec.add_metric((str(index),), worker.busy_s)
         yield codec
-        loop = CounterMetricFamily(
-            "antiphon_loop_busy_seconds", "Time the event loop spent on sessions' turns.", labels=("model",)
+        yield CounterMetricFamily(
+            "antiphon_loop_busy_seconds",
+            "Time the event loop spent on sessions' turns.",
+            value=self._pool.loop.busy_s,
         )
-        loop.add_metric((self._model,), self._pool.loop.busy_s)
-        yield loop
+        yield GaugeMetricFamily(
+            "antiphon_process_memory_bytes",
+            "Resident memory of the server's process.",
+            value=process_bytes(),
+        )

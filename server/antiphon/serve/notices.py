@@ -14,11 +14,11 @@ def queued(session: Session, ahead: int) -> Event:
     return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
 
 
-def ready(session: Session, info: BackendInfo) -> Event:
-    """It has a row, of this model."""
+def ready(session: Session, model: str, info: BackendInfo) -> Event:
+    """It has a row, of the model that callers call so."""
     return events.ready(
         session=session.id,
-        model=info.spec.name,
+        model=model,
         sample_rate=info.spec.sample_rate,
         frame_samples=info.spec.frame_samples,
         slots=info.slots,

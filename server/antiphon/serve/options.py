@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _argument(info: OptionInfo) -> dict[str, Any]:
     default = AUTO if info.default is None and info.hint != (str | None) else info.default
+    default = ", ".join(default) if isinstance(default, tuple) else default
     shown = "" if info.default in (None, (), False) and default is not AUTO else f" [{default}]"
     common = {"dest": info.name, "help": info.help + shown}
     if info.hint is bool:

@@ -7,13 +7,14 @@ import asyncio
 from aiohttp import web
 
 from antiphon.errors import AudioError, CheckpointError, ProtocolError, UnsupportedError
+from antiphon.log import Log
 from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.chat import ChatRequest
-from antiphon.serve.services import Services
+from antiphon.serve.served import ServedModel
 
 
-async def prompt_of(services: Services, chat: ChatRequest) -> Prompt | None:
+async def prompt_of(model: ServedModel, chat: ChatRequest, log: Log) -> Prompt | None:
     """The prompt a caller asks for, made off the event loop.
 
     Models that were not trained for it get none, whatever the query says, as with upstream's servers.
@@ -22,33 +23,31 @@ async def prompt_of(services: Services, chat: ChatRequest) -> Prompt | None:
         web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend that reads none.
         web.HTTPInternalServerError: a voice's file is broken.
     """
-    info = services.engine.info
+    info = model.engine.info
     if not takes_persona(info.spec) or not (chat.text_prompt or chat.voice_prompt):
         return None
     if not info.can_prime:
         raise web.HTTPBadRequest(text=f"the {info.name} backend reads no prompts; the torch backend does\n")
     try:
-        return await asyncio.to_thread(_make, services, chat.text_prompt or "", chat.voice_prompt)
+        return await asyncio.to_thread(_make, model, chat.text_prompt or "", chat.voice_prompt)
     except (ProtocolError, UnsupportedError) as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     except (AudioError, CheckpointError) as error:
-        services.log.error("voice cannot be used", voice=chat.voice_prompt, reason=str(error))
+        log.error("voice cannot be used", voice=chat.voice_prompt, reason=str(error))
         raise web.HTTPInternalServerError(
             text=f"the voice {chat.voice_prompt!r} cannot be used; the server's log says why\n"
         ) from error
 
 
-def _make(services: Services, text: str, voice_name: str | None) -> Prompt:
+def _make(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
     voice = None
     if voice_name is not None:
-        if services.voices is None:
+        if model.voices is None:
             raise ProtocolError("this server has no voices; it gets them with --voices DIR")
-        voice = services.voices.load(voice_name)
+        voice = model.voices.load(voice_name)
     tokens: list[int] = []
     if text.strip():
-        if services.tokenizer is None:
-            raise UnsupportedError(
-                f"{services.engine.info.spec.name} came without a tokenizer for text_prompt"
-            )
-        tokens = services.tokenizer.encode(wrap_text(text))
-    return persona_prompt(services.engine.info.spec, tokens, voice)
+        if model.tokenizer is None:
+            raise UnsupportedError(f"{model.engine.info.spec.name} came without a tokenizer for text_prompt")
+        tokens = model.tokenizer.encode(wrap_text(text))
+    return persona_prompt(model.engine.info.spec, tokens, voice)

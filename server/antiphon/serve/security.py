@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from antiphon.config import ServerConfig
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -47,6 +51,56 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
         raise web.HTTPForbidden(
             text=f"origin {origin!r} may not connect; its operator can allow it with --allow-origin\n"
         )
+
+
+def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
+    """Whether a request may name this ``Host``; ``allowed`` None lets every name pass.
+
+    An address and ``localhost`` always pass: a page elsewhere cannot make a browser believe that they are
+    its own. A name can be anybody's, whatever address it leads to.
+    """
+    if allowed is None:
+        return True
+    match = _HOST.fullmatch(host or "")
+    if match is None:
+        return False
+    name = match[1].lower().strip("[]").removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost") or name in allowed:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
+    """The names besides addresses by which requests may call us; None when any will do.
+
+    Against DNS rebinding: a page of a foreign name whose address turns into ours. That is a danger to
+    servers that rely on where they listen: on this machine alone, without keys. For others it is checked
+    only when ``allow_host`` says so.
+    """
+    is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
+    if "*" in config.allow_host or not (config.allow_host or (is_local and not asks_for_keys)):
+        return None
+    origins = (urlsplit(origin).hostname for origin in config.allow_origin if "://" in origin)
+    return frozenset(name.lower() for name in (config.host, *config.allow_host, *origins) if name)
+
+
+def host_check(allowed: Collection[str] | None) -> Middleware:
+    """A middleware that answers 421 to requests for hosts that we are not."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host")
+        if not host_allowed(host, allowed):
+            raise web.HTTPMisdirectedRequest(
+                text=f"this server is not {host!r}; its operator can say that it is with --allow-host\n"
+            )
+        return await handler(request)
+
+    return check
 
 
 def page_headers(host: str | None) -> dict[str, str]:

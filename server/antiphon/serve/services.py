@@ -4,45 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError
 from antiphon.log import Log
-from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.sampling import SamplingParameters
-from antiphon.models.tokenizer import TextTokenizer
+from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
-from antiphon.serve.voices import VoiceFolder
+from antiphon.serve.served import Models
 
-if TYPE_CHECKING:
-    from antiphon.serve.call import Call
+
+class Conversation(Protocol):
+    """An open socket, of whatever protocol, as the end of the server sees it."""
+
+    def announce_draining(self, deadline_s: float) -> None:
+        """Tell a client that can understand it how long it may go on."""
+        ...
+
+    def end(self, error: AntiphonError | None = None) -> None:
+        """Begin to close from our side; again changes nothing."""
+        ...
+
+    async def closed(self) -> None:
+        """Wait until a close that has begun is over."""
+        ...
 
 
 @dataclass(slots=True)
 class Services:
     """The parts of one running server.
 
-    ``defaults`` are the sampling parameters of callers who ask for none; ``calls`` are the conversations
-    with an open socket.
+    ``metrics`` counts what happens before a model was found; ``calls`` are the conversations with an open
+    socket, of all models.
     """
 
     config: ServerConfig
-    engine: Engine
-    checkpoint: Checkpoint
-    tokenizer: TextTokenizer | None
-    defaults: SamplingParameters
-    pool: WorkerPool
+    models: Models
+    access: Access
+    families: Families
     metrics: ServeMetrics
+    pool: WorkerPool
     clock: Callable[[], float]
     log: Log
     tracer: Tracer | None = None
-    voices: VoiceFolder | None = None
-    calls: set[Call] = field(default_factory=set)
+    calls: set[Conversation] = field(default_factory=set)
 
 
 SERVICES = web.AppKey("services", Services)

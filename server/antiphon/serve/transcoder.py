@@ -24,6 +24,7 @@ from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat, ChatRequest
 from antiphon.serve.frames import frame
+from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
 
 MAX_PENDING = 32
@@ -63,7 +64,9 @@ class Transcoder:
     can be collected.
     """
 
-    def __init__(self, services: Services, request: ChatRequest, *, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, services: Services, model: ServedModel, request: ChatRequest, *, announce: Callable[[], None]
+    ) -> None:
         """Make a decoder and an encoder of the request's format."""
         self.session: Session | None = None
         self.error: AntiphonError | None = None
@@ -76,7 +79,7 @@ class Transcoder:
         self._slices = request.format is AudioFormat.OGG
         self._decoder = AudioDecoder(request.format)
         self._encoder = AudioEncoder(request.format)
-        self._tokenizer = services.tokenizer
+        self._tokenizer = model.tokenizer
         self._tracer = services.tracer
         self._clock = services.clock
         self._log = services.log

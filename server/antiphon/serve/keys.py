@@ -1,0 +1,142 @@
+"""API keys: a file of names and hashes, and where a request carries its key.
+
+A line is ``NAME:SHA256`` or ``NAME:SHA256:SESSIONS``: what the holder is called in logs and metrics, the
+SHA-256 of the key in hexadecimal, and how many sessions it may have at once where that differs from
+``max_sessions_per_key``. Empty lines and lines that begin with ``#`` say nothing. The file holds no key, so
+reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a plain hash cannot be
+searched. A key is never logged, nor part of any message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.errors import ConfigError
+from antiphon.log import Log
+
+_LINE = re.compile(r"([A-Za-z0-9._@-]{1,64}):([0-9a-fA-F]{64})(?::(\d{1,6}))?")
+_BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
+
+HEADER = "kyutai-api-key"
+QUERY_NAMES = ("auth_id", "worker_auth_id")
+"""Where stock clients put their key in the query: Kyutai's STT and TTS clients, Moshi's web client."""
+
+SUBPROTOCOL = "openai-insecure-api-key."
+"""How clients of OpenAI's Realtime API that run in a browser send theirs: as the name of a subprotocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One line of the file; ``sessions`` None is the limit that holds for all, 0 none."""
+
+    name: str
+    digest: bytes
+    sessions: int | None = None
+
+
+def digest_of(key: str) -> bytes:
+    """What the file knows of a key."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
+    """The keys of a file's text; ``source`` names it in errors.
+
+    Raises:
+        ConfigError: a line that is none (it is not quoted: it may be a key), a name twice, or no key.
+    """
+    keys: dict[str, ApiKey] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        match = _LINE.fullmatch(stripped)
+        if match is None:
+            raise ConfigError(
+                f"{source} line {number} is not NAME:SHA256 or NAME:SHA256:SESSIONS; "
+                "antiphon keys NAME makes such a line"
+            )
+        name, digest, sessions = match.groups()
+        if name in keys:
+            raise ConfigError(f"{source} line {number}: the name '{name}' is there twice")
+        keys[name] = ApiKey(name, bytes.fromhex(digest), None if sessions is None else int(sessions))
+    if not keys:
+        raise ConfigError(f"{source} holds no key, so nobody could call; antiphon keys NAME makes one")
+    return tuple(keys.values())
+
+
+def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+    """The key a request carries, wherever its client puts it; None without one."""
+    if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
+        return bearer[1]
+    if key := headers.get(HEADER):
+        return key
+    for offered in headers.get("Sec-WebSocket-Protocol", "").split(","):
+        if offered.strip().startswith(SUBPROTOCOL):
+            return offered.strip().removeprefix(SUBPROTOCOL)
+    return next((query[name] for name in QUERY_NAMES if query.get(name)), None)
+
+
+def find_key(keys: Sequence[ApiKey], presented: str) -> ApiKey | None:
+    """The key that was presented, in a time that does not depend on which it is, or on how nearly it fits."""
+    digest = digest_of(presented)
+    found: ApiKey | None = None
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
+
+
+class KeyFile:
+    """The keys of a file that may change while the server runs: a changed file is read at the next request.
+
+    Calls that go on are not looked at again. A file that cannot be read any more changes nothing but the log.
+    """
+
+    def __init__(self, path: Path, log: Log | None = None) -> None:
+        """Read the file.
+
+        Raises:
+            ConfigError: it cannot be read, or as :func:`parse_keys`.
+        """
+        self._path = path
+        self._log = log or Log(__name__)
+        self._version = self._look()
+        self._keys = self._read()
+
+    def find(self, presented: str) -> ApiKey | None:
+        """The key that was presented, if it is one."""
+        self._refresh()
+        return find_key(self._keys, presented)
+
+    def _refresh(self) -> None:
+        version = self._look()
+        if version == self._version:
+            return
+        self._version = version
+        try:
+            self._keys = self._read()
+        except ConfigError as error:
+            self._log.error("keys not read again", file=self._path, reason=str(error))
+            return
+        self._log.info("keys read again", file=self._path, keys=len(self._keys))
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def _read(self) -> tuple[ApiKey, ...]:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ConfigError(f"cannot read the API keys in {self._path}: {reason}") from error
+        return parse_keys(text, str(self._path))
