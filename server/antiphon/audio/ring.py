@@ -83,6 +83,11 @@ class FrameRing:
         self._advance(1)
         return index, complete_s
 
+    def unfinished(self) -> FloatArray:
+        """A copy of the samples after the last whole frame, float32 ``[N]``, N below ``frame_samples``."""
+        row = (self._next_index + self.ready_frames) % len(self._frames)
+        return self._frames[row, : self._stored % self._frame_samples].copy()
+
     def finish(self) -> None:
         """Fill an unfinished frame up with silence; it is complete as of the last push."""
         missing = -self._stored % self._frame_samples

@@ -31,6 +31,10 @@ class EngineConfig:
     input_frames: int = _bound(16, "whole frames a session may have waiting for the model", minimum=2)
     # A listener two seconds behind is no longer in the conversation.
     output_frames: int = _bound(25, "replies a session may have waiting for its socket", minimum=1)
+    # Each is one row's state more; what they are kept for is over in half a second, or nobody goes on.
+    aside_rows: int = _bound(
+        8, "stt sessions whose state is kept aside while a marker is brought back", minimum=0
+    )
     # A page of text; the rest waits in the caller's socket.
     text_entries: int = _bound(256, "words a tts session may have waiting to be spoken", minimum=1)
     fixed_batch: bool = _bound(

@@ -123,6 +123,7 @@ class Engine:
             self._admission,
             self._ready,
             buckets=usable_buckets(info.buckets, is_fixed=self.config.fixed_batch),
+            aside_rows=self.config.aside_rows,
             can_move=self.config.compaction and info.can_snapshot and not self.config.fixed_batch,
             clock=self.clock,
             metrics=self.metrics,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from antiphon.backends.base import FloatArray, TextEntry
+from antiphon.backends.base import FloatArray, RowSnapshot, TextEntry
+from antiphon.engine.aside import Aside, Visit
 from antiphon.engine.batch import Batch, RowOutput
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import AudioInbox, Inbox, TextInbox
@@ -16,6 +18,15 @@ from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.errors import UnsupportedError
 from antiphon.models.spec import ModelSpec
+
+
+class BegunFrame(NamedTuple):
+    """What went into a tick: see :class:`antiphon.engine.lane.Lane`."""
+
+    frame: int
+    complete_s: float
+    visit: Visit
+    run: int
 
 
 class Frames:
@@ -41,6 +52,7 @@ class Frames:
             )
         else:
             self._inbox = self._text = TextInbox(config.text_entries)
+        self._aside = Aside(spec.frame_samples)
         self._outbox = Outbox(config.output_frames)
         self._ledger = FrameLedger(spec, metrics, pressure)
         self._metrics = metrics
@@ -71,7 +83,8 @@ class Frames:
     @property
     def can_tick(self) -> bool:
         """Whether there is something for the next tick, and room for its reply."""
-        return self._inbox.is_ready and not self._is_over and (self._is_live or self._outbox.has_room)
+        has_frame = self._inbox.is_ready or self._aside.pending > 0
+        return has_frame and not self._is_over and (self._is_live or self._outbox.has_room)
 
     @property
     def is_finished(self) -> bool:
@@ -110,9 +123,34 @@ class Frames:
             SessionError: it does not fit and nothing may be dropped.
         """
         assert self._audio is not None
+        self._interrupt()
         dropped_s = self._audio.push(pcm, received_s)
         self._ledger.dropped_in(dropped_s, received_s)
         return len(dropped_s)
+
+    def listen_aside(self, frames: int, now_s: float) -> None:
+        """Let so many frames of silence be heard once all audio has been, without a trace.
+
+        Raises:
+            UnsupportedError: this pipeline is live, or takes text.
+        """
+        if self._audio is None or self._is_live:
+            raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
+        if self._ledger.taken or self._inbox.is_ready:  # a row that heard nothing has nothing to bring out
+            self._aside.listen(frames, self._audio.unfinished, now_s)
+
+    def _interrupt(self) -> None:
+        self._aside.interrupt()
+        self._outbox.forget_aside()
+
+    @property
+    def kept(self) -> RowSnapshot | None:
+        """The row's state without the silence it has heard."""
+        return self._aside.kept
+
+    @kept.setter
+    def kept(self, snapshot: RowSnapshot | None) -> None:
+        self._aside.kept = snapshot
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words.
@@ -125,16 +163,18 @@ class Frames:
 
     def finish(self) -> None:
         """No more input comes."""
+        self._interrupt()
         self._inbox.finish()
 
     def take(self) -> TakenReplies:
         """All replies that wait, and the gap before them."""
         taken = self._outbox.take()
-        self._ledger.out += len(taken.replies)
+        self._ledger.out += sum(not reply.is_aside for reply in taken.replies)
         return taken
 
     def flush(self) -> int:
         """Throw away what waits on either side; returns the first frame whose reply may still come."""
+        self._interrupt()
         self._inbox.clear()
         self._ledger.flushed_out += len(self._outbox)
         self._outbox.clear()
@@ -145,21 +185,26 @@ class Frames:
         """Throw away everything, what is being computed included."""
         self._ledger.flushed_out += self._is_in_tick
         self.flush()
+        self._aside.end()
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
         """A reply was handed to the socket at ``sent_s``; ``peer_wait_s`` of it went into waiting."""
-        self._ledger.sent(reply, sent_s, peer_wait_s)
+        if not reply.is_aside:
+            self._ledger.sent(reply, sent_s, peer_wait_s)
 
     def stats(self) -> SessionStats:
         """What became of all frames so far."""
         return self._ledger.stats(self._inbox, self._outbox)
 
-    def begin_tick(self, batch: Batch, row: int) -> tuple[int, float]:
-        """Put one frame into the batch; returns its index and the time it was complete."""
+    def begin_tick(self, batch: Batch, row: int) -> BegunFrame:
+        """Put one frame into the batch: the caller's if there is one, else one of silence."""
+        if not self._inbox.is_ready:
+            visit = self._aside.take_into(batch.pcm_row(row))
+            return BegunFrame(-1, self._aside.received_s, visit, self._aside.run)
         frame, complete_s = self._inbox.take_into(batch, row)
         self._ledger.take(complete_s)
         self._is_in_tick = True
-        return frame, complete_s
+        return BegunFrame(frame, complete_s, self._aside.come_back(), self._aside.run)
 
     def leave_tick(self) -> None:
         """The tick is over, and nothing it made counts."""
@@ -170,6 +215,9 @@ class Frames:
 
         With ``max_steps`` taken the session is over: input that still waits is thrown away.
         """
+        if lane.visit.is_aside:
+            self._end_aside(lane, output, times)
+            return
         self._is_in_tick = False
         wait_ms = 1000.0 * (times.start_s - lane.complete_s)
         step_ms = 1000.0 * (times.end_s - times.start_s)
@@ -188,6 +236,16 @@ class Frames:
         if max_steps is not None and self._ledger.taken >= max_steps:
             self._is_over = True
             self._inbox.clear()
+
+    def _end_aside(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
+        """Queue the reply to silence, unless the caller went on meanwhile; it is in nobody's counts."""
+        if lane.run != self._aside.run or output is None or not output.emitted:
+            return
+        wait_ms = 1000.0 * (times.start_s - lane.complete_s)
+        step_ms = 1000.0 * (times.end_s - times.start_s)
+        _, _, pcm, token, vad, _ = output
+        reply = FrameReply(-1, pcm, token, vad, step_ms, wait_ms, lane.complete_s, times.end_s, is_aside=True)
+        self._outbox.put(reply)
 
     def _reply(self, reply: FrameReply) -> None:
         self._metrics.replies.inc()

@@ -99,6 +99,11 @@ class AudioInbox:
         """Samples that fit without dropping any."""
         return self._ring.free_samples
 
+    @property
+    def unfinished(self) -> FloatArray:
+        """A copy of the samples after the last whole frame, fewer than a frame of them."""
+        return self._ring.unfinished()
+
     def push(self, pcm: FloatArray, received_s: float) -> list[float]:
         """Add samples, float32 ``[N]``; returns when each whole frame dropped for them had been complete.
 

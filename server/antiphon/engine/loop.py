@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from antiphon.backends.base import Backend, StepOutputs
 from antiphon.engine.admission import Admission
+from antiphon.engine.aside import Visit
 from antiphon.engine.batch import Batch, read_rows
 from antiphon.engine.lane import Lane, TickTimes
 from antiphon.engine.metrics import EngineMetrics
@@ -44,6 +45,7 @@ class EngineLoop:
         *,
         buckets: Sequence[int],
         can_move: bool,
+        aside_rows: int,
         clock: Callable[[], float],
         metrics: EngineMetrics,
         pressure: LatePressure,
@@ -57,6 +59,7 @@ class EngineLoop:
         self._ready = ready
         self._buckets = buckets
         self._can_move = can_move
+        self._aside_rows = aside_rows
         self._clock = clock
         self._metrics = metrics
         self._pressure = pressure
@@ -165,17 +168,31 @@ class EngineLoop:
             try:
                 if lane.parameters is not None:
                     self._backend.set_parameters(lane.slot.row, lane.parameters)
+                if lane.visit not in (Visit.LIVE, Visit.ASIDE):
+                    self._exchange_state(lane)
             except UnsupportedError as error:
                 lane.session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
             else:
                 usable.append(lane)
         return usable
 
+    def _exchange_state(self, lane: Lane) -> None:
+        """Keep a row's state before silence that nobody sent, or put it back after it."""
+        session, kept = lane.session, lane.session.kept
+        if lane.visit.puts_back and kept is not None:
+            self._backend.restore(lane.slot.row, kept)
+            if lane.visit is Visit.BACK:
+                session.keep(lane.slot, None)
+        elif lane.visit is Visit.LEAVE and self._backend.info.can_snapshot:
+            others = sum(other.kept is not None for other in self._admission.active())
+            if others < self._aside_rows:
+                session.keep(lane.slot, self._backend.snapshot(lane.slot.row))
+
     def _tick(self, lanes: list[Lane]) -> None:
         rows = [lane.slot.row for lane in lanes]
         bucket = bucket_for(max(rows) + 1, self._buckets)
         inputs = self._batch.inputs(rows, [lane.slot.row for lane in lanes if lane.is_fresh], bucket)
-        self._metrics.frames_taken.inc(len(lanes))
+        self._metrics.frames_taken.inc(sum(not lane.visit.is_aside for lane in lanes))
         self._metrics.batch_rows.observe(len(lanes))
         self._metrics.bucket_rows.observe(bucket)
         start_s = self._clock()

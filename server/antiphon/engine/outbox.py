@@ -17,6 +17,7 @@ class FrameReply:
     ones included (tts: the index of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
     probability per head. ``complete_s`` is when the frame's last sample had come, ``replied_s`` when the
     step ended, both on the engine's clock; ``wait_ms`` lies between complete and the step's start.
+    ``is_aside``: it answers silence that nobody sent (:mod:`antiphon.engine.aside`), and ``frame`` is -1.
     """
 
     frame: int
@@ -27,6 +28,7 @@ class FrameReply:
     wait_ms: float
     complete_s: float
     replied_s: float
+    is_aside: bool = False
 
 
 class TakenReplies(NamedTuple):
@@ -73,6 +75,11 @@ class Outbox:
         taken = TakenReplies(list(self._replies), self._interrupted_at)
         self.clear()
         return taken
+
+    def forget_aside(self) -> None:
+        """Throw away replies to silence that nobody sent."""
+        if any(reply.is_aside for reply in self._replies):
+            self._replies = deque(reply for reply in self._replies if not reply.is_aside)
 
     def clear(self) -> None:
         """Throw away everything."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from antiphon.backends.base import FloatArray, TextEntry
+from antiphon.backends.base import FloatArray, RowSnapshot, TextEntry
 from antiphon.engine.batch import Batch, RowOutput
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.frames import Frames
@@ -191,6 +191,22 @@ class Session:
         if is_done:
             self.tell()
 
+    def listen_aside(self, frames: int, now_s: float) -> None:
+        """Hear so many frames of silence once all audio is answered, on a copy of the row's state.
+
+        Their replies are marked ``is_aside``. What is pushed later is heard as if there had been none of it:
+        replies to silence that were not taken by then never come. Where no copy can be had (a backend that
+        takes no snapshots, or ``aside_rows`` of them kept for others), the silence stays.
+
+        Raises:
+            UnsupportedError: the pipeline is live, or takes text.
+        """
+        with self._lock:
+            if self.state is not SessionState.ACTIVE or self._frames.is_finished:
+                return
+            self._frames.listen_aside(frames, now_s)
+            self._list_if_ready()
+
     def take(self) -> list[FrameReply]:
         """All replies that wait, oldest first, for who need not know of a gap before them."""
         return self.take_with_gap().replies
@@ -298,11 +314,24 @@ class Session:
             self._is_listed = False
             if self._slot is None or not self._frames.can_tick:
                 return None
-            frame, complete_s = self._frames.begin_tick(batch, self._slot.row)
+            begun = self._frames.begin_tick(batch, self._slot.row)
             parameters = self._parameters if self._has_new_parameters else None
-            lane = Lane(self, self._slot, frame, complete_s, self._is_fresh, parameters)
+            lane = Lane(
+                *(self, self._slot, begun.frame, begun.complete_s, self._is_fresh, parameters),
+                *(begun.visit, begun.run),
+            )
             self._has_new_parameters = self._is_fresh = False
             return lane
+
+    @property
+    def kept(self) -> RowSnapshot | None:
+        """The row's state without the silence it has heard aside, while there is any."""
+        return self._frames.kept
+
+    def keep(self, slot: Slot, snapshot: RowSnapshot | None) -> None:
+        """Hold on to the row's state, or let it go; a session that lost the slot holds nothing."""
+        with self._lock:
+            self._frames.kept = snapshot if self._slot == slot else None
 
     def end_tick(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
         """Queue the reply of a tick (``output`` is None when the step failed, for other rows).

@@ -1,0 +1,90 @@
+"""Silence that a row hears on a copy of itself, so that a transcript can be ended without its caller's help.
+
+Text lags behind audio. When a caller stops sending, what it said last has been heard but not yet written; a
+few frames of silence bring it out. The caller may go on later, though, so the silence must not stay: the
+row's state is kept before the first such frame, and put back before the next frame of the caller's audio.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from antiphon.backends.base import FloatArray, RowSnapshot
+
+
+class Visit(Enum):
+    """What a row hears in a tick, and what becomes of its state before that."""
+
+    LIVE = "live"  # the caller's audio
+    BACK = "back"  # the state that was kept is put back, then the caller's audio
+    LEAVE = "leave"  # the state is kept, then silence
+    ASIDE = "aside"  # more silence
+    AGAIN = "again"  # the state that was kept is put back, and kept still, then silence
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the row hears silence that nobody sent."""
+        return self in (Visit.LEAVE, Visit.ASIDE, Visit.AGAIN)
+
+    @property
+    def puts_back(self) -> bool:
+        """Whether the state that was kept comes back first."""
+        return self in (Visit.BACK, Visit.AGAIN)
+
+
+class Aside:
+    """Where one session stands with its silence. Not thread-safe: the session locks.
+
+    ``kept`` is the row's state without it; without one (nobody could or would keep it) the silence stays in
+    the row, as if the caller had sent it. ``run`` changes with every :meth:`interrupt`: a reply to silence of
+    an earlier run means nothing any more.
+    """
+
+    def __init__(self, frame_samples: int) -> None:
+        """Nothing is to be heard aside."""
+        self.kept: RowSnapshot | None = None
+        self.pending = 0
+        self.run = 0
+        self.received_s = 0.0
+        self._tail: FloatArray = np.zeros(frame_samples, np.float32)
+        self._has_tail = False
+        self._is_away = False
+        self._is_stale = False
+
+    def listen(self, frames: int, tail: FloatArray, now_s: float) -> None:
+        """Hear so many more frames; the first of a run ends what the caller began: its ``tail [n]``."""
+        if not self._is_away or self._is_stale:
+            self._has_tail = True
+            self._tail[:] = 0.0
+            self._tail[: tail.size] = tail
+        self.pending += frames
+        self.received_s = now_s
+
+    def interrupt(self) -> None:
+        """The caller goes on: what is still to be heard is not, what was is undone before the next frame."""
+        self.pending = 0
+        self.run += 1
+        self._is_stale = self._is_away
+
+    def end(self) -> None:
+        """Hear nothing any more and keep nothing."""
+        self.interrupt()
+        self.kept = None
+
+    def come_back(self) -> Visit:
+        """The next tick takes the caller's audio."""
+        visit = Visit.BACK if self._is_away else Visit.LIVE
+        self._is_away = self._is_stale = False
+        return visit
+
+    def take_into(self, row: FloatArray) -> Visit:
+        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``."""
+        self.pending -= 1
+        row[:] = self._tail if self._has_tail else 0.0
+        self._has_tail = False
+        visit = Visit.ASIDE if self._is_away else Visit.LEAVE
+        visit = Visit.AGAIN if self._is_stale else visit
+        self._is_away, self._is_stale = True, False
+        return visit
