@@ -13,13 +13,19 @@ from typing import Any
 from antiphon.errors import ConfigError
 from antiphon.models.strict import check_keys, check_type, nearest
 
+OPTIONAL: Mapping[str, type] = {"keep": list, "options": dict, "block": int, "search": bool}
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A glob pattern of published tensor names, and the reason for what is done with them."""
+    """A glob pattern of tensor names, and the reason for what is done with them.
+
+    ``bits`` is what they get if that is not the recipe's own number; without meaning in ``keep``.
+    """
 
     tensors: str
     why: str
+    bits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,9 @@ class Recipe:
     """The content of a recipe file.
 
     ``scheme`` and ``bits`` go into the checkpoint's manifest as they are, ``options`` as those of its
-    backend. ``keep`` wins over ``quantize``.
+    backend. ``keep`` wins over ``quantize``, and an earlier rule over a later one. ``block``: how many
+    weights share a scale, and ``search``: whether that is looked for or just holds the largest of them,
+    where the target has blocks (onnx).
     """
 
     description: str
@@ -36,10 +44,19 @@ class Recipe:
     quantize: tuple[Rule, ...]
     keep: tuple[Rule, ...]
     options: Mapping[str, Any]
+    block: int = 128
+    search: bool = False
+
+    def bits_of(self, name: str) -> int | None:
+        """The bits that the tensor of this name gets; None if it stays as it is."""
+        if _matches(name, self.keep):
+            return None
+        rules = (rule for rule in self.quantize if fnmatchcase(name, rule.tensors))
+        return next((rule.bits or self.bits for rule in rules), None)
 
     def chooses(self, name: str) -> bool:
         """Whether the tensor of this name is to be made smaller."""
-        return _matches(name, self.quantize) and not _matches(name, self.keep)
+        return self.bits_of(name) is not None
 
 
 def _matches(name: str, rules: tuple[Rule, ...]) -> bool:
@@ -82,7 +99,7 @@ def read_recipe(path: Path) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     required = {"description": str, "scheme": str, "bits": int, "quantize": list}
-    found = check_keys(table, str(path), required=required, optional={"keep": list, "options": dict})
+    found = check_keys(table, str(path), required=required, optional=OPTIONAL)
     rules = {part: _rules(found.get(part, []), f"{path}: {part}") for part in ("quantize", "keep")}
     return Recipe(**{"options": {}, **found, **rules})
 
@@ -90,4 +107,7 @@ def read_recipe(path: Path) -> Recipe:
 def _rules(tables: list[Any], where: str) -> tuple[Rule, ...]:
     for table in tables:
         check_type(table, dict, where)
-    return tuple(Rule(**check_keys(table, where, required={"tensors": str, "why": str})) for table in tables)
+    required = {"tensors": str, "why": str}
+    return tuple(
+        Rule(**check_keys(table, where, required=required, optional={"bits": int})) for table in tables
+    )

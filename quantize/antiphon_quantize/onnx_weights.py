@@ -1,0 +1,221 @@
+"""Smaller weights for an ONNX graph, as a recipe says: 4 or 8 bits for products, float16 for look-ups.
+
+Matrices become MatMulNBits, whose inputs are rounded to INT8 as they come, with scales of their own for
+every row and block: nobody's loudness reaches another row. No sum of integers it makes can overflow, on CPUs
+without VNNI either (decision 0010). Tables, and what else a rule gives 16 bits, are kept as float16 and
+widened where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from antiphon.errors import ConfigError, UnsupportedError
+from antiphon_quantize.onnx_weights_blocks import round_matrix
+from antiphon_quantize.onnx_weights_files import (
+    Array,
+    TensorWriter,
+    is_external,
+    read_tensor,
+    tensor_bytes,
+    writing_data,
+)
+from antiphon_quantize.onnx_weights_uses import Kind, Use, find_uses, weight_name
+from antiphon_quantize.recipe import Recipe
+
+DOMAIN = "com.microsoft"
+INT8_INPUTS = 4
+"""MatMulNBits' accuracy level of products of INT8; with any other, 8 bits are unpacked in every call."""
+FLOAT = 32
+HALF = 16
+MULTIPLIED = (4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a graph's weights.
+
+    ``errors``: each rounded matrix's distance from the original, relative to it (norms). ``halved``: what is
+    float16 now. ``kept``: matrices and tables left as they were. Bytes are those of all weights.
+    """
+
+    errors: Mapping[str, float] = field(default_factory=dict)
+    halved: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    before_bytes: int = 0
+    after_bytes: int = 0
+
+    @property
+    def mean_error(self) -> float:
+        """The mean of ``errors``, 0 where nothing was rounded."""
+        return sum(self.errors.values()) / len(self.errors) if self.errors else 0.0
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The matrix that rounding moved most, and how far; ("", 0) where nothing was rounded."""
+        return max(self.errors.items(), key=lambda entry: entry[1], default=("", 0.0))
+
+
+def quantize_graph(source: Path, target: Path, recipe: Recipe) -> Report:
+    """Write the graph ``source`` as ``target``, its weights in the bits the recipe gives them.
+
+    Rules match weights by name: the tensor's, or, where an exporter made one up, that of the module which
+    reads it with ``.weight`` (torch.export notes the modules at every node). Data of a graph that has it in
+    files goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies.
+
+    Raises:
+        ConfigError: the recipe asks for bits or blocks there is no operator for; ``target`` is ``source``.
+        CheckpointFormatError: a data file is missing or too short.
+        UnsupportedError: the graph is quantised already, a chosen weight is not finite, or is beyond float16.
+    """
+    _check(recipe)
+    if target.resolve() == source.resolve():
+        raise ConfigError(f"{target} is the graph itself; choose another file")
+    model = onnx.load(source, load_external_data=False)
+    graph = model.graph
+    if any(node.op_type == "MatMulNBits" for node in graph.node):
+        raise UnsupportedError(f"{source} is quantised already; start from the float32 graph")
+    external = any(map(is_external, graph.initializer))
+    with writing_data(target, external=external) as writer:
+        report = _Rewriter(graph, source.parent, recipe, writer).run()
+    _declare(model)
+    target.write_bytes(model.SerializeToString())
+    return report
+
+
+def _check(recipe: Recipe) -> None:
+    for bits in {recipe.bits, *(rule.bits for rule in recipe.quantize if rule.bits)}:
+        if bits not in (*MULTIPLIED, HALF, FLOAT):
+            raise ConfigError(f"{bits} bits: an ONNX graph's weights can have 4, 8, 16 (float16) or 32")
+    if recipe.block < HALF or recipe.block & (recipe.block - 1):
+        raise ConfigError(f"blocks of {recipe.block} weights: it has to be a power of two from 16")
+
+
+def _declare(model: ModelProto) -> None:
+    """Say that the graph has Microsoft's operators, if it now has."""
+    known = {entry.domain for entry in model.opset_import}
+    if DOMAIN not in known and any(node.domain == DOMAIN for node in model.graph.node):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+class _Rewriter:
+    """One pass over a graph: which nodes read what, then tensor by tensor what the recipe makes of it."""
+
+    def __init__(self, graph: GraphProto, folder: Path, recipe: Recipe, writer: TensorWriter) -> None:
+        self.graph, self.folder, self.recipe, self.writer = graph, folder, recipe, writer
+        self.tensors: list[TensorProto] = []
+        self.before_node: dict[int, list[NodeProto]] = {}
+        self.errors: dict[str, float] = {}
+        self.halved: list[str] = []
+        self.kept: list[str] = []
+
+    def run(self) -> Report:
+        uses = find_uses(self.graph)
+        before_bytes = sum(map(tensor_bytes, self.graph.initializer))
+        for tensor in self.graph.initializer:
+            self._convert(tensor, uses.get(tensor.name, []))
+        after_bytes = sum(map(tensor_bytes, self.tensors))
+        del self.graph.initializer[:]
+        self.graph.initializer.extend(self.tensors)
+        self._put_nodes()
+        return Report(self.errors, tuple(self.halved), tuple(self.kept), before_bytes, after_bytes)
+
+    def _convert(self, tensor: TensorProto, uses: list[Use]) -> None:
+        name = weight_name(tensor, uses)
+        bits = self.recipe.bits_of(name) if uses else None
+        products = [use for use in uses if use.kind is Kind.PRODUCT]
+        if bits in MULTIPLIED and products:
+            self._multiply(name, tensor, products, bits)
+            if len(products) == len(uses):
+                return
+        elif bits == HALF:
+            self._halve(name, tensor, uses)
+            return
+        elif uses:
+            self.kept.append(name)
+        self.tensors.append(self._copy(tensor))
+
+    def _copy(self, tensor: TensorProto) -> TensorProto:
+        if not is_external(tensor):
+            return tensor
+        return self.writer.put(tensor.name, read_tensor(tensor, self.folder))
+
+    def _multiply(self, name: str, tensor: TensorProto, uses: list[Use], bits: int) -> None:
+        """Let MatMulNBits do the products with this weight; nodes that read it the same way share it."""
+        values = _finite(name, read_tensor(tensor, self.folder))
+        for transposed in sorted({use.transposed for use in uses}):
+            weight = values if transposed else np.ascontiguousarray(values.T)
+            rounded = round_matrix(weight, bits, self.recipe.block, search=self.recipe.search)
+            prefix = f"{tensor.name}.{'out_in' if transposed else 'in_out'}"
+            inputs = [f"{prefix}.q{bits}", f"{prefix}.scale"]
+            self.tensors.append(self.writer.put(inputs[0], rounded.integers))
+            self.tensors.append(self.writer.put(inputs[1], rounded.scales.reshape(-1)))
+            self.errors[name] = max(rounded.error, self.errors.get(name, 0.0))
+            attributes = {
+                "K": weight.shape[1],
+                "N": weight.shape[0],
+                "bits": bits,
+                "block_size": rounded.block,
+                "accuracy_level": INT8_INPUTS,
+            }
+            for use in uses:
+                if use.transposed == transposed:
+                    _become_nbits(use.node, inputs, attributes)
+
+    def _halve(self, name: str, tensor: TensorProto, uses: list[Use]) -> None:
+        """Keep it as float16, widened behind a look-up; for all other nodes before them, once, at load."""
+        values = _finite(name, read_tensor(tensor, self.folder))
+        if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
+            raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")
+        self.tensors.append(self.writer.put(f"{tensor.name}.half", values.astype(np.float16)))
+        self.halved.append(name)
+        wide = False
+        for use in uses:
+            if use.kind is Kind.LOOKUP:
+                self._widen_after(use.node, f"{tensor.name}.half")
+            else:
+                wide = True
+        if wide:
+            cast = helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=TensorProto.FLOAT)
+            self.before_node.setdefault(0, []).append(cast)
+
+    def _widen_after(self, node: NodeProto, table: str) -> None:
+        output = node.output[0]
+        node.input[0], node.output[0] = table, f"{output}.half"
+        cast = helper.make_node("Cast", [node.output[0]], [output], to=TensorProto.FLOAT)
+        position = next(index for index, other in enumerate(self.graph.node) if other is node)
+        self.before_node.setdefault(position + 1, []).append(cast)
+
+    def _put_nodes(self) -> None:
+        """Insert the new nodes where they belong and leave out transpositions nobody reads any more."""
+        nodes: list[NodeProto] = []
+        for position, node in enumerate([*self.graph.node, None]):
+            nodes += self.before_node.get(position, [])
+            nodes += [] if node is None else [node]
+        read = {name for node in nodes for name in node.input} | {out.name for out in self.graph.output}
+        nodes = [node for node in nodes if node.op_type != "Transpose" or node.output[0] in read]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+
+def _become_nbits(node: NodeProto, weights: list[str], attributes: Mapping[str, int]) -> None:
+    bias = node.input[2] if len(node.input) > 2 else ""
+    inputs = [node.input[0], *weights] + (["", "", bias] if bias else [])
+    new = helper.make_node("MatMulNBits", inputs, list(node.output), node.name, domain=DOMAIN)
+    new.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    new.metadata_props.extend(node.metadata_props)
+    node.CopyFrom(new)
+
+
+def _finite(name: str, values: Array) -> Array:
+    values = np.array(values, dtype=np.float32)
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).sum())
+        raise UnsupportedError(f"{name} holds {count:,} values that are no numbers")
+    return values
