@@ -1,4 +1,4 @@
-"""``antiphon quantize``: a checkpoint in fewer bits, described by its manifest."""
+"""``antiphon quantize``: a checkpoint in fewer bits, or as graphs, described by its manifest."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ examples:
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
   antiphon quantize --target torch --recipe int8 --model ./moshiko ./moshiko-int8
   antiphon quantize --recipe mine.toml --model ./moshiko ./moshiko-mine --force
+  antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
   antiphon serve --model ./moshiko-int8
 
 A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
 antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other.
 """
 
-TARGETS = ("torch",)
+TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "torch": ("torch", ("torch", "torchao")),
+    "onnx": ("quantize", ("torch", "onnx", "onnxscript")),
+}
+"""By backend: the pip extra that brings what its target needs, and the modules that are."""
+
 NAMES: Mapping[str, str] = {
     "lm": "model.safetensors",
     "mimi": "mimi.safetensors",
@@ -61,14 +67,18 @@ def main(argv: Sequence[str]) -> int:
         AntiphonError: something cannot be read, quantised or written; OUT is then as it was.
     """
     options = _parse(argv)
-    for module in ("torch", "torchao"):
+    extra, modules = TARGETS[options.target]
+    for module in modules:
         if find_spec(module) is None:
-            raise MissingExtraError("antiphon quantize", extra="torch", module=module)
+            raise MissingExtraError("antiphon quantize", extra=extra, module=module)
     recipe = load_recipe(options.target, options.recipe)
     checkpoint = load_checkpoint(options.model)
     out = Path(options.out).absolute()
     check_target(out, source=checkpoint.root, force=options.force)
-    print(quantize(checkpoint, recipe, options.recipe, out, _progress(sys.stderr)))  # noqa: T201
+    write = quantize
+    if options.target == "onnx":
+        from antiphon_quantize.onnx_target import quantize as write
+    print(write(checkpoint, recipe, options.recipe, out, _progress(sys.stderr)))  # noqa: T201
     return 0
 
 

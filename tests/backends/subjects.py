@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from antiphon import cli
 from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
 from antiphon.backends.registry import make_backend
@@ -45,11 +46,28 @@ def null(kind: PipelineKind) -> Subject:
 def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
     """A backend of the table, running a small seeded checkpoint on one thread of the CPU, in float32."""
     checkpoint = load_checkpoint(str(make_checkpoint(folders.mktemp(name) / kind, kind=kind)))
-    options = {"dtype": "float32", "threads": 1}
+    options: dict[str, object] = {"dtype": "float32"}
+    if name != "mlx":  # which has no say in its threads
+        options["threads"] = 1
     return Subject(
         f"{name} {kind}",
         lambda slots: make_backend(name, checkpoint, slots=slots, device="cpu", options=options),
         wrap_frames=60,  # contexts are 24 frames (language model) and 8 (Mimi, 16 steps at 25 Hz)
+        pcm_tolerance=2e-6,
+    )
+
+
+def exported(kind: str, folders: pytest.TempPathFactory) -> Subject:
+    """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
+    folder = folders.mktemp("onnx")
+    source = make_checkpoint(folder / "source", kind=kind)
+    line = ["quantize", "--target", "onnx", "--recipe", "float32", "--model", str(source), str(folder / kind)]
+    assert cli.run(line) == 0
+    checkpoint = load_checkpoint(str(folder / kind))
+    return Subject(
+        f"onnx {kind}",
+        lambda slots: make_backend("onnx", checkpoint, slots=slots, options={"threads": 1}),
+        wrap_frames=60,
         pcm_tolerance=2e-6,
     )
 
@@ -59,6 +77,12 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
     "reference-codec": lambda folders: model("reference", "codec", folders),
     "reference-duplex": lambda folders: model("reference", "moshi", folders),
+    "onnx-codec": lambda folders: exported("codec", folders),
+    "onnx-duplex": lambda folders: exported("moshi", folders),
+    "onnx-stt": lambda folders: exported("stt", folders),
+    "mlx-codec": lambda folders: model("mlx", "codec", folders),
+    "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
+    "mlx-stt": lambda folders: model("mlx", "stt", folders),
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
     "torch-stt": lambda folders: model("torch", "stt", folders),

@@ -65,6 +65,19 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             },
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
+        "onnx": BackendEntry(
+            "antiphon.backends.onnx.factory:make",
+            modules=("onnxruntime",),
+            options={"threads": int},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
+        ),
+        "mlx": BackendEntry(
+            "antiphon.backends.mlx.factory:make",
+            extra="mlx",
+            modules=("mlx",),
+            options={"dtype": str, "kv": str, "compile": str},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
+        ),
         "null": BackendEntry(
             "antiphon.backends.null:make",
             options={"step_ms": float, "hold_gil": bool},

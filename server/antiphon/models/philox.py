@@ -62,3 +62,21 @@ def gumbel(words: Words) -> NDArray[np.float32]:
     uniform = (words + 0.5) * 2.0**-32
     noise: NDArray[np.float32] = (-np.log(-np.log(uniform))).astype(np.float32)
     return noise
+
+
+def gumbel_table(
+    seed: NDArray[np.uint64], step: NDArray[np.int64], streams: NDArray[np.int64], vocabulary: int
+) -> NDArray[np.float32]:
+    """The noise of every token of several streams: ``seed`` and ``step`` ``[B]``, ``streams [K]``.
+
+    Returns float32 ``[B, K, vocabulary]``, the same numbers as :func:`random_words` and :func:`gumbel`.
+    """
+    shape = (len(seed), len(streams), -(-vocabulary // WORDS_PER_BLOCK))
+    steps, seeds = step.astype(np.uint64)[:, None, None], seed[:, None, None]
+    blocks = np.arange(shape[2], dtype=np.uint32)
+    counter = [steps & _LOW, steps >> _32, streams[:, None], blocks]
+    key = [seeds & _LOW, seeds >> _32]
+    flat = [np.broadcast_to(part, shape).astype(np.uint32).ravel() for part in (*counter, *key)]
+    words = philox4x32(np.stack(flat[:4]), np.stack(flat[4:]))
+    tokens = words.T.reshape(*shape[:2], -1)[:, :, :vocabulary]
+    return gumbel(tokens)

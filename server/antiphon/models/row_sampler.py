@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import UnsupportedError
+from antiphon.models.philox import gumbel_table
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, penalise, sample
 from antiphon.models.spec import LMSpec
 
@@ -61,8 +62,8 @@ class RowSampler:
         self._parameters[row] = tuple(values[name] for name in _PARAMETERS.names or ())
 
     def reset(self, mask: BoolArray) -> None:
-        """Forget what the rows of a bool mask ``[rows]`` have said; their parameters stay."""
-        self._words[mask] = -1
+        """Forget what the rows of a bool mask ``[n]`` have said; their parameters stay."""
+        self._words[np.flatnonzero(mask)] = -1
 
     def text(self, logits: FloatArray, steps: NDArray[np.int64], executed: BoolArray) -> IntArray:
         """Choose a text token for each executed row and remember the words: int32 ``[rows]``, else 0.
@@ -102,6 +103,28 @@ class RowSampler:
             stream=TEXT_STREAM + 1 + codebook,
         )
         return _spread(chosen, rows, len(logits))
+
+    def voice_race(
+        self, steps: NDArray[np.int64], executed: BoolArray, noise: FloatArray
+    ) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Everything a frame's audio tokens depend on but the logits, for choosing them elsewhere.
+
+        ``noise`` float32 ``[rows, codebooks, card]`` is filled for the executed rows. Returns, per row,
+        ``1 / temperature`` float32 and top-k int64 from 1 to ``card``. The token is the one with the
+        largest ``logit / temperature + noise`` of the top k; a greedy row's is the top one, without noise.
+        """
+        _, codebooks, card = noise.shape
+        asked = self._parameters[: len(noise)]
+        temperature, topk = asked["audio_temperature"], asked["audio_topk"]
+        is_greedy = temperature == 0
+        noise[is_greedy] = 0
+        rows = np.flatnonzero(executed & ~is_greedy)
+        streams = TEXT_STREAM + 1 + np.arange(codebooks)
+        if rows.size:
+            noise[rows] = gumbel_table(asked["audio_seed"][rows], steps[rows], streams, card)
+        inverse: FloatArray = np.reciprocal(np.where(is_greedy, np.float32(1), temperature))
+        topk = np.where((topk == 0) | (topk > card), card, topk)
+        return inverse, np.where(is_greedy, 1, topk)
 
     def snapshot(self, row: int) -> dict[str, NDArray[np.generic]]:
         """Copy one row's state, by name, without the row axis."""

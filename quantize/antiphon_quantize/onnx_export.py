@@ -1,0 +1,84 @@
+"""One stage to one ONNX file, and the entry of the graph table that describes it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import torch
+from torch import Tensor
+
+from antiphon.models.graphs import ROWS, GraphFormat, StateFormat, TensorFormat
+from antiphon_quantize.onnx_aliases import aliasable
+from antiphon_quantize.onnx_modules import Stage
+from antiphon_quantize.onnx_operators import OPSET, TRANSLATIONS
+
+EXEC = "exec"
+NEXT = ".next"
+"""What the name of an output that is a state's next value ends with."""
+
+EXAMPLE_ROWS = 3
+"""Rows of the example: neither 1, which exporters take for a constant, nor the size of anything else."""
+
+INLINE_BYTES = 1 << 30
+"""Weights above this go into a file of their own beside the graph; a protobuf ends at 2 GiB."""
+
+
+def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
+    """Write a stage to ``path`` and describe it; large weights go to ``path`` with ``.data`` added."""
+    state = [torch.full((EXAMPLE_ROWS, *spec.shape), spec.fill, dtype=spec.dtype) for spec in stage.specs]
+    execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
+    arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)
+    names = [spec.name for spec in stage.specs]
+    inputs = [*stage.inputs, *([EXEC] if state else []), *names]
+    outputs = [*stage.outputs, *(name + NEXT for name in names)]
+    rows = torch.export.Dim(ROWS, min=1, max=4096)
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            stage.eval(),
+            arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=(tuple({0: rows} for _ in arguments),),
+            input_names=inputs,
+            output_names=outputs,
+            custom_translation_table=TRANSLATIONS,
+            verbose=False,
+        )
+        results = stage(*arguments)
+    assert program is not None
+    weights = sum(tensor.nbytes for tensor in stage.state_dict().values())
+    program.save(path, external_data=weights > INLINE_BYTES)
+    graph = onnx.load(path, load_external_data=False).graph
+    aliased = aliasable(graph, {name: name + NEXT for name in names})
+    return GraphFormat(
+        role,
+        OPSET,
+        tuple(map(_tensor, inputs, arguments)),
+        tuple(map(_tensor, outputs, results)),
+        tuple(
+            StateFormat(spec.name, spec.name + NEXT, float(spec.fill), spec.name in aliased)
+            for spec in stage.specs
+        ),
+    )
+
+
+def _tensor(name: str, tensor: Tensor) -> TensorFormat:
+    return TensorFormat(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's remarks on packages that are not there, and on its own parts, to itself."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,200 @@
+"""A checkpoint as ONNX graphs: one for each stage of a tick, described by the manifest's graph table."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from antiphon import __version__
+from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.torch.int8 import int8_linears
+from antiphon.backends.torch.lm_weights import load_lm
+from antiphon.backends.torch.weights import load_mimi
+from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.graphs import GraphFormat
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    BackendFormat,
+    FileEntry,
+    Manifest,
+    QuantizationRecipe,
+    file_entry,
+    sha256,
+    write_manifest,
+)
+from antiphon.models.source import Folder
+from antiphon.models.spec import PipelineKind
+from antiphon_quantize.folder import appearing
+from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_modules import DecodeStage, DepformerStage, EncodeStage, LanguageStage, Stage
+from antiphon_quantize.recipe import Recipe
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with (done, total, what)."""
+
+COPIED: Final[Mapping[str, str]] = {
+    "mimi": "mimi.safetensors",
+    "tokenizer": "tokenizer.model",
+    "mimi_config": "mimi_config.json",
+}
+"""Files of the source that a model of graphs has too: all but the language model's weights."""
+
+FLOAT_BITS: Final = 32
+LEAST_RUNTIME: Final = "1.20"
+KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+DATA = ".data"
+"""What the name of a graph's file of weights ends with, where it has one."""
+
+
+def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path, progress: Progress) -> str:
+    """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary in words.
+
+    Raises:
+        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+        CheckpointFormatError: weights that do not fit their configuration.
+        ConfigError: ``out`` cannot be written.
+    """
+    sources = {role: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
+    room_bytes = sum(path.stat().st_size for path in sources.values()) + 4 * checkpoint.spec.parameters
+    with appearing(out, room_bytes=room_bytes) as folder:
+        graphs, lines = write_graphs(checkpoint, folder, recipe, progress)
+        names = {role: COPIED[role] for role in sources}
+        for role, path in sources.items():
+            shutil.copyfile(path, folder / names[role])
+        entries = {role: file_entry(folder, name) for role, name in names.items()}
+        manifest = describe_graphs(checkpoint, folder, graphs, entries, recipe, recipe_name)
+        write_manifest(manifest, folder / MANIFEST_NAME)
+        read_checkpoint(Folder(folder), str(out))
+    size_bytes = sum(path.stat().st_size for path in out.glob("*.onnx*"))
+    return "\n".join([f"{out}: {len(graphs)} graphs, {size_bytes / 1e6:,.1f} MB.", *lines])
+
+
+def write_graphs(
+    checkpoint: Checkpoint, folder: Path, recipe: Recipe, progress: Progress
+) -> tuple[dict[str, GraphFormat], list[str]]:
+    """Export a checkpoint's stages into ``folder``: the graph table, and a line on each that was rounded.
+
+    Raises:
+        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+    """
+    makers = stage_makers(checkpoint)
+    graphs: dict[str, GraphFormat] = {}
+    lines: list[str] = []
+    for done, (name, make) in enumerate(makers.items()):
+        progress(done, len(makers), f"{name}.onnx")
+        path = folder / f"{name}.onnx"
+        if recipe.bits == FLOAT_BITS:
+            graphs[name] = export_stage(make(), path, f"onnx.{name}")
+            continue
+        whole = folder / f"whole-{name}.onnx"
+        graphs[name] = export_stage(make(), whole, f"onnx.{name}")
+        lines.append(_round(whole, path, recipe))
+    progress(len(makers), len(makers), "manifest")
+    return graphs, lines
+
+
+def _round(whole: Path, path: Path, recipe: Recipe) -> str:
+    """Rewrite an exported graph in the recipe's bits, and remove it; returns what that did, in words."""
+    from antiphon_quantize.onnx_weights import quantize_graph
+
+    report = quantize_graph(whole, path, recipe)
+    for part in (whole, Path(f"{whole}{DATA}")):
+        part.unlink(missing_ok=True)
+    name, error = report.worst
+    before, after = report.before_bytes / 1e6, report.after_bytes / 1e6
+    return (
+        f"{path.name}: {before:,.1f} MB of weights became {after:,.1f} MB; rounding moved "
+        f"{len(report.errors)} matrices by {report.mean_error:.2%}, at most by {error:.2%} ({name})."
+    )
+
+
+def describe_graphs(
+    checkpoint: Checkpoint,
+    folder: Path,
+    graphs: Mapping[str, GraphFormat],
+    sources: Mapping[str, FileEntry],
+    recipe: Recipe,
+    recipe_name: str,
+) -> Manifest:
+    """The manifest of a model of graphs in ``folder``. Reads and hashes every graph."""
+    spec, before = checkpoint.spec, checkpoint.manifest
+    files = {role: file_entry(folder, name) for role, name in graph_files(folder, graphs)}
+    quantization = None
+    if recipe.bits < FLOAT_BITS:
+        quantization = QuantizationRecipe(
+            scheme=recipe.scheme,
+            bits=recipe.bits,
+            group_size=recipe.block,
+            keep=tuple(rule.tensors for rule in recipe.keep),
+            source_sha256=sha256(checkpoint.file("mimi" if spec.lm is None else "lm")),
+            tool=f"antiphon quantize {__version__}",
+            options={"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]},
+        )
+    return Manifest(
+        name=f"{spec.name}-onnx-{Path(recipe_name).stem}",
+        family=spec.family,
+        files={**sources, **files},
+        codebooks=spec.mimi.codebooks,
+        mimi_config=spec.mimi.config,
+        lm=None if spec.lm is None else spec.lm.config,
+        generation=spec.generation,
+        parameters=spec.parameters,
+        backends={"onnx": backend_format(files, recipe)},
+        graphs=graphs,
+        quantization=quantization,
+        description=recipe.description,
+        license="" if before is None else before.license,
+    )
+
+
+def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
+    """What the onnx backend reads, and the ONNX Runtime it needs for it."""
+    return BackendFormat(
+        tuple(files), "float32", requires={"onnxruntime": LEAST_RUNTIME}, options=recipe.options
+    )
+
+
+def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], Stage]]:
+    """What makes each stage a checkpoint has, in float32.
+
+    Raises:
+        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+        CheckpointFormatError: weights that do not fit their configuration.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in KINDS:
+        raise UnsupportedError(
+            f"the onnx target writes {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
+        )
+    mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks).prepare()
+    makers: dict[str, Callable[[], Stage]] = {"encode": lambda: EncodeStage(mimi)}
+    if spec.lm is not None:
+        with told_as_misfit(spec.name):
+            model = load_lm(
+                checkpoint.file("lm"),
+                spec.lm.config,
+                steps=spec.lm.dep_q,
+                family=spec.family,
+                lora=checkpoint.files.get("lora"),
+            ).prepare()
+        if rounded := len(int8_linears(model)):
+            raise UnsupportedError(f"{spec.name} has {rounded} INT8 layers; start from its float weights")
+        makers["lm"] = lambda: LanguageStage(model)
+        depformer = model.depformer
+        if depformer is not None:
+            makers["depformer"] = lambda: DepformerStage(depformer)
+    if spec.kind is not PipelineKind.STT:
+        codebooks = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
+        makers["decode"] = lambda: DecodeStage(mimi, codebooks)
+    return makers
+
+
+def graph_files(folder: Path, graphs: Mapping[str, GraphFormat]) -> Iterator[tuple[str, str]]:
+    """The role and the name of every file that the graphs in ``folder`` consist of."""
+    for name, graph in graphs.items():
+        yield graph.file, f"{name}.onnx"
+        if (folder / f"{name}.onnx{DATA}").is_file():
+            yield f"{graph.file}{DATA}", f"{name}.onnx{DATA}"

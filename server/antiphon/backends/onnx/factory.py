@@ -1,0 +1,74 @@
+"""Making the onnx backend for a checkpoint: its graphs, found, loaded and held against the manifest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from antiphon.backends.checks import check_slots
+from antiphon.backends.onnx.backend import Build, OnnxBackend
+from antiphon.backends.onnx.graph import Graph, check_graph
+from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.threads import model_threads
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+
+
+def make(
+    checkpoint: Checkpoint, *, slots: int, device: str | None = None, threads: int | None = None
+) -> OnnxBackend:
+    """Load a checkpoint's graphs.
+
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
+    a CPU (None: all cores but one).
+
+    Raises:
+        UnsupportedError: a pipeline that cannot be run, or a checkpoint without graphs.
+        CheckpointFormatError: a graph is missing, or not what the manifest says.
+        ConfigError: no such device, or less than one slot or thread.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise UnsupportedError(f"the onnx backend runs {kinds} models, {spec.name} is {spec.kind}")
+    check_slots(slots)
+    if not checkpoint.graphs:
+        raise UnsupportedError(
+            f"{spec.name} has no ONNX graphs; make them with: antiphon quantize --target onnx "
+            f"--recipe float32 --model {checkpoint.ref} OUT (needs: pip install 'antiphon[quantize]')"
+        )
+    name, providers = pick_provider(device)
+    cpu_threads = model_threads(threads)
+    graphs, weight_bytes = {}, 0
+    for stage in stages(spec):
+        if stage not in checkpoint.graphs:
+            raise CheckpointFormatError(
+                f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
+            )
+        form = checkpoint.graphs[stage]
+        path = checkpoint.file(form.file)
+        session = open_session(path, providers, cpu_threads)
+        check_graph(session, form, path)
+        graphs[stage] = Graph(session, form, slots)
+        weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization
+    build = Build(
+        device=name,
+        dtype=(wanted.dtype if wanted is not None else None) or "float32",
+        quantization="none" if recipe is None else recipe.scheme,
+        weight_bytes=weight_bytes,
+    )
+    return OnnxBackend(spec, graphs, slots=slots, build=build)
+
+
+def stages(spec: ModelSpec) -> tuple[str, ...]:
+    """The graphs a model of this shape needs."""
+    if spec.lm is None:
+        return ("encode", "decode")
+    if spec.kind is PipelineKind.STT:
+        return ("encode", "lm")
+    return ("encode", "lm", "depformer", "decode")

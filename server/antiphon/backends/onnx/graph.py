@@ -1,0 +1,96 @@
+"""One graph over S rows: its buffers, and runs over prefixes of them that copy nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnxruntime
+
+from antiphon.backends.onnx.rows import RowState
+from antiphon.errors import CheckpointFormatError
+from antiphon.models.graphs import ROWS, GraphFormat, TensorFormat
+from antiphon.models.onnx_file import read_opset
+
+
+class Graph:
+    """A session and everything it reads and writes, each tensor ``[S, *shape]`` and always in one place.
+
+    ``inputs`` and ``outputs`` are the caller's, ``state`` stays from run to run. A run over n rows is bound
+    to the first n rows of every buffer by address, once. State that the graph table calls aliased is
+    updated where it lies; the next value of any other is put aside and copied back, since the runtime may
+    write an output while the input is still to be read.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
+        """Allocate fresh buffers for ``rows`` rows of a graph that was checked."""
+        self._session, self._form = session, form
+        remembered = {entry.name for entry in form.state}
+        produced = {entry.output for entry in form.state}
+        formats = {tensor.name: tensor for tensor in form.inputs}
+        self.inputs = {name: t.allocate(rows) for name, t in formats.items() if name not in remembered}
+        self.outputs = {t.name: t.allocate(rows) for t in form.outputs if t.name not in produced}
+        self.state = RowState(formats, form.state, rows)
+        self._aside = {e.name: formats[e.name].allocate(rows) for e in form.state if not e.aliased}
+        self._bindings: dict[int, onnxruntime.IOBinding] = {}
+
+    def run(self, rows: int) -> None:
+        """Run over rows ``0 .. rows-1``: from ``inputs`` and the state to ``outputs`` and the new state."""
+        if rows not in self._bindings:
+            self._bindings[rows] = self._bind(rows)
+        self._session.run_with_iobinding(self._bindings[rows])
+        for name, aside in self._aside.items():
+            self.state.arrays[name][:rows] = aside[:rows]
+
+    def _bind(self, rows: int) -> onnxruntime.IOBinding:
+        binding = self._session.io_binding()
+        for name, array in (*self.inputs.items(), *self.state.arrays.items()):
+            shape = (rows, *array.shape[1:])
+            binding.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
+        targets = dict(self.outputs)
+        for entry in self._form.state:
+            targets[entry.output] = self._aside.get(entry.name, self.state.arrays[entry.name])
+        for name, array in targets.items():
+            shape = (rows, *array.shape[1:])
+            binding.bind_output(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
+        return binding
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of state of all rows, with what is put aside during a run."""
+        return self.state.bytes + sum(array.nbytes for array in self._aside.values())
+
+
+def check_graph(session: onnxruntime.InferenceSession, form: GraphFormat, path: Path) -> None:
+    """Compare a loaded graph with what its manifest says of it.
+
+    Raises:
+        CheckpointFormatError: another opset, or an input or output of another name, dtype or shape.
+    """
+    opset = read_opset(path)
+    if opset != form.opset:
+        raise CheckpointFormatError(f"{path} has opset {opset}, the manifest says {form.opset}")
+    _compare(path, "input", session.get_inputs(), form.inputs)
+    _compare(path, "output", session.get_outputs(), form.outputs)
+
+
+def _compare(
+    path: Path, what: str, found: Sequence[onnxruntime.NodeArg], wanted: Sequence[TensorFormat]
+) -> None:
+    here = {argument.name: _describe(argument) for argument in found}
+    there = {tensor.name: str(tensor) for tensor in wanted}
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            raise CheckpointFormatError(
+                f"{path}: {what} {name} is {here.get(name, 'not there')}, the manifest says "
+                f"{there.get(name, 'nothing of it')}"
+            )
+
+
+def _describe(argument: onnxruntime.NodeArg) -> str:
+    """An input or output as :class:`TensorFormat` would say it."""
+    dtype = argument.type.removeprefix("tensor(").removesuffix(")")
+    dtype = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    first, *rest = argument.shape or (None,)
+    rows = ROWS if isinstance(first, str) else first
+    return f"{dtype} [{', '.join(map(str, (rows, *rest)))}]"

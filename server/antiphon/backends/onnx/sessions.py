@@ -1,0 +1,67 @@
+"""ONNX Runtime sessions: which device runs a graph, with how many threads, and how these wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import onnxruntime
+
+from antiphon.errors import CheckpointFormatError, ConfigError
+
+PROVIDERS: Final[Mapping[str, str]] = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+}
+"""ONNX Runtime's names of the devices."""
+
+
+def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """The device's full name, and the execution providers to ask for, best first.
+
+    ``device`` is "cpu" (also None), "cuda", "cuda:1" or "coreml". What a device cannot run, the CPU does.
+
+    Raises:
+        ConfigError: no device is called so, or this ONNX Runtime was built without it.
+    """
+    kind, _, index = (device or "cpu").partition(":")
+    if kind not in PROVIDERS or (index and not (kind == "cuda" and index.isdecimal())):
+        raise ConfigError(f"no device is called '{device}'; there are: cpu, cuda, cuda:N, coreml")
+    available = onnxruntime.get_available_providers()
+    if PROVIDERS[kind] not in available:
+        raise ConfigError(
+            f"device {device} was asked for, but this onnxruntime ({onnxruntime.__version__}) has "
+            f"{', '.join(available)}; for CUDA install onnxruntime-gpu in its place"
+        )
+    cpu: tuple[str, dict[str, Any]] = (PROVIDERS["cpu"], {})
+    if kind == "cpu":
+        return kind, [cpu]
+    options = {"device_id": index or "0"} if kind == "cuda" else {}
+    return device or kind, [(PROVIDERS[kind], options), cpu]
+
+
+def open_session(
+    path: Path, providers: list[tuple[str, dict[str, Any]]], threads: int
+) -> onnxruntime.InferenceSession:
+    """Load a graph to run on ``threads`` threads, the calling one included.
+
+    Threads spin while a step runs, since its parts follow each other within microseconds, and stop with it:
+    between frames the cores belong to sockets and codecs.
+
+    Raises:
+        CheckpointFormatError: the file is no graph this ONNX Runtime can run.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # its exceptions share no base but this one
+        words = " ".join(str(error).split())
+        raise CheckpointFormatError(
+            f"{path} cannot be run by onnxruntime {onnxruntime.__version__}: {words:.300}"
+        ) from error

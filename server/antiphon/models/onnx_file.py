@@ -1,0 +1,77 @@
+"""The opset of an ONNX file, read from its protobuf without any library for it.
+
+A file is a ``ModelProto`` (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto): field 8 holds the
+operator sets, field 7 the graph with its weights, which is stepped over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from antiphon.errors import CheckpointFormatError
+
+_OPSET_IMPORT: Final = 8
+_DOMAIN, _VERSION = 1, 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
+_LONGEST_VARINT: Final = 10
+
+
+def read_opset(path: Path) -> int:
+    """The version of ONNX's own operators that a file is written in.
+
+    Raises:
+        CheckpointFormatError: the file is no ONNX graph.
+    """
+    with path.open("rb") as file:
+        while (key := _varint(file, path)) is not None:
+            if key >> 3 == _OPSET_IMPORT and key & 7 == _BYTES:
+                version = _opset_version(file.read(_varint(file, path) or 0))
+                if version is not None:
+                    return version
+            else:
+                _skip(file, key & 7, path)
+    raise CheckpointFormatError(f"{path} is no ONNX graph: it names no opset")
+
+
+def _opset_version(entry: bytes) -> int | None:
+    """The version in an ``OperatorSetIdProto``, if it is that of ONNX's own domain."""
+    place, version, domain = 0, None, b""
+    while place < len(entry):
+        field, place = entry[place] >> 3, place + 1
+        value = shift = 0
+        while place < len(entry):
+            byte, place = entry[place], place + 1
+            value, shift = value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                break
+        if field == _VERSION:
+            version = value
+        elif field == _DOMAIN:
+            domain, place = entry[place : place + value], place + value
+    return version if domain in (b"", b"ai.onnx") else None
+
+
+def _skip(file: BinaryIO, kind: int, path: Path) -> None:
+    if kind == _VARINT:
+        _varint(file, path)
+    elif kind == _BYTES:
+        file.seek(_varint(file, path) or 0, 1)
+    elif kind in _FIXED_BYTES:
+        file.seek(_FIXED_BYTES[kind], 1)
+    else:
+        raise CheckpointFormatError(f"{path} is no ONNX graph: it has a field of kind {kind}")
+
+
+def _varint(file: BinaryIO, path: Path) -> int | None:
+    """The next number, or None at the end of the file."""
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << 7 * index
+        if byte[0] < 0x80:
+            return value
+    raise CheckpointFormatError(f"{path} is no ONNX graph: it has a number of over {_LONGEST_VARINT} bytes")
