@@ -9,6 +9,7 @@ from pathlib import Path
 
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.address import DEFAULT_PORT, ServerAddress
+from antiphon_client.api_key import NO_KEY, ApiKey, add_key_arguments, pop_key
 from antiphon_client.limits import Limits
 
 EXAMPLES = """\
@@ -26,6 +27,8 @@ class ProbeOptions:
     """Everything ``antiphon probe`` can be told; :func:`parse_arguments` documents each."""
 
     address: ServerAddress
+    api_key: ApiKey = NO_KEY
+    model: str | None = None
     audio: Path | None = None
     sessions: int = 1
     seconds: float | None = None
@@ -50,7 +53,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
     """Read a command line; argparse ends the process with code 2 when it cannot be used.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the address cannot be used, or no key can be read from the file for it.
     """
     parser = _build_parser()
     values = vars(parser.parse_args(argv))
@@ -60,6 +63,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
     limits = Limits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(Limits)})
     return ProbeOptions(
         address=ServerAddress.parse(values.pop("url")),
+        api_key=pop_key(values),
         format=values.pop("format") or default,
         query=dict(values.pop("query")),
         limits=limits,
@@ -107,6 +111,8 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_connection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", metavar="NAME", help="one of several models [the server's own choice]")
+    add_key_arguments(group.add_argument)
     group.add_argument(
         "--format",
         type=AudioFormat,
@@ -137,7 +143,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=name_and_value,
         dest="query",
         metavar="NAME=VALUE",
-        help="a query parameter such as text_temperature=0 or model=echo; may be repeated",
+        help="a query parameter such as text_temperature=0; may be repeated",
     )
     group.add_argument(
         "--silent-frames",

@@ -11,6 +11,7 @@ import aiohttp
 
 from antiphon.errors import SessionError
 from antiphon_client.address import ServerAddress
+from antiphon_client.api_key import NO_KEY, ApiKey
 
 ASK_TIMEOUT_S = 5.0
 
@@ -96,18 +97,28 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-async def ask_facts(address: ServerAddress, *, verifies_tls: bool = True) -> ServerFacts:
-    """Ask a server about itself; one that does not know the question gives no facts.
+async def ask_facts(
+    address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
+) -> ServerFacts:
+    """Ask a server about itself, or one of its models; one that does not know the question gives no facts.
 
     Raises:
-        SessionError: nothing answers there; the message says how to start a server.
+        SessionError: nothing answers there (the message says how to start a server), or it wants a key, or
+            another one, or has no such model.
     """
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    params = {} if model is None else {"model": model}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as http,
-            http.get(f"{address.http}/api/build_info", ssl=verifies_tls) as response,
+            aiohttp.ClientSession(timeout=timeout, headers=api_key.headers) as http,
+            http.get(f"{address.http}/api/build_info", ssl=verifies_tls, params=params) as response,
         ):
+            if response.status == 401:
+                hint = "" if api_key.secret is not None else "; give it with --api-key-file FILE"
+                raise SessionError(f"{address.http} says: {(await response.text())[:300].strip()}{hint}")
+            if response.status == 404 and response.content_type == "application/json":
+                words = _object(await response.json()).get("error", "not found")
+                raise SessionError(f"{address.http} says: {str(words)[:300]}")
             if response.status != 200 or response.content_type != "application/json":
                 return ServerFacts()
             return read_facts(await response.json())

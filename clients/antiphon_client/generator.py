@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
 from antiphon.errors import SessionError
@@ -68,7 +68,7 @@ def _join(shares: Sequence[Share], processes: int, *, was_interrupted: bool) -> 
 
 def _generate_in_processes(load: Load, processes: int, on_progress: OnProgress) -> LoadResult:
     context = multiprocessing.get_context("spawn")
-    parts = [Load(load.plans[k::processes], load.clip, load.verifies_tls) for k in range(processes)]
+    parts = [replace(load, plans=load.plans[k::processes]) for k in range(processes)]
     pipes = [context.Pipe() for _ in parts]
     children = [
         context.Process(target=_child, args=(theirs, part), daemon=True)

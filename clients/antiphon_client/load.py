@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import aiohttp
 
+from antiphon_client.api_key import NO_KEY, ApiKey
 from antiphon_client.clip import EncodedClip
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult, SessionState
@@ -30,6 +31,7 @@ class Load:
     plans: tuple[SessionPlan, ...]
     clip: EncodedClip
     verifies_tls: bool = True
+    api_key: ApiKey = NO_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ async def run_share(load: Load, *, on_progress: OnProgress, stop: Stop, clock: C
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=load.verifies_tls),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        headers=load.api_key.headers,
     ) as http:
         watch = asyncio.ensure_future(_watch(sessions, late_ms, on_progress, stop, clock))
         try:

@@ -73,7 +73,7 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
         SessionError: there is no server.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    facts = asyncio.run(ask_facts(options.address, verifies_tls=options.verifies_tls))
+    facts = asyncio.run(_ask(options))
     silent_frames = options.silent_frames if options.silent_frames is not None else facts.silent_frames or 0
     plans = spread(
         options.address.chat(chat_query(options)),
@@ -91,7 +91,7 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
         detail = f"{now.speaking} speaking, {now.frames_answered} of {now.frames_sent} frames answered"
         bar.show(now.frames_sent / planned, detail, time.monotonic())
 
-    load = Load(plans, clip, verifies_tls=options.verifies_tls)
+    load = Load(plans, clip, verifies_tls=options.verifies_tls, api_key=options.api_key)
     result = generate(load, processes=options.processes, on_progress=show)
     bar.clear()
     facts = asyncio.run(_facts_after(options, facts))
@@ -106,20 +106,27 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     )
 
 
+async def _ask(options: ProbeOptions) -> ServerFacts:
+    return await ask_facts(
+        options.address, verifies_tls=options.verifies_tls, api_key=options.api_key, model=options.model
+    )
+
+
 async def _facts_after(options: ProbeOptions, before: ServerFacts) -> ServerFacts:
     """The facts with the memory that the server holds after its load, not the idle server's."""
     try:
-        return await ask_facts(options.address, verifies_tls=options.verifies_tls)
+        return await _ask(options)
     except SessionError:
         return dataclasses.replace(before, memory={})  # it is gone: the report says what became of it
 
 
 def chat_query(options: ProbeOptions) -> dict[str, str]:
-    """The query of the chat socket; nothing of ours for a stock server."""
+    """The query of the chat socket; nothing of ours for a stock server but the model, if one is named."""
+    model = {"model": options.model} if options.model is not None else {}
     if options.is_stock:
-        return dict(options.query)
+        return {**model, **options.query}
     wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
-    return {"ext": "1", "format": options.format.value, **wait, **options.query}
+    return {"ext": "1", "format": options.format.value, **wait, **model, **options.query}
 
 
 def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:

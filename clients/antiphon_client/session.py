@@ -260,7 +260,7 @@ async def describe_refusal(
     """Words for an upgrade refused with an HTTP status; aiohttp hides the body, so it is asked for again."""
     retry_after = error.headers.get("Retry-After") if error.headers else None
     words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")
-    if error.status not in (400, 404):  # the others may be answered otherwise a moment later
+    if error.status not in (400, 401, 403, 404, 421):  # the others may be answered otherwise a moment later
         return words
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with http.get(url.replace("ws", "http", 1), headers=_UPGRADE) as response:

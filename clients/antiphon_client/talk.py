@@ -16,6 +16,7 @@ from antiphon.errors import SessionError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.address import DEFAULT_PORT, ServerAddress
+from antiphon_client.api_key import NO_KEY, ApiKey, add_key_arguments, pop_key
 from antiphon_client.arguments import name_and_value
 from antiphon_client.devices import Speaker, load_sounddevice, open_devices
 from antiphon_client.encoding import PACKET_MS, MessageEncoder
@@ -45,6 +46,8 @@ class TalkOptions:
     """Everything ``antiphon talk`` can be told."""
 
     address: ServerAddress
+    api_key: ApiKey = NO_KEY
+    model: str | None = None
     format: AudioFormat = AudioFormat.OPUS
     is_stock: bool = False
     wait_s: float = 0.0
@@ -57,9 +60,10 @@ class TalkOptions:
     @property
     def url(self) -> str:
         """The chat socket with its query."""
+        model = {"model": self.model} if self.model is not None else {}
         if self.is_stock:
-            return self.address.chat(self.query)
-        ours = {"ext": "1", "format": self.format.value, "wait": f"{self.wait_s:g}"}
+            return self.address.chat({**model, **self.query})
+        ours = {"ext": "1", "format": self.format.value, "wait": f"{self.wait_s:g}", **model}
         return self.address.chat({**ours, **self.query})
 
 
@@ -84,6 +88,8 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
         "--wait", type=float, default=30.0, dest="wait_s", metavar="S", help="stand in the queue so long [30]"
     )
     add("--set", action="append", default=[], type=name_and_value, dest="query", metavar="NAME=VALUE")
+    add("--model", metavar="NAME", help="one of several models [the server's own choice]")
+    add_key_arguments(add)
     add("--insecure", action="store_false", dest="verifies_tls", help="accept any TLS certificate")
     add("--microphone", type=_device, metavar="NAME", help="name or number of the input device")
     add("--speaker", type=_device, metavar="NAME", help="name or number of the output device")
@@ -92,7 +98,10 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
     if values["is_stock"]:
         values["format"] = AudioFormat.OGG
     return TalkOptions(
-        address=ServerAddress.parse(values.pop("url")), query=dict(values.pop("query")), **values
+        address=ServerAddress.parse(values.pop("url")),
+        api_key=pop_key(values),
+        query=dict(values.pop("query")),
+        **values,
     )
 
 
@@ -160,7 +169,7 @@ class TalkCall:
             AudioError: a device cannot be opened, or the server's audio cannot be decoded.
         """
         options = self._options
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=options.api_key.headers) as http:
             try:
                 socket = await http.ws_connect(options.url, compress=0, ssl=options.verifies_tls)
             except aiohttp.WSServerHandshakeError as error:

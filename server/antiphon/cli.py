@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
+    "keys": Command("antiphon.serve.new_key:main", "make an API key for a server's file of keys"),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
 }
 
@@ -52,6 +53,7 @@ Examples:
   antiphon serve --backend null --null-step-ms 5        no model: stamps, for testing clients
   antiphon probe http://127.0.0.1:8998 --audio clip.wav --sessions 4
   antiphon talk http://127.0.0.1:8998
+  antiphon keys alice >> keys.txt                       then: antiphon serve --api-keys keys.txt
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
 """
 

@@ -19,7 +19,10 @@ from pathlib import Path
 from antiphon.errors import ConfigError
 from antiphon.log import Log
 
-_LINE = re.compile(r"([A-Za-z0-9._@-]{1,64}):([0-9a-fA-F]{64})(?::(\d{1,6}))?")
+KEY_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
+MAX_SESSIONS = 999_999
+
+_LINE = re.compile(rf"({KEY_NAME.pattern}):([0-9a-fA-F]{{64}})(?::([0-9]{{1,6}}))?", re.ASCII)
 _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 
 HEADER = "kyutai-api-key"
@@ -42,6 +45,11 @@ class ApiKey:
 def digest_of(key: str) -> bytes:
     """What the file knows of a key."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+def format_key(key: ApiKey) -> str:
+    """The line of a key."""
+    return f"{key.name}:{key.digest.hex()}" + ("" if key.sessions is None else f":{key.sessions}")
 
 
 def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:

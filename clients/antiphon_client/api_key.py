@@ -1,0 +1,56 @@
+"""The key a client shows to a server that asks for one: from the command line or a file, never printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key, or none. Its representation does not show it."""
+
+    secret: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what no header can carry."""
+        if self.secret is not None and not (self.secret.isascii() and self.secret.isprintable()):
+            raise ConfigError("the API key has characters that are not printable ASCII")
+        if self.secret is not None and (not self.secret or " " in self.secret):
+            raise ConfigError("the API key is empty or has spaces in it")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What requests carry."""
+        return {} if self.secret is None else {"Authorization": f"Bearer {self.secret}"}
+
+
+NO_KEY = ApiKey()
+
+
+def add_key_arguments(add: Any) -> None:
+    """Add ``--api-key`` and ``--api-key-file`` with a parser's or a group's ``add_argument``."""
+    add("--api-key", metavar="KEY", help="for a server that asks for one; others on this machine see it")
+    add("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key and nothing else")
+
+
+def pop_key(values: dict[str, Any]) -> ApiKey:
+    """Take the two arguments out of the parsed ones.
+
+    Raises:
+        ConfigError: both are given, or the file cannot be read, or it holds no key.
+    """
+    given, file = values.pop("api_key"), values.pop("api_key_file")
+    if given is not None and file is not None:
+        raise ConfigError("--api-key and --api-key-file are both given; one key is enough")
+    if file is None:
+        return ApiKey(given)
+    try:
+        return ApiKey(file.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"cannot read the API key in {file}: {reason}") from error
