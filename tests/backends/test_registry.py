@@ -4,15 +4,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from antiphon.backends import registry
+from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.backends.null import NullBackend
 from antiphon.backends.registry import BACKENDS, make_backend, resolve_auto
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import BackendFormat, Manifest
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
@@ -56,7 +58,7 @@ def test_every_line_of_the_table_names_a_factory_and_its_options(name: str) -> N
     ("name", "options", "sentence"),
     [
         ("nul", {}, "no backend is called 'nul'; did you mean 'null'?"),
-        ("zzz", {}, "no backend is called 'zzz'; there are: auto, null, reference, torch"),
+        ("zzz", {}, "no backend is called 'zzz'; there are: auto, mlx, null, onnx, reference, torch"),
         ("null", {"step_mss": 1.0}, "backend null has no option 'step_mss'; did you mean 'step_ms'?"),
         ("null", {"zzz": 1.0}, "backend null has no option 'zzz'; there are: hold_gil, step_ms"),
         ("null", {"step_ms": "5"}, "option step_ms of backend null is '5', but must be float"),
@@ -72,14 +74,44 @@ def test_a_wrong_name_is_answered_with_the_nearest(
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("missing", ["", "moshi"])
-def test_auto_is_torch_where_it_is_installed(checkpoint: Checkpoint, missing: str) -> None:
-    assert resolve_auto(checkpoint, find=lambda module: None if module == missing else object()) == "torch"
+PLAIN, GPU, APPLE = Machine(), Machine(has_cuda=True), Machine(is_apple_silicon=True)
 
 
-def test_auto_takes_the_next_in_order(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "AUTO_ORDER", ("torch", "null"))
-    assert resolve_auto(checkpoint, find=lambda module: None) == "null"
+def with_graphs(checkpoint: Checkpoint) -> Checkpoint:
+    graphs = {"encode": GraphFormat("onnx.encode", 20, (), ())}
+    return replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, graphs=graphs))
+
+
+@pytest.mark.parametrize(
+    ("machine", "has_graphs", "missing", "wanted"),
+    [
+        (GPU, True, (), "torch"),
+        (GPU, True, ("torch",), "onnx"),
+        (APPLE, True, (), "mlx"),
+        (APPLE, True, ("mlx",), "onnx"),
+        (APPLE, False, ("mlx",), "torch"),
+        (PLAIN, True, (), "onnx"),
+        (PLAIN, True, ("torch", "moshi", "mlx"), "onnx"),
+        (PLAIN, False, ("moshi",), "torch"),
+        (PLAIN, True, ("onnxruntime",), "torch"),
+    ],
+)
+def test_auto_takes_what_suits_the_machine_and_the_model(
+    checkpoint: Checkpoint, machine: Machine, has_graphs: bool, missing: tuple[str, ...], wanted: str
+) -> None:
+    checkpoint = with_graphs(checkpoint) if has_graphs else checkpoint
+    found = resolve_auto(
+        checkpoint, find=lambda module: None if module in missing else object(), machine=machine
+    )
+    assert found == wanted
+
+
+def test_without_a_driver_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> NoReturn:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert not look_at_machine().has_cuda
 
 
 def of_kind(checkpoint: Checkpoint, kind: PipelineKind) -> Checkpoint:
@@ -89,8 +121,9 @@ def of_kind(checkpoint: Checkpoint, kind: PipelineKind) -> Checkpoint:
 def test_auto_takes_only_a_backend_that_runs_the_pipeline(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "AUTO_ORDER", ("reference", "torch"))
-    assert resolve_auto(checkpoint, find=lambda module: object()) == "reference"
+    entry = replace(BACKENDS["torch"], kinds=(PipelineKind.STT,))
+    monkeypatch.setattr(registry, "BACKENDS", {**BACKENDS, "torch": entry})
+    assert resolve_auto(checkpoint, find=lambda module: object(), machine=GPU) == "reference"
     assert resolve_auto(of_kind(checkpoint, PipelineKind.STT), find=lambda module: object()) == "torch"
     with pytest.raises(UnsupportedError, match="no backend runs tts models, and m is one"):
         resolve_auto(of_kind(checkpoint, PipelineKind.TTS), find=lambda module: object())
@@ -102,7 +135,8 @@ def test_auto_takes_only_a_backend_that_runs_the_pipeline(
         (
             "reference",
             PipelineKind.STT,
-            "the reference backend runs codec and duplex models, m is stt; the backend for it is torch",
+            "the reference backend runs codec and duplex models, m is stt; the backend for it is torch or "
+            "mlx or onnx",
         ),
         (
             "null",
@@ -150,12 +184,25 @@ def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype:
     return backend
 
 
-def test_auto_says_how_to_install_what_it_lacks(checkpoint: Checkpoint) -> None:
-    with pytest.raises(MissingExtraError) as caught:
+def test_auto_says_how_to_get_what_it_lacks(checkpoint: Checkpoint) -> None:
+    with pytest.raises(UnsupportedError) as caught:
         resolve_auto(checkpoint, find=lambda module: None)
     assert str(caught.value) == (
-        "the torch backend needs the Python module 'torch', which is not installed; "
-        "install it with: pip install 'antiphon[torch]'"
+        "nothing installed runs null codec: it has no ONNX graphs, and the torch backend lacks the Python "
+        "module 'torch'. To make the graphs: pip install 'antiphon[quantize]' and antiphon quantize --target "
+        "onnx --recipe float32 --model null ./null-codec-onnx. To run it as it is: pip install "
+        "'antiphon[torch]'"
+    )
+    with pytest.raises(MissingExtraError, match=r"the onnx backend needs the Python module 'onnxruntime'"):
+        resolve_auto(with_graphs(checkpoint), find=lambda module: None, machine=PLAIN)
+
+
+def test_the_onnx_backend_says_how_graphs_are_made(checkpoint: Checkpoint) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        make_backend("onnx", checkpoint, slots=1)
+    assert str(caught.value) == (
+        "null codec has no ONNX graphs; make them with: antiphon quantize --target onnx --recipe float32 "
+        "--model null ./null-codec-onnx (which needs: pip install 'antiphon[quantize]')"
     )
 
 

@@ -7,6 +7,7 @@ Nothing is imported before it is asked for, so listing the backends costs nothin
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.backends.base import Backend
 from antiphon.backends.checks import check_requires
+from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -87,8 +89,8 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 AUTO = "auto"
-AUTO_ORDER = ("torch", "reference")
-"""The backends ``auto`` may choose, best first. The null backend is only ever chosen by name."""
+AUTO_CHOICES = ("torch", "mlx", "onnx", "reference")
+"""The backends ``auto`` may choose; :func:`auto_order` says which is best. Null is only chosen by name."""
 
 
 def make_backend(
@@ -117,6 +119,11 @@ def make_backend(
     if missing is not None:
         raise MissingExtraError(f"the {name} backend", extra=entry.extra or "", module=missing)
     _check_kind(name, entry, checkpoint.spec)
+    if name == "onnx" and not checkpoint.graphs:
+        raise UnsupportedError(
+            f"{checkpoint.spec.name} has no ONNX graphs; make them with: {graphs_command(checkpoint)} "
+            "(which needs: pip install 'antiphon[quantize]')"
+        )
     if wanted is not None:
         check_requires(name, wanted.requires)
     module, _, function = entry.factory.partition(":")
@@ -124,23 +131,50 @@ def make_backend(
     return factory(checkpoint, slots=slots, device=device, **given)
 
 
-def resolve_auto(checkpoint: Checkpoint, *, find: ModuleFinder = find_spec) -> str:
-    """Name the best installed backend that runs a checkpoint's pipeline.
+def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
+    """The backends for a checkpoint on a machine, best first.
+
+    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU.
+    """
+    order = ["torch"] if machine.has_cuda else []
+    order += ["mlx"] if machine.is_apple_silicon else []
+    order += ["onnx"] if checkpoint.graphs else []
+    order += ["torch", "reference"]
+    return [name for name in dict.fromkeys(order) if checkpoint.spec.kind in BACKENDS[name].kinds]
+
+
+def resolve_auto(
+    checkpoint: Checkpoint, *, find: ModuleFinder = find_spec, machine: Machine | None = None
+) -> str:
+    """Name the best installed backend that runs a checkpoint's pipeline; ``machine`` None is this one.
 
     Raises:
-        UnsupportedError: no backend runs it.
+        UnsupportedError: no backend runs it, or none that is installed does and graphs would help.
         MissingExtraError: none that does is installed.
     """
     spec = checkpoint.spec
-    able = [name for name in AUTO_ORDER if spec.kind in BACKENDS[name].kinds]
+    able = auto_order(checkpoint, look_at_machine() if machine is None else machine)
     if not able:
         raise UnsupportedError(f"no backend runs {spec.kind} models, and {spec.name} is one")
     missing = {name: _first_missing(BACKENDS[name], find) for name in able}
     for name, module in missing.items():
         if module is None:
             return name
+    if not checkpoint.graphs and spec.kind in BACKENDS["onnx"].kinds:
+        raise UnsupportedError(
+            f"nothing installed runs {spec.name}: it has no ONNX graphs, and the {able[0]} backend lacks the "
+            f"Python module '{missing[able[0]]}'. To make the graphs: pip install 'antiphon[quantize]' and "
+            f"{graphs_command(checkpoint)}. To run it as it is: pip install "
+            f"'antiphon[{BACKENDS[able[0]].extra}]'"
+        )
     name, module = next(iter(missing.items()))
     raise MissingExtraError(f"the {name} backend", extra=BACKENDS[name].extra or "", module=module or "")
+
+
+def graphs_command(checkpoint: Checkpoint) -> str:
+    """The command that makes ONNX graphs of a checkpoint, and a model of them."""
+    out = "./" + re.sub(r"[^\w.-]+", "-", f"{checkpoint.spec.name}-onnx")
+    return f"antiphon quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}"
 
 
 def backend_entry(name: str) -> BackendEntry:
@@ -173,7 +207,7 @@ def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[s
 def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
     if spec.kind in entry.kinds:
         return
-    able = [other for other in AUTO_ORDER if spec.kind in BACKENDS[other].kinds]
+    able = [other for other in AUTO_CHOICES if spec.kind in BACKENDS[other].kinds]
     others = f"the backend for it is {' or '.join(able)}" if able else "no backend does"
     kinds = " and ".join(entry.kinds)
     raise UnsupportedError(f"the {name} backend runs {kinds} models, {spec.name} is {spec.kind}; {others}")

@@ -27,7 +27,7 @@ def make(
     a CPU (None: all cores but one).
 
     Raises:
-        UnsupportedError: a pipeline that cannot be run, or a checkpoint without graphs.
+        UnsupportedError: a pipeline that cannot be run.
         CheckpointFormatError: a graph is missing, or not what the manifest says.
         ConfigError: no such device, or less than one slot or thread.
     """
@@ -36,11 +36,6 @@ def make(
         kinds = ", ".join(KINDS)
         raise UnsupportedError(f"the onnx backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
-    if not checkpoint.graphs:
-        raise UnsupportedError(
-            f"{spec.name} has no ONNX graphs; make them with: antiphon quantize --target onnx "
-            f"--recipe float32 --model {checkpoint.ref} OUT (needs: pip install 'antiphon[quantize]')"
-        )
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
     graphs, weight_bytes = {}, 0
