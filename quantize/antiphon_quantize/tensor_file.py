@@ -10,31 +10,33 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
-
-import torch
-from torch import Tensor
+from typing import BinaryIO, TypeAlias
 
 from antiphon.models.weights import TensorInfo
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+Buffer: TypeAlias = bytes | memoryview
+
+ITEM_BYTES: Mapping[str, int] = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "U32": 4,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
 }
+"""By dtype, as the format spells it."""
+
 _ALIGNMENT_BYTES = 8
 
 
 def tensor_bytes(info: TensorInfo) -> int:
     """The size of a tensor's data."""
-    return info.elements * DTYPES[info.dtype].itemsize
+    return info.elements * ITEM_BYTES[info.dtype]
 
 
 class TensorFile:
@@ -44,7 +46,7 @@ class TensorFile:
         """Write the header for ``plan``, largest dtypes first, which keeps every tensor aligned."""
         self._file, self._plan = file, plan
         self._missing = set(plan)
-        names = sorted(plan, key=lambda name: (-DTYPES[plan[name].dtype].itemsize, name))
+        names = sorted(plan, key=lambda name: (-ITEM_BYTES[plan[name].dtype], name))
         header: dict[str, dict[str, object]] = {}
         starts: dict[str, int] = {}
         end = 0
@@ -59,13 +61,13 @@ class TensorFile:
         self._offsets = {name: first + start for name, start in starts.items()}
         file.truncate(first + end)
 
-    def put(self, name: str, tensor: Tensor) -> None:
-        """Write one tensor, which must be as planned (a ValueError says what is not)."""
-        info = self._plan[name]
-        if tensor.dtype != DTYPES[info.dtype] or tuple(tensor.shape) != info.shape:
-            raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}, planned was {info}")
+    def put(self, name: str, info: TensorInfo, data: Buffer) -> None:
+        """Write the bytes of one tensor, which must be as planned (a ValueError says what is not)."""
+        planned = self._plan[name]
+        if info != planned or memoryview(data).nbytes != tensor_bytes(planned):
+            raise ValueError(f"{name} is {info} in {memoryview(data).nbytes} bytes, planned was {planned}")
         self._file.seek(self._offsets[name])
-        self._file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        self._file.write(data)
         self._missing.discard(name)
 
     def check(self) -> None:

@@ -19,10 +19,24 @@ from antiphon.backends.torch.int8 import Int8Linear
 from antiphon.errors import UnsupportedError
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.recipe import Recipe
-from antiphon_quantize.tensor_file import tensor_bytes, writing_tensors
+from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
 
 Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Progress = Callable[[int, int, str], None]
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What safetensors calls torch's dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +97,21 @@ def write_rounded(source: Path, target: Path, plan: Plan, progress: Progress) ->
             progress(done, len(plan.before), name)
             tensor = file.get_tensor(name)
             if name not in plan.chosen:
-                written.put(name, tensor)
+                put(written, name, tensor)
                 continue
             rounded, scale = rounder(tensor)
-            written.put(name, rounded)
-            written.put(f"{name}_scale", scale)
+            put(written, name, rounded)
+            put(written, f"{name}_scale", scale)
             errors[name] = float((rounded * scale - tensor.float()).norm() / tensor.float().norm())
     progress(len(plan.before), len(plan.before), target.name)
     worst_name = max(errors, key=errors.__getitem__)
     return Rounding(sum(errors.values()) / len(errors), errors[worst_name], worst_name)
+
+
+def put(file: TensorFile, name: str, tensor: Tensor) -> None:
+    """Write one tensor into a file that planned it (a ValueError says what is not as planned)."""
+    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    file.put(name, TensorInfo(DTYPES[tensor.dtype], tuple(tensor.shape)), data)
 
 
 def torchao_rounder() -> Rounder:

@@ -1,5 +1,8 @@
 """Per-session sampling to the norm of ``docs/sampling.md``: noise from the host, choices on the device.
 
+The noise depends on no logits, so the host makes it while the device is still busy with the frame. And it is
+the norm's to the last bit: its logarithms want float64, which Apple's GPUs do not have.
+
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. What a row draws
 depends on nothing but its parameters, its step and its logits. None of this is compiled: the norm wants
 every operation rounded on its own, and a compiler may fuse a product into a sum.
@@ -15,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import BoolArray
-from antiphon.backends.mlx.noise import gumbel_noise
 from antiphon.backends.mlx.state import Step, TensorSpec
 from antiphon.errors import UnsupportedError
+from antiphon.models.philox import gumbel_table
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
 from antiphon.models.spec import LMSpec
 
@@ -168,7 +171,7 @@ class Sampler:
             return None
         seeds = np.array([getattr(given[row], f"{what}_seed") for row in rows], np.uint64)
         noise = np.zeros((len(frames), len(streams), width), np.float32)
-        noise[rows] = gumbel_noise(seeds, frames[rows], streams, width)
+        noise[rows] = gumbel_table(seeds, frames[rows], streams, width)
         return mx.array(noise)
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
