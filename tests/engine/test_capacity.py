@@ -85,3 +85,26 @@ def test_rows_in_time_never_exceed_the_first_row_count_that_was_late(
     late = [tick.rows for tick in ticks if tick.seconds > limit_s]
     assert 1 <= rows <= ticks[-1].rows
     assert not late or rows < late[0] or late[0] == 1
+
+
+def test_what_other_models_took_is_not_there_any_more() -> None:
+    shared = MemoryFacts(10_000, 1_000, 1_000, taken_bytes=5_000)
+    check_fit(shared, 4)
+    with pytest.raises(ConfigError) as refused:
+        check_fit(shared, 5)
+    assert str(refused.value).endswith(
+        "= 6,000 bytes, but there are 5,000 (5,000 of 10,000 belong to other models); 4 rows would fit"
+    )
+    assert rows_that_fit(shared, reserve_fraction=0.1, at_most=99) == 3
+    assert rows_that_fit(shared, reserve_fraction=0.1, at_most=99, models_waiting=2) == 1
+    with pytest.raises(ConfigError) as refused:
+        rows_that_fit(shared, reserve_fraction=0.1, at_most=99, models_waiting=3)
+    assert str(refused.value).endswith(
+        "but only 1,333 of 10,000 may be used, a part of 3 (5,000 of 10,000 belong to other models)"
+    )
+    with pytest.raises(ConfigError, match="but there are 0 "):
+        check_fit(MemoryFacts(10_000, 1_000, 1_000, taken_bytes=12_000), 1)
+
+
+def test_ticks_of_models_that_share_a_device_make_each_other_longer() -> None:
+    assert tick_limit_s(0.080, reserve_fraction=0.0, models=2) == pytest.approx(0.020)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import make_sized
+from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized
 from antiphon.errors import BackendError, ConfigError
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
@@ -45,8 +45,8 @@ class Workshop:
         self.made.append(backend)
         return backend
 
-    def size(self, config: EngineConfig = AUTO) -> int:
-        backend = make_sized(self, config, self.clock)
+    def size(self, config: EngineConfig = AUTO, share: DeviceShare = ALONE) -> int:
+        backend = make_sized(self, config, self.clock, share)
         assert backend is self.made[-1]
         assert [made.closed for made in self.made] == [True] * (len(self.made) - 1) + [False]
         return backend.info.slots
@@ -146,3 +146,32 @@ def test_tts_rows_cannot_be_timed_without_a_text() -> None:
     workshop = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, kind=PipelineKind.TTS)
     assert workshop.size() == 10
     assert workshop.made[-1].steps == []
+
+
+def test_models_that_share_a_device_leave_one_another_room() -> None:
+    """Three of the same make: each gets a third of the memory, in whatever order, and together they fit."""
+    taken: dict[str, int] = {}
+    rows = []
+    for waiting in (3, 2, 1):
+        workshop = Workshop({"total": 1000, "weights": 20, "state_per_row": 10})
+        rows.append(workshop.size(share=DeviceShare(taken, models=3, models_waiting=waiting)))
+        device = workshop.made[-1].info.device
+        taken = {device: taken.get(device, 0) + bytes_taken(workshop.made[-1].info)}
+    assert rows == [28, 28, 28]
+    assert sum(taken.values()) == 3 * (20 + 28 * 10) <= 900
+
+
+def test_ticks_of_models_that_share_a_device_share_its_time() -> None:
+    def size(models: int) -> int:
+        workshop = Workshop(
+            {"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.0009 * rows
+        )
+        return workshop.size(share=DeviceShare(models=models))
+
+    assert size(1) == 44
+    assert size(2) == 22
+
+
+def test_another_device_is_not_shared() -> None:
+    workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
+    assert workshop.size(share=DeviceShare({"cuda:7": 900})) == 10

@@ -25,12 +25,7 @@ class ServeMetrics:
         self._closed = families.get(
             Counter, "closed_sockets", "WebSockets closed, by close code.", ("model", "code")
         )
-        self._sockets = families.get(Gauge, "open_sockets", "WebSockets open now.", ("model",))
-
-    @property
-    def sockets(self) -> Gauge:
-        """The WebSockets of this model, to be counted up and down."""
-        return self._sockets.labels(self._model)
+        self.sockets = families.get(Gauge, "open_sockets", "WebSockets open now.", ("model",)).labels(model)
 
     def refused(self, status: int) -> None:
         """Count a request refused with an HTTP status."""
