@@ -36,6 +36,7 @@ examples:
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
   antiphon quantize --target torch --recipe int8 --model ./moshiko ./moshiko-int8
   antiphon quantize --recipe mine.toml --model ./moshiko ./moshiko-mine --force
+  antiphon quantize --target mlx --recipe q4 --model ./moshiko ./moshiko-mlx-q4
   antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
   antiphon serve --model ./moshiko-int8
 
@@ -46,6 +47,7 @@ antiphon_quantize/recipes. OUT appears when it is complete, and is a model like 
 TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("torch", ("torch", "torchao")),
     "onnx": ("quantize", ("torch", "onnx", "onnxscript")),
+    "mlx": ("mlx", ("mlx",)),
 }
 """By backend: the pip extra that brings what its target needs, and the modules that are."""
 
@@ -78,6 +80,8 @@ def main(argv: Sequence[str]) -> int:
     write = quantize
     if options.target == "onnx":
         from antiphon_quantize.onnx_target import quantize as write
+    elif options.target == "mlx":
+        from antiphon_quantize.mlx_target import quantize as write
     print(write(checkpoint, recipe, options.recipe, out, _progress(sys.stderr)))  # noqa: T201
     return 0
 

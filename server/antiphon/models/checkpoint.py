@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from antiphon.models.manifest import (
     file_entry,
     read_manifest,
 )
+from antiphon.models.mlx_layout import MLX_NAMES
 from antiphon.models.published import PublishedConfig, parse_config
 from antiphon.models.shapes import build_spec
 from antiphon.models.source import FileSource, resolve
@@ -157,8 +158,9 @@ def _from_published(source: FileSource, ref: str) -> Checkpoint:
 def _guess(source: FileSource, ref: str) -> PublishedConfig:
     """What a folder without ``config.json`` is: Moshi 7B, or a Mimi alone, by the names of its files."""
     moshi, mimi = parse_config({}, ref), parse_config(PLAIN_MIMI, ref)
-    if source.find(moshi.names["lm"]) is not None:
-        return moshi
+    for name in (moshi.names["lm"], *MLX_NAMES):
+        if source.find(name) is not None:
+            return replace(moshi, names={**moshi.names, "lm": name})
     if source.find(mimi.names["mimi"]) is not None:
         return mimi
     raise CheckpointNotFoundError(

@@ -16,7 +16,10 @@ from typing import Any, Final
 from antiphon.models.weights import TensorInfo, count_modules
 
 AUDIO_EMBEDDINGS: Final = "audio_embs"
+MLX_NAMES: Final = ("model.q8.safetensors", "model.q4.safetensors")
+"""What a rounded language model is called where no configuration names it: groups of 64, and of 32."""
 SLICES: Final = "depformer.slices"
+_WORD_BITS: Final = 32
 _SLICE: Final = re.compile(r"^depformer\.slices\.(\d+)\.(.*)$")
 _PER_SLICE_ALWAYS: Final = ("emb.", "linear_out.", "norm.")
 """What a step of the depformer never shares with another."""
@@ -44,6 +47,24 @@ class Source:
 def is_mlx_layout(header: Mapping[str, TensorInfo]) -> bool:
     """Whether a language model's file has mlx's names."""
     return f"{AUDIO_EMBEDDINGS}.0.weight" in header
+
+
+def unrounded_parameters(header: Mapping[str, TensorInfo], dim: object) -> int:
+    """How many numbers a rounded language model stands for; 0 for a file that is not rounded.
+
+    The bits are those of its first layer, whose rows have ``dim`` numbers, as in the published files, where
+    all matrices have the same. Files with exceptions have a manifest, which knows the count.
+    """
+    first = header.get("transformer.layers.0.self_attn.in_proj.weight")
+    if first is None or first.is_floating or not isinstance(dim, int) or not is_mlx_layout(header):
+        return 0
+    bits = _WORD_BITS * first.shape[-1] // dim
+    count = 0
+    for name, info in header.items():
+        if name.endswith((".scales", ".biases")) and not header[f"{name[:-7]}.weight"].is_floating:
+            continue
+        count += info.elements if info.is_floating else info.elements * _WORD_BITS // bits
+    return count
 
 
 def find_sources(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError
 from antiphon.models import defaults
+from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, is_mlx_layout, unrounded_parameters
 from antiphon.models.published import FAMILIES, PublishedConfig
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import Types, check_keys, check_type
@@ -54,7 +55,11 @@ def build_spec(
     mimi_config = defaults.MIMI_CONFIG if mimi_config is None else mimi_config
     _check_generation(config.generation.get("lm_gen_config", {}), name)
     if parameters is None:
-        parameters = sum(count_parameters(header) for header in headers.values())
+        dim = (config.lm or {}).get("dim")
+        counted = [
+            unrounded_parameters(header, dim) or count_parameters(header) for header in headers.values()
+        ]
+        parameters = sum(counted)
     if config.lm is None:
         mimi = mimi_spec(mimi_config, codebooks, headers.get("mimi"), name)
         return ModelSpec(name, PipelineKind.CODEC, "mimi", mimi, None, parameters, config.generation)
@@ -139,7 +144,8 @@ def _check_generation(settings: Mapping[str, Any], where: str) -> None:
 
 
 def _weights_win(config: Mapping[str, Any], header: Mapping[str, TensorInfo], where: str) -> dict[str, int]:
-    steps, heads = count_modules(header, "linears"), count_modules(header, "extra_heads")
+    linears = SLICES if is_mlx_layout(header) else "linears"
+    steps, heads = count_modules(header, linears), count_modules(header, "extra_heads")
     for what, found, said in (
         ("depformer steps", steps, config["dep_q"]),
         ("extra heads", heads, config.get("extra_heads_num_heads", 0)),
@@ -153,8 +159,9 @@ def _weights_win(config: Mapping[str, Any], header: Mapping[str, TensorInfo], wh
 
 
 def _check_shapes(config: Mapping[str, Any], header: Mapping[str, TensorInfo], where: str) -> None:
+    tables = AUDIO_EMBEDDINGS if is_mlx_layout(header) else "emb"
     for what, prefix, key in (
-        ("audio streams", "emb", "n_q"),
+        ("audio streams", tables, "n_q"),
         ("layers", "transformer.layers", "num_layers"),
     ):
         found = count_modules(header, prefix)
@@ -162,7 +169,10 @@ def _check_shapes(config: Mapping[str, Any], header: Mapping[str, TensorInfo], w
             raise CheckpointFormatError(
                 f"{where}: the weights hold {found} {what} ('{prefix}.*'), the config says {config[key]}"
             )
-    for name, rows in (("emb.0.weight", config["card"] + 1), ("text_emb.weight", config["text_card"] + 1)):
+    for name, rows in (
+        (f"{tables}.0.weight", config["card"] + 1),
+        ("text_emb.weight", config["text_card"] + 1),
+    ):
         info = header.get(name)
         if info is None:
             raise CheckpointFormatError(f"{where}: the weights hold no '{name}'")

@@ -1,0 +1,238 @@
+"""Checkpoints for the mlx backend: matrices in affine groups of a few bits, under ``moshi_mlx``'s names.
+
+Group-wise affine rounding is mlx's own (``mx.quantize``): along each row a group of numbers shares a scale
+and a bias. A file whose recipe makes no exceptions is what ``scripts/quantize_mlx.py`` of kyutai-labs/moshi
+writes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+
+from antiphon import __version__
+from antiphon.backends.mlx.files import load_arrays
+from antiphon.backends.mlx.lm_weights import cut
+from antiphon.backends.mlx.matrix import BITS, GROUP_SIZES
+from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    BackendFormat,
+    Manifest,
+    QuantizationRecipe,
+    file_entry,
+    sha256,
+    write_manifest,
+)
+from antiphon.models.mlx_layout import Source, find_sources
+from antiphon.models.source import Folder
+from antiphon.models.spec import LMSpec
+from antiphon.models.weights import TensorInfo, read_header
+from antiphon_quantize.folder import appearing
+from antiphon_quantize.recipe import Recipe
+from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with (done, total, what)."""
+
+COPIED: Final[Mapping[str, str]] = {
+    "mimi": "mimi.safetensors",
+    "tokenizer": "tokenizer.model",
+    "mimi_config": "mimi_config.json",
+}
+LEAST_MLX: Final = "0.29"
+_WORD_BITS: Final = 32
+_WEIGHT: Final = ".weight"
+_DTYPES: Final[Mapping[str, tuple[str, mx.Dtype]]] = {
+    "F32": ("float32", mx.float32),
+    "F16": ("float16", mx.float16),
+    "BF16": ("bfloat16", mx.bfloat16),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How a matrix is rounded."""
+
+    bits: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of a language model's tensors, by mlx's names.
+
+    ``sources`` say where each lies, ``rounded`` those to be rounded, and how. ``after`` is the whole new
+    file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they stay.
+    """
+
+    before: Mapping[str, TensorInfo]
+    sources: Mapping[str, Source]
+    rounded: Mapping[str, Groups]
+    after: Mapping[str, TensorInfo]
+    odd: int
+
+
+def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path, progress: Progress) -> str:
+    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
+
+    Raises:
+        UnsupportedError: no language model, one that is rounded already, one with a LoRA, or bits or
+            groups that mlx does not have.
+        ConfigError: ``out`` cannot be written.
+    """
+    spec = checkpoint.spec
+    if spec.lm is None:
+        raise UnsupportedError(f"{spec.name} has no language model; there is nothing to quantize")
+    if "lora" in checkpoint.files:
+        raise UnsupportedError(f"{spec.name} has a LoRA; merge it into the weights first")
+    plan = make_plan(checkpoint.file("lm"), spec.lm, recipe)
+    copied = {COPIED[role]: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
+    before, after = (sum(map(tensor_bytes, part.values())) for part in (plan.before, plan.after))
+    lm_name = f"model.q{recipe.bits}.safetensors"
+    with appearing(out, room_bytes=after + sum(path.stat().st_size for path in copied.values())) as folder:
+        errors = write_rounded(checkpoint.file("lm"), folder / lm_name, plan, progress)
+        for name, path in copied.items():
+            shutil.copyfile(path, folder / name)
+        write_manifest(_manifest(checkpoint, recipe, recipe_name, folder, lm_name), folder / MANIFEST_NAME)
+        read_checkpoint(Folder(folder), str(out))
+    worst, mean = max(errors, key=errors.__getitem__), sum(errors.values()) / len(errors)
+    odd = f" {plan.odd} others stayed, since no group divides their rows." if plan.odd else ""
+    return (
+        f"{out}: {len(plan.rounded)} matrices are rounded, {before / 1e6:,.1f} MB became "
+        f"{after / 1e6:,.1f} MB. Rounding moved the weights by {mean:.2%}, at most by "
+        f"{errors[worst]:.2%} ({worst}).{odd}"
+    )
+
+
+def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> Plan:
+    """Say what the recipe makes of a language model in either layout, from the file's header alone.
+
+    Raises:
+        UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it.
+        CheckpointFormatError: it is no safetensors file.
+    """
+    before = read_header(path)
+    packed = sum(info.dtype in ("I8", "U32") for info in before.values())
+    if packed:
+        raise UnsupportedError(f"{path} is rounded already, in {packed} of its {len(before)} tensors")
+    sources = find_sources(before, lm.config, lm.depformer_steps)
+    rounded: dict[str, Groups] = {}
+    after: dict[str, TensorInfo] = {}
+    odd = 0
+    for name, source in sources.items():
+        info = TensorInfo(before[source.name].dtype, source.shape(before[source.name].shape))
+        after[name] = info
+        bits = recipe.bits_of(name)
+        if bits is None or not name.endswith(_WEIGHT) or len(info.shape) != 2 or not info.is_floating:
+            continue
+        group_size = widest_group(info.shape[1], recipe.block)
+        if bits not in BITS or recipe.block not in GROUP_SIZES:
+            raise UnsupportedError(
+                f"{bits} bits in groups of {recipe.block}: mlx has {', '.join(map(str, BITS))} bits and "
+                f"groups of {', '.join(map(str, GROUP_SIZES))}"
+            )
+        if group_size is None:
+            odd += 1
+            continue
+        rounded[name] = Groups(bits, group_size)
+        after |= _rounded_infos(name, info, rounded[name])
+    if not rounded:
+        raise UnsupportedError(f"the recipe chooses none of the {len(before)} tensors of {path}")
+    return Plan(before, sources, rounded, after, odd)
+
+
+def widest_group(columns: int, most: int) -> int | None:
+    """The widest group up to ``most`` that divides a row, or None."""
+    return next((size for size in reversed(GROUP_SIZES) if size <= most and columns % size == 0), None)
+
+
+def _rounded_infos(name: str, info: TensorInfo, groups: Groups) -> dict[str, TensorInfo]:
+    """The three tensors that a rounded matrix becomes."""
+    rows, columns = info.shape
+    scales = TensorInfo(info.dtype, (rows, columns // groups.group_size))
+    base = name.removesuffix(_WEIGHT)
+    packed = TensorInfo("U32", (rows, columns * groups.bits // _WORD_BITS))
+    return {name: packed, f"{base}.scales": scales, f"{base}.biases": scales}
+
+
+def write_rounded(source: Path, target: Path, plan: Plan, progress: Progress) -> dict[str, float]:
+    """Write the planned file, one tensor of the source in memory at a time.
+
+    Returns how far each rounded matrix is from the original, relative to it (norms).
+    """
+    wanted: dict[str, list[str]] = {}
+    for name, place in plan.sources.items():
+        wanted.setdefault(place.name, []).append(name)
+    arrays, errors = load_arrays(source), dict[str, float]()
+    with writing_tensors(target, plan.after) as written:
+        for done, (held, names) in enumerate(wanted.items()):
+            progress(done, len(wanted), held)
+            whole = arrays.pop(held)
+            for name in names:
+                part = cut(whole, plan.sources[name])
+                if name in plan.rounded:
+                    errors[name] = _put_rounded(written, name, part, plan)
+                else:
+                    _put(written, [(name, part)], plan)
+    progress(len(wanted), len(wanted), target.name)
+    return errors
+
+
+def _put_rounded(file: TensorFile, name: str, matrix: mx.array, plan: Plan) -> float:
+    """Round a matrix and write its three tensors; returns the relative error."""
+    groups, base = plan.rounded[name], name.removesuffix(_WEIGHT)
+    packed, scales, biases = mx.quantize(matrix, groups.group_size, groups.bits)
+    back = mx.dequantize(packed, scales, biases, groups.group_size, groups.bits)
+    wide = matrix.astype(mx.float32)
+    error = mx.linalg.norm(back.astype(mx.float32) - wide) / mx.linalg.norm(wide)
+    _put(file, [(name, packed), (f"{base}.scales", scales), (f"{base}.biases", biases)], plan)
+    return float(np.array(error))
+
+
+def _put(file: TensorFile, tensors: Iterable[tuple[str, mx.array]], plan: Plan) -> None:
+    for name, array in tensors:
+        info = plan.after[name]
+        data = np.array(mx.contiguous(array).reshape(-1).view(mx.uint8))
+        file.put(name, TensorInfo(info.dtype, tuple(array.shape)), data.data)
+
+
+def _manifest(
+    checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, lm_name: str
+) -> Manifest:
+    """The manifest of what lies in ``folder``. Reads and hashes every file."""
+    spec, source = checkpoint.spec, checkpoint.manifest
+    assert spec.lm is not None
+    dtype, _ = _DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
+    names = {"lm": lm_name, **COPIED}
+    return Manifest(
+        name=f"{spec.name}-mlx-{Path(recipe_name).stem}",
+        family=spec.family,
+        files={role: file_entry(folder, name) for role, name in names.items() if (folder / name).is_file()},
+        codebooks=spec.mimi.codebooks,
+        mimi_config=spec.mimi.config,
+        lm=spec.lm.config,
+        generation=spec.generation,
+        parameters=spec.parameters,
+        backends={
+            "mlx": BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)
+        },
+        quantization=QuantizationRecipe(
+            scheme=recipe.scheme,
+            bits=recipe.bits,
+            group_size=recipe.block,
+            keep=tuple(rule.tensors for rule in recipe.keep),
+            source_sha256=sha256(checkpoint.file("lm")),
+            tool=f"antiphon quantize {__version__}",
+            options={"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]},
+        ),
+        description=recipe.description,
+        license="" if source is None else source.license,
+    )
