@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.config import Limits, ServerConfig, load_config, load_file, options
+from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file, options
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.serve.options import build_parser, flag, parse_command_line
@@ -88,6 +88,21 @@ def test_repeated_and_boolean_flags() -> None:
         ("[engine]\nslots = 0", "engine.slots = 0 is below 1, the least it can be"),
         ("null_step_ms = nan", "null_step_ms = nan is not a finite number"),
         ('log_level = "loud"', "log_level = 'loud': there are: debug, error, info, warning"),
+        ('protect = "pages"', "protect = 'pages': did you mean 'page'?"),
+        ('[models]\nmodel = "echo"', "models = {'model': 'echo'} is not a list of tables; write [[models]]"),
+        ('[[models]]\nname = "a"', "entry 1 of [[models]] lacks 'model', what to serve"),
+        ('[[models]]\nmodel = "echo"\nslot = 1', "unknown key 'models.slot'; did you mean 'slots'?"),
+        ('[[models]]\nmodel = "echo"\nslots = 0', "models.slots = 0 is below 1, the least it can be"),
+        ("[[models]]\nmodel = 3", "models.model = 3 is not a string"),
+        (
+            '[[models]]\nmodel = "echo"\nname = "a/b"',
+            "models.name = 'a/b': a name has 1 to 100 letters, digits, dots, dashes and underscores, "
+            "since it is part of paths",
+        ),
+        (
+            'model = "echo"\n[[models]]\nmodel = "echo"',
+            "model and [[models]] are both given; the first is short for a single entry",
+        ),
         ('tls_cert = "a.pem"', "tls_cert is given without tls_key; TLS needs both"),
     ],
 )
@@ -114,6 +129,45 @@ def test_a_bad_file_says_what_is_wrong(text: str, sentence: str, tmp_path: Path)
 def test_a_bad_command_line_says_what_is_wrong(argv: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         parse_command_line(argv)
+
+
+ENTRIES = """
+backend = "torch"
+voices = "voices"
+[engine]
+slots = 4
+[[models]]
+model = "echo"
+[[models]]
+name = "talk"
+model = "hf://owner/repo"
+backend = "reference"
+device = "cuda:1"
+slots = "auto"
+backend_option = ["dtype=bfloat16"]
+"""
+
+
+def test_an_entry_says_what_it_says_and_the_rest_holds_for_all(tmp_path: Path) -> None:
+    config = parse_command_line(["--config", write(tmp_path, ENTRIES), "--voices", "others"])
+    assert config.served == (
+        ModelConfig(model="echo", backend="torch", slots=4, voices="others"),
+        ModelConfig(
+            name="talk",
+            model="hf://owner/repo",
+            backend="reference",
+            device="cuda:1",
+            slots=None,
+            backend_option=("dtype=bfloat16",),
+            voices="others",
+        ),
+    )
+
+
+def test_models_of_the_command_line_take_the_place_of_those_of_the_file(tmp_path: Path) -> None:
+    config = parse_command_line(["--config", write(tmp_path, ENTRIES), "--model", "a", "--model", "b"])
+    common = ModelConfig(backend="torch", slots=4, voices="voices")
+    assert config.served == (dataclasses.replace(common, model="a"), dataclasses.replace(common, model="b"))
 
 
 def test_a_file_that_cannot_be_read_or_parsed(tmp_path: Path) -> None:

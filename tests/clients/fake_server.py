@@ -38,6 +38,7 @@ class Behaviour:
     frame_samples: int = FRAME_SAMPLES
     says: tuple[bytes, ...] = ()
     refuses_with: int | None = None
+    api_key: str | None = None
 
 
 @dataclass(slots=True)
@@ -54,7 +55,13 @@ class FakeServer:
     queries: list[dict[str, str]] = field(default_factory=list)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def build_info(self, _: web.Request) -> web.Response:
+    def _check_key(self, request: web.Request) -> None:
+        wanted = self.behaviour.api_key
+        if wanted is not None and request.headers.get("Authorization") != f"Bearer {wanted}":
+            raise web.HTTPUnauthorized(text="an API key is needed\n")
+
+    async def build_info(self, request: web.Request) -> web.Response:
+        self._check_key(request)
         if self.behaviour.is_stock:
             raise web.HTTPNotFound
         return web.json_response(
@@ -65,6 +72,7 @@ class FakeServer:
         )
 
     async def chat(self, request: web.Request) -> web.WebSocketResponse:
+        self._check_key(request)
         behaviour = self.behaviour
         self.queries.append(dict(request.query))
         if behaviour.refuses_with is not None:

@@ -1,0 +1,105 @@
+"""From the configured models to running engines: names, what each is served with, and what fails."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from antiphon.config import ModelConfig, ServerConfig
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.metrics import Families
+from antiphon.errors import AntiphonError, CheckpointNotFoundError, ConfigError
+from antiphon.serve.engines import name_models, running_models
+from antiphon.serve.served import ServedModel
+
+
+def no_progress(done: int, total: int, what: str) -> None:
+    """Show nothing."""
+
+
+def nothing_lost(error: AntiphonError) -> None:
+    raise AssertionError(error)
+
+
+def engine_threads() -> int:
+    return sum(thread.name == "antiphon-engine" for thread in threading.enumerate())
+
+
+def run(config: ServerConfig) -> AbstractContextManager[list[ServedModel]]:
+    families = Families(CollectorRegistry())
+    return running_models(config, families, on_lost=nothing_lost, tracer=None, progress=no_progress)
+
+
+def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:
+    config = ServerConfig(
+        models=(
+            ModelConfig(model="echo", backend="null", slots=2),
+            ModelConfig(model="duplex-seeded", name="talk", backend="null", slots=3),
+            ModelConfig(model="echo", name="echo-2", backend="null", backend_option=("step_ms=1",), slots=1),
+        )
+    )
+    before = engine_threads()
+    with run(config) as models:
+        assert engine_threads() == before + 3
+        assert [(model.name, model.engine.info.slots) for model in models] == [
+            ("echo", 2),
+            ("talk", 3),
+            ("echo-2", 1),
+        ]
+        assert [model.kind for model in models] == ["codec", "duplex", "codec"]
+    assert engine_threads() == before
+    assert not any(model.engine.health().alive for model in models)
+
+
+def test_auto_slots_of_several_share_the_machine() -> None:
+    """One alone gets all the rows it may have; of two each has to leave half of the time."""
+    engine = EngineConfig(max_slots=64)
+    options = {"backend": "null", "null_step_ms": 15.0, "engine": engine}
+    with run(ServerConfig(model=("echo",), **options)) as models:
+        assert models[0].engine.info.slots == 64
+    with run(ServerConfig(model=("echo", "duplex-seeded"), **options)) as models:
+        assert [model.engine.info.slots for model in models] == [64, 64]
+    options["null_step_ms"] = 25.0
+    with run(ServerConfig(model=("echo",), **options)) as models:
+        assert models[0].engine.info.slots == 64
+    with run(ServerConfig(model=("echo", "duplex-seeded"), **options)) as models:
+        assert [model.engine.info.slots for model in models] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"backend_option": ("speed=2",)},
+        {"backend": "none"},
+        {"voices": "/nowhere/voices"},
+    ],
+)
+def test_a_model_that_cannot_be_served_ends_those_before_it(broken: dict[str, object]) -> None:
+    first = ModelConfig(model="echo", backend="null", slots=1)
+    second = ModelConfig(**{"model": "duplex-seeded", "backend": "null", "slots": 1, **broken})  # type: ignore[arg-type]
+    before = engine_threads()
+    with pytest.raises(ConfigError), run(ServerConfig(models=(first, second))):
+        raise AssertionError("served")
+    assert engine_threads() == before
+
+
+def test_two_models_of_one_name() -> None:
+    twice = "two models are called 'echo'; give them names of their own, as entries of [[models]] in a file"
+    with pytest.raises(ConfigError) as refused:
+        name_models(ServerConfig(model=("echo", "echo")).served)
+    assert str(refused.value) == twice
+    named = ModelConfig(model="duplex-seeded", name="echo")
+    with pytest.raises(ConfigError, match="two models are called 'echo'"):
+        name_models([ModelConfig(model="echo"), named])
+
+
+def test_every_checkpoint_is_looked_at_before_the_first_engine_starts(tmp_path: Path) -> None:
+    before = engine_threads()
+    config = ServerConfig(model=("echo", str(tmp_path / "none")), backend="null")
+    with pytest.raises(CheckpointNotFoundError), run(config):
+        raise AssertionError("served")
+    assert engine_threads() == before
