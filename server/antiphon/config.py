@@ -64,6 +64,9 @@ class Limits:
         "written to a socket and not yet taken by the network, beyond which audio is dropped",
         minimum=4096,
     )
+    max_upload_bytes: int = option(67_108_864, "the largest recording accepted by POST", minimum=1024)
+    max_upload_s: float = option(3600.0, "the longest recording accepted by POST", minimum=0.1)
+    upload_timeout_s: float = option(60.0, "for a recording to arrive", minimum=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,3 +217,25 @@ def test_silence_waits_for_room_among_the_replies() -> None:
     assert tokens(session.take(), aside=True) == [3, 4]
     engine.ticks()
     assert tokens(session.take(), aside=True) == [5]
+
+
+def test_a_session_is_idle_when_everything_was_answered_and_taken() -> None:
+    engine = bench()
+    session = engine.submit()
+    idle = [session.is_idle]
+    engine.backend.during_step = lambda: idle.append(session.is_idle)
+    engine.push(session, 1.0)
+    idle.append(session.is_idle)
+    engine.ticks()
+    idle.append(session.is_idle)
+    session.take()
+    assert idle == [True, False, False, False]
+    assert session.is_idle
+    idle.clear()
+    session.listen_aside(1, engine.clock())
+    idle.append(session.is_idle)
+    engine.ticks()
+    idle.append(session.is_idle)
+    session.take()
+    assert idle == [False, False, False]
+    assert session.is_idle

@@ -57,6 +57,7 @@ class Frames:
         self._ledger = FrameLedger(spec, metrics, pressure)
         self._metrics = metrics
         self._is_in_tick = False
+        self._is_aside_in_tick = False
         self._is_over = False  # it took as many steps as it may
         self._first_kept = 0  # replies to earlier frames were flushed
 
@@ -85,6 +86,12 @@ class Frames:
         """Whether there is something for the next tick, and room for its reply."""
         has_frame = self._inbox.is_ready or self._aside.pending > 0
         return has_frame and not self._is_over and (self._is_live or self._outbox.has_room)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no frame waits or is being answered, and no reply waits; a frame may be unfinished."""
+        is_busy = self._is_in_tick or self._is_aside_in_tick or self._aside.pending or self._inbox.is_ready
+        return not is_busy and not len(self._outbox)
 
     @property
     def is_finished(self) -> bool:
@@ -199,6 +206,7 @@ class Frames:
     def begin_tick(self, batch: Batch, row: int) -> BegunFrame:
         """Put one frame into the batch: the caller's if there is one, else one of silence."""
         if not self._inbox.is_ready:
+            self._is_aside_in_tick = True
             visit = self._aside.take_into(batch.pcm_row(row))
             return BegunFrame(-1, self._aside.received_s, visit, self._aside.run)
         frame, complete_s = self._inbox.take_into(batch, row)
@@ -208,7 +216,7 @@ class Frames:
 
     def leave_tick(self) -> None:
         """The tick is over, and nothing it made counts."""
-        self._is_in_tick = False
+        self._is_in_tick = self._is_aside_in_tick = False
 
     def end_tick(self, lane: Lane, output: RowOutput | None, times: TickTimes, max_steps: int | None) -> None:
         """Queue the reply of a tick (``output`` is None when the step failed), unless it was flushed.
@@ -239,6 +247,7 @@ class Frames:
 
     def _end_aside(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
         """Queue the reply to silence, unless the caller went on meanwhile; it is in nobody's counts."""
+        self._is_aside_in_tick = False
         if lane.run != self._aside.run or output is None or not output.emitted:
             return
         wait_ms = 1000.0 * (times.start_s - lane.complete_s)

@@ -141,6 +141,12 @@ class Session:
         return self._frames.replies
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing the engine was given waits or is being answered, and every reply was taken."""
+        with self._lock:
+            return self._frames.is_idle
+
+    @property
     def is_done(self) -> bool:
         """Whether the input was finished (or ``max_steps`` reached), answered, and every reply taken."""
         with self._lock:

@@ -80,6 +80,11 @@ class Transcript:
         self._told_until = -1  # words whose first token came by this step were told aside
 
     @property
+    def steps(self) -> int:
+        """Replies heard, those to the silence before the caller's audio included."""
+        return self._live.words.step
+
+    @property
     def frames_heard(self) -> int:
         """Whole frames of the caller's audio that were answered."""
         return max(0, self._frames(self._live.words))

@@ -86,13 +86,13 @@ class SpeechTiming:
         return self.prefix_frames - 2 + math.floor(self.delay_s / self.frame_s + 1e-6)
 
     def time_s(self, step: int) -> float:
-        """The place in the caller's audio of a boundary told at ``step``, never before its beginning.
+        """The place in the caller's audio of a boundary told at ``step``, to the millisecond.
 
         The model was trained to say at position p what its text has at frame p, with the audio before
         frame p heard. At step s it has heard the caller's frame s - prefix, so it is at position
         s - prefix + 1, and a boundary there lies at the end of that frame.
         """
-        return max(0.0, (step - self.prefix_frames + 2) * self.frame_s - self.delay_s)
+        return max(0.0, round((step - self.prefix_frames + 2) * self.frame_s - self.delay_s, 3))
 
 
 def _frames_up(seconds: float, frame_s: float) -> int:

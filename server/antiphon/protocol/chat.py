@@ -106,14 +106,22 @@ def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) 
         raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 asks for the extension, 0 does not")
     if extended == "0":
         return request
-    wait_s = _Range(0, MAX_WAIT_S).check("wait", _number("wait", query.get("wait", "0"), is_whole=False))
     return replace(
         request,
         extended=True,
         format=_format(query.get("format", AudioFormat.OGG)),
-        wait_s=wait_s,
+        wait_s=parse_wait(query),
         model=_name("model", query.get("model")),
     )
+
+
+def parse_wait(query: Mapping[str, str]) -> float:
+    """How many seconds a client would stay in the queue; 0 when it does not say.
+
+    Raises:
+        ProtocolError: no number, or out of range.
+    """
+    return _Range(0, MAX_WAIT_S).check("wait", _number("wait", query.get("wait", "0"), is_whole=False))
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:

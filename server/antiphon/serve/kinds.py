@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.models.spec import PipelineKind
-from antiphon.serve import chat
+from antiphon.serve import chat, speech
 from antiphon.serve.routes import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
         PipelineKind.CODEC: chat.ROUTES,
         PipelineKind.DUPLEX: chat.ROUTES,
+        PipelineKind.STT: speech.ROUTES,
     }
 )

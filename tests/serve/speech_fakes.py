@@ -1,0 +1,209 @@
+"""A recogniser that reads its words off the audio, and a client that speaks as Kyutai's do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+from aiohttp import WSMsgType
+
+from antiphon.backends.base import (
+    BackendInfo,
+    FloatArray,
+    PrimeProgress,
+    Progress,
+    RowSnapshot,
+    StepInputs,
+    StepOutputs,
+)
+from antiphon.errors import StepError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
+from antiphon.protocol import kyutai
+from tests.serve.harness import FRAME_SAMPLES, MIMI, PATIENCE_S, Closed, Server, serving
+
+DELAY_FRAMES = 6
+PAUSES = (0.5, 0.25, 0.125, 0.0)
+LM = LMSpec(
+    dim=8, num_layers=1, num_heads=1, context=16, n_q=8, dep_q=0, card=64, text_card=100, delays=(0,) * 9,
+    extra_heads=4,
+)  # fmt: skip
+STT = ModelSpec(
+    "scribe", PipelineKind.STT, "stt", MIMI, LM,
+    generation={"stt_config": {"audio_delay_seconds": 0.08 * DELAY_FRAMES}},
+)  # fmt: skip
+
+
+class SpelledWords:
+    """A tokenizer whose words name their tokens."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "-".join(map(str, ids))
+
+
+class ScribeCheckpoint(Checkpoint):
+    """A checkpoint without files."""
+
+    def text_tokenizer(self) -> Any:
+        return SpelledWords()
+
+
+def scribe_checkpoint(spec: ModelSpec = STT) -> Checkpoint:
+    return ScribeCheckpoint(spec, spec.name, Path("/nowhere"), {})
+
+
+@dataclass
+class ScribeRow:
+    """The tokens a row has heard, the last ``DELAY_FRAMES`` of which it has not written."""
+
+    unwritten: tuple[int, ...] = (3,) * DELAY_FRAMES
+
+
+class ScribeBackend:
+    """Writes the token that a frame's samples spell, ``DELAY_FRAMES`` later; one a frame of silence is 3."""
+
+    def __init__(
+        self, slots: int = 2, *, step_s: float = 0.0, spec: ModelSpec = STT, can_snapshot: bool = True
+    ) -> None:
+        buckets = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
+        self.info = BackendInfo("scribe", "cpu", spec, slots, buckets, can_snapshot=can_snapshot)
+        self.rows = [ScribeRow() for _ in range(slots)]
+        self.step_s = step_s
+        self.steps = 0
+        self.failing_rows: set[int] = set()
+
+    def warm_up(self, progress: Progress) -> None:
+        progress(1, 1, "scribe")
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        assert parameters.text_temperature == 0.0
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        assert inputs.pcm is not None
+        if self.step_s:
+            import time
+
+            time.sleep(self.step_s)
+        self.steps += 1
+        n = inputs.rows
+        tokens = np.full(n, -1, np.int32)
+        for row in range(n):
+            if inputs.reset[row]:
+                self.rows[row] = ScribeRow()
+            if inputs.exec[row]:
+                state = self.rows[row]
+                heard = round(1000 * abs(float(inputs.pcm[row, 0])))
+                tokens[row] = state.unwritten[0]
+                self.rows[row] = ScribeRow((*state.unwritten[1:], said(heard)))
+        failed = self.failing_rows & set(np.flatnonzero(inputs.exec).tolist())
+        if failed:
+            self.failing_rows = set()
+            raise StepError("a pen broke", rows=failed)
+        vad = np.tile(np.array(PAUSES, np.float32), (n, 1))
+        return StepOutputs(inputs.exec.copy(), inputs.exec.copy(), None, tokens, vad)
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        raise NotImplementedError
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        return RowSnapshot("scribe", {"row": replace(self.rows[row])}, 1)
+
+    def restore(self, row: int, snapshot: RowSnapshot) -> None:
+        self.rows[row] = replace(snapshot.tensors["row"])
+
+    def move(self, source: int, target: int) -> None:
+        self.rows[target] = replace(self.rows[source])
+
+    def state_bytes(self) -> int:
+        return len(self.rows)
+
+    def close(self) -> None:
+        pass
+
+
+def said(level: int) -> int:
+    """The token of a frame this loud: 100 stands for the boundary."""
+    return 3 if level == 0 else 0 if level == 100 else level
+
+
+def spoken(tokens: Iterable[int]) -> FloatArray:
+    """Audio that spells tokens, one a frame."""
+    levels = [{3: 0, 0: 100}.get(token, token) for token in tokens]
+    return np.repeat(np.array(levels, np.float32) / 1000, FRAME_SAMPLES)
+
+
+def sentence(words: int, first: int = 0) -> tuple[list[int], list[str]]:
+    """Tokens of so many words, all different, and how they are spelled."""
+    tokens: list[int] = []
+    texts = []
+    for word in range(first, first + words):
+        ids = [5 + word % 40, 50 + word // 40]
+        tokens += [0, *ids, 3]
+        texts.append("-".join(map(str, ids)))
+    return tokens, texts
+
+
+class Scribe:
+    """A client of ``/api/asr-streaming``; ``messages`` collects everything received."""
+
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self.ws = ws
+        self.messages: list[kyutai.ServerMessage] = []
+        self.closed: Closed | None = None
+
+    async def send(self, message: kyutai.ClientMessage) -> None:
+        await self.ws.send_bytes(kyutai.encode(message))
+
+    async def speak(self, pcm: FloatArray, chunk: int = FRAME_SAMPLES, pause_s: float = 0.0) -> None:
+        for start in range(0, pcm.size, chunk):
+            await self.send(kyutai.Audio(pcm[start : start + chunk]))
+            if pause_s:
+                await asyncio.sleep(pause_s)
+
+    async def receive(self) -> kyutai.ServerMessage | Closed:
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self.ws.receive()
+        if message.type is WSMsgType.BINARY:
+            decoded = kyutai.decode_server(message.data)
+            self.messages.append(decoded)
+            return decoded
+        self.closed = Closed(message.data if message.type is WSMsgType.CLOSE else self.ws.close_code, "")
+        return self.closed
+
+    async def until(self, kind: type) -> Any:
+        while not isinstance(message := await self.receive(), kind):
+            assert not isinstance(message, Closed), f"closed with {message} after {self.messages[-3:]}"
+        return message
+
+    def told(self, kind: type) -> list[Any]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    @property
+    def texts(self) -> list[str]:
+        return [word.text for word in self.told(kyutai.Word)]
+
+
+@asynccontextmanager
+async def scribe(server: Server, query: str = "", **headers: str) -> AsyncIterator[Scribe]:
+    """A connected client that has not been told anything yet."""
+    url = server.url(f"{kyutai.PATH}?{query}", "ws")
+    async with server.http.ws_connect(url, headers=headers, max_msg_size=0) as ws:
+        yield Scribe(ws)
+
+
+@asynccontextmanager
+async def transcribing(
+    *, slots: int = 2, step_s: float = 0.0, can_snapshot: bool = True, **options: Any
+) -> AsyncIterator[tuple[Server, ScribeBackend]]:
+    """A server with a scribe in it."""
+    backend = ScribeBackend(slots, step_s=step_s, can_snapshot=can_snapshot)
+    async with serving(model=(scribe_checkpoint(), backend), **options) as server:
+        yield server, backend
