@@ -22,7 +22,8 @@ def coloured_noise(rng: np.random.Generator, samples: int, exponent: float) -> F
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     frequency = np.maximum(np.arange(spectrum.size), 1.0)
     noise = np.fft.irfft(spectrum * frequency ** (-exponent / 2), samples)
-    return (noise / (noise.std() + 1e-9)).astype(np.float32)
+    unit: FloatArray = (noise / (noise.std() + 1e-9)).astype(np.float32)
+    return unit
 
 
 def add_room(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:

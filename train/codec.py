@@ -2,7 +2,8 @@
 
 Usage: python -m train.codec --speech out/train/codec-speech --out out/train/codec --minutes 120
 
-Stops after ``--minutes`` or on Ctrl-C, saves every few minutes, and goes on where it was when run again.
+Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and goes on where it was when run
+again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -27,6 +29,9 @@ from train.augment import disturb
 from train.losses import EnvelopeLoss, SpectralLoss
 
 FRAME_SAMPLES = 1920
+CONTEXT_FRAMES = 25
+"""How far the codec's transformers look back. Longer ones bring nothing (STOI 0.861 at 250 frames,
+0.862 at 25), cost time, and would make codes depend on what was said long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,10 @@ class Speech:
         """float32 ``[samples]`` from anywhere, across utterance borders too."""
         pcm = self.pcm[rng.integers(len(self.pcm))]
         start = rng.integers(pcm.size - samples)
-        return pcm[start : start + samples].astype(np.float32) / 32768
+        excerpt: np.ndarray[Any, np.dtype[np.float32]] = (
+            pcm[start : start + samples].astype(np.float32) / 32768
+        )
+        return excerpt
 
     def batch(self, rng: np.random.Generator, size: int, samples: int) -> Tensor:
         """``[size, 1, samples]``, each excerpt disturbed in its own way."""
@@ -97,7 +105,8 @@ class Trainer:
             trained, settings.learning_rate, betas=(0.8, 0.99), weight_decay=1e-3
         )
         self.spectral, self.envelope = SpectralLoss(), EnvelopeLoss()
-        self.step, self.config = 0, (start / "mimi_config.json").read_text()
+        self.step, self.config = 0, json.loads((start / "mimi_config.json").read_text())
+        self.config["transformer"]["context"] = CONTEXT_FRAMES
         if self.state_path.exists():
             state = torch.load(self.state_path, weights_only=True)
             self.optimizer.load_state_dict(state["optimizer"])
@@ -123,7 +132,7 @@ class Trainer:
         if result.penalty is not None:
             loss = loss + result.penalty
         self.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.mimi.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
@@ -136,7 +145,7 @@ class Trainer:
         weights = {name: tensor.contiguous() for name, tensor in self.mimi.state_dict().items()}
         save_file(weights, self.out / "mimi.part")
         torch.save({"optimizer": self.optimizer.state_dict(), "step": self.step}, self.out / "trainer.part")
-        (self.out / "mimi_config.json").write_text(self.config)
+        (self.out / "mimi_config.json").write_text(json.dumps(self.config, indent=2) + "\n")
         (self.out / "mimi.part").replace(self.out / "mimi.safetensors")
         (self.out / "trainer.part").replace(self.state_path)
 
@@ -179,10 +188,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--steps", type=int, default=Settings().total_steps, help="length of the schedule")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    settings = Settings()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings = Settings(total_steps=options.steps)
     torch.manual_seed(settings.seed)
     speech = Speech(options.speech)
     sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")

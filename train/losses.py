@@ -41,7 +41,9 @@ class SpectralLoss(nn.Module):
                 for x in (decoded, target)
             )
             logs = [torch.log(mel @ x + 1e-4) for x in (mine, theirs)]
-            total = total + functional.l1_loss(*logs) + (mine - theirs).norm() / (theirs.norm() + 1e-4)
+            total = (
+                total + functional.l1_loss(logs[0], logs[1]) + (mine - theirs).norm() / (theirs.norm() + 1e-4)
+            )
         return total / len(self.resolutions)
 
 

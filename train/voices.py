@@ -83,7 +83,7 @@ VARIANTS = (
 )
 HELD_OUT_VARIANTS = ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5")
 """Variants that no training utterance uses."""
-FLITE = ("slt", "awb", "kal16")
+FLITE = ("slt", "awb", "kal16", "kal")
 HELD_OUT_FLITE = ("rms",)
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
 """Spoken over English letters for sounds that English lacks; training of the codec only."""
@@ -131,4 +131,5 @@ def speak(voice: Voice, text: str) -> NDArray[np.float32]:
     if rate != SAMPLE_RATE:
         mono = sphn.resample(mono[None], src_sample_rate=rate, dst_sample_rate=SAMPLE_RATE)[0]
     peak = float(np.abs(mono).max(initial=0.0))
-    return (mono * (0.7 / peak)).astype(np.float32) if peak > 0 else mono
+    scaled: NDArray[np.float32] = mono if peak == 0 else (mono * (0.7 / peak)).astype(np.float32)
+    return scaled

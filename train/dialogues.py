@@ -1,0 +1,122 @@
+"""Compose dialogues of encoded questions and answers, at random and without end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.answers import Answer
+from train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
+from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+
+REACTION_FRAMES = 3
+"""From the frame in which a question ends to the first word of its answer."""
+LEAD_FRAMES = 1
+"""By so much the text of the answer runs ahead of its sound."""
+STOP_FRAMES = 3
+"""From the frame in which somebody interrupts to silence."""
+TAIL_FRAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question in a dialogue: the frames in which it starts and ends, its words, its right answer."""
+
+    start: int
+    end: int
+    question: str
+    answer: str
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and what was asked."""
+
+    talker: CodeArray
+    user: CodeArray
+    text: NDArray[np.int16]
+    asked: list[Asked] = field(default_factory=list)
+
+
+class Voicebox:
+    """The talker's side in codes: each answer encoded once, silence once."""
+
+    def __init__(self, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> None:
+        silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
+        self.silence: CodeArray = silence[:, -1]
+        self.codes: dict[str, CodeArray] = {}
+        self.text: dict[str, NDArray[np.int16]] = {}
+        before = 10
+        for sentence, answer in answers.items():
+            frames = LEAD_FRAMES + answer.pcm.size // FRAME_SAMPLES + 1 + TAIL_FRAMES
+            pcm = np.zeros((1, (before + frames) * FRAME_SAMPLES), np.float32)
+            start = (before + LEAD_FRAMES) * FRAME_SAMPLES
+            pcm[0, start : start + answer.pcm.size] = answer.pcm
+            self.codes[sentence] = encode(mimi, pcm)[0][:, before:]
+            self.text[sentence] = text_stream(answer, frames, tokenizer)
+
+
+def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
+    """The text tokens ``[frames]`` of an answer whose first word stands in frame 0."""
+    text, previous = np.full(frames, PAD, np.int16), -1
+    for word, start_s in zip(answer.words, answer.starts_s, strict=True):
+        for token in tokenizer.encode(word):
+            at = max(previous + 1, int(start_s * 12.5))
+            if at - 1 > previous:
+                text[at - 1] = EPAD
+            text[at], previous = token, at
+    return text
+
+
+class Composer:
+    """Draws dialogues of ``frames`` frames from scenes."""
+
+    def __init__(self, scenes: list[Scene], quiet: list[CodeArray], voicebox: Voicebox, frames: int) -> None:
+        self.scenes, self.quiet, self.voicebox, self.frames = scenes, quiet, voicebox, frames
+
+    def draw(self, rng: np.random.Generator) -> Dialogue:
+        """A dialogue in one scene; one in ten is a scene in which nobody speaks to us."""
+        scene = self.scenes[rng.integers(len(self.scenes))]
+        is_quiet = rng.random() < 0.1
+        strip = self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip
+        shift = int(rng.integers(strip.shape[1]))
+        dialogue = Dialogue(
+            np.repeat(self.voicebox.silence[:, None], self.frames, axis=1),
+            np.take(strip, np.arange(shift, shift + self.frames), axis=1, mode="wrap"),
+            np.full(self.frames, PAD, np.int16),
+        )
+        if not is_quiet:
+            self._converse(rng, dialogue, scene)
+        return dialogue
+
+    def _converse(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
+        at, is_interrupting = int(rng.integers(1, 30)), False
+        while True:
+            segment = scene.segments[rng.integers(len(scene.segments))]
+            reply = at + segment.end + REACTION_FRAMES
+            codes, text = self.voicebox.codes[segment.answer], self.voicebox.text[segment.answer]
+            reply_end = reply + codes.shape[1]
+            if reply_end > self.frames:
+                return
+            if is_interrupting:
+                stop = at + segment.start + STOP_FRAMES
+                dialogue.talker[:, stop:] = self.voicebox.silence[:, None]
+                dialogue.text[stop:] = PAD
+            dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
+            dialogue.talker[:, reply:reply_end] = codes
+            dialogue.text[reply - 1] = EPAD
+            dialogue.text[reply:reply_end] = text
+            dialogue.asked.append(
+                Asked(at + segment.start, at + segment.end, segment.question, segment.answer)
+            )
+            sound_end = reply_end - TAIL_FRAMES
+            is_interrupting = bool(rng.random() < 0.15)
+            if is_interrupting:
+                at = int(rng.integers(reply + 2, sound_end)) - segment.start
+                at = max(at, dialogue.asked[-1].end + 1)
+            else:
+                gap = rng.integers(25, 80) if rng.random() < 0.12 else rng.integers(0, 20)
+                at = sound_end + int(gap)

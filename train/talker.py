@@ -1,0 +1,388 @@
+"""Train the small talker: a Moshi-format duplex LM, in upstream's own modules, on dialogues of the domain.
+
+Usage: python -m train.talker --segments out/train/segments --codec out/train/codec --out out/train/talker \\
+           --minutes 120
+
+Stops after ``--minutes``, at the schedule's end, or on Ctrl-C or SIGTERM; saves every few minutes, keeps the
+checkpoint that answers best, and goes on where it was when run again. New segments are used as they appear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from moshi.models import loaders
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from train.answers import answers_kept_in
+from train.codec import load_mimi
+from train.dialogues import Composer, Dialogue, Voicebox
+from train.domain import Domain
+from train.listening import accuracy
+from train.segments import CodeArray, Scene, read_segments
+from train.talker_tokenizer import PAD, TalkerTokenizer
+
+ZERO = -1
+"""Upstream's token for "no input"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of."""
+
+    batch: int = 6
+    frames: int = 300
+    peak_learning_rate: float = 1.2e-3
+    warm_up_steps: int = 200
+    total_steps: int = 6000
+    weight_decay: float = 0.05
+    padding_weight: float = 0.5
+    words_weight: float = 0.5
+    words_layer: int = 3
+    """The layer that is made to spell the words it hears."""
+    quiet_frames_share: float = 0.04
+    """Of the frames in which the talker is silent, so many train its voice."""
+    save_every_s: float = 240.0
+    judge_every_steps: int = 500
+    seed: int = 3
+
+
+def lm_config(text_card: int) -> dict[str, Any]:
+    """The talker's ``config.json``, with upstream's names."""
+    return {
+        "dim": 320,
+        "text_card": text_card,
+        "existing_text_padding_id": PAD,
+        "n_q": 16,
+        "dep_q": 8,
+        "card": 512,
+        "num_heads": 8,
+        "num_layers": 6,
+        "hidden_scale": 4,
+        "causal": True,
+        "layer_scale": None,
+        "context": 125,
+        "max_period": 10000,
+        "gating": "silu",
+        "norm": "rms_norm_f32",
+        "positional_embedding": "rope",
+        "depformer_dim": 128,
+        "depformer_dim_feedforward": 512,
+        "depformer_num_heads": 4,
+        "depformer_num_layers": 3,
+        "depformer_layer_scale": None,
+        "depformer_multi_linear": True,
+        "depformer_context": 8,
+        "depformer_max_period": 10000,
+        "depformer_gating": "silu",
+        "depformer_pos_emb": "none",
+        "depformer_weights_per_step": True,
+        "delays": [0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1],
+    }
+
+
+def start_from_codec(model: Any, mimi: Any) -> None:
+    """Let the audio embeddings start as projections of the codec's own codebook vectors.
+
+    Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
+    """
+    quantizer = mimi.quantizer
+    splits = ((quantizer.rvq_first, 1), (quantizer.rvq_rest, model.n_q // 2 - 1))
+    vectors: list[Tensor] = []
+    for split, count in splits:
+        weight = split.output_proj.weight[:, :, 0]
+        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
+    scale = 0.15 / math.sqrt(sum(float(v.var()) for v in vectors))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for side, share in ((0, 0.5), (1, 1.0)):
+            wide = torch.randn(model.dim, vectors[0].shape[1], generator=generator)
+            basis = torch.linalg.qr(wide).Q.T * math.sqrt(model.dim / vectors[0].shape[1])
+            for index, vector in enumerate(vectors):
+                rows = (vector - vector.mean(0)) @ basis * scale * share
+                model.emb[side * len(vectors) + index].weight[: rows.shape[0]] = rows
+
+
+def delay(delays: list[int], codes: Tensor, initial: Tensor) -> Tensor:
+    """``codes [B, K, T]`` with stream k shifted right by ``delays[k]``, filled with ``initial [B, K, 1]``."""
+    rows = [
+        torch.cat([initial[:, k].expand(-1, shift), codes[:, k, : codes.shape[2] - shift]], dim=1)
+        for k, shift in enumerate(delays)
+    ]
+    return torch.stack(rows, dim=1)
+
+
+class Talker(nn.Module):
+    """Upstream's LM, and beside it a head that spells what it hears (left out of the checkpoint)."""
+
+    def __init__(self, config: Mapping[str, Any], settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
+        self.words_head = nn.Linear(self.lm.dim, self.lm.text_card)
+        self._hidden: Tensor | None = None
+        self.lm.transformer.layers[settings.words_layer].register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        self._hidden = output
+
+    def losses(self, batch: Batch, rng: np.random.Generator) -> dict[str, Tensor]:
+        """The parts of the loss, unweighted."""
+        lm, settings = self.lm, self.settings
+        codes = batch.codes
+        initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
+        delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
+        inputs = forgetful(delayed[:, :, :-1], rng, lm.dep_q)
+        hidden, text_logits = lm.forward_text(inputs)
+        targets = delayed[:, :, 1:]
+        text = targets[:, 0]
+        weight = torch.where(text == PAD, settings.padding_weight, 1.0)
+        text_loss = functional.cross_entropy(
+            text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
+        )
+        chosen = batch.is_speaking | torch.from_numpy(
+            rng.random(batch.is_speaking.shape) < settings.quiet_frames_share
+        )
+        picked = targets.transpose(1, 2)[chosen][:, :, None]
+        audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
+        wanted = picked[:, 1 : 1 + lm.dep_q, 0]
+        audio_loss = functional.cross_entropy(
+            audio_logits.flatten(0, 1), torch.where(wanted >= lm.card, -100, wanted).flatten()
+        )
+        assert self._hidden is not None
+        return {
+            "text": (text_loss * weight).sum() / weight.sum(),
+            "audio": audio_loss,
+            "words": self._words_loss(self._hidden, batch),
+        }
+
+    def _words_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """CTC (Graves et al. 2006) of each question's words, from its first frame to shortly past its end."""
+        spans = batch.spans
+        if not spans:
+            return hidden.new_zeros(())
+        longest = max(stop - start for _, start, stop, _ in spans)
+        padded = torch.stack(
+            [
+                functional.pad(hidden[row, start:stop], (0, 0, 0, longest - stop + start))
+                for row, start, stop, _ in spans
+            ]
+        )
+        log_probabilities = self.words_head(padded.float()).float().log_softmax(-1).transpose(0, 1)
+        lengths = torch.tensor([stop - start for _, start, stop, _ in spans])
+        words = [torch.tensor(tokens) for *_, tokens in spans]
+        return functional.ctc_loss(
+            log_probabilities,
+            torch.cat(words),
+            lengths,
+            torch.tensor([len(tokens) for tokens in words]),
+            zero_infinity=True,
+        )
+
+
+def forgetful(inputs: Tensor, rng: np.random.Generator, own: int) -> Tensor:
+    """``inputs [B, K, S]`` with some user codebooks, and a few of the talker's own codes, hidden."""
+    inputs = inputs.clone()
+    for row in range(inputs.shape[0]):
+        if rng.random() < 0.2:
+            inputs[row, 1 + own + int(rng.integers(4, 8)) :] = ZERO
+    hidden = torch.from_numpy(rng.random((inputs.shape[0], inputs.shape[2])) < 0.03)
+    inputs[:, 1 : 1 + own] = torch.where(hidden[:, None], ZERO, inputs[:, 1 : 1 + own])
+    heard = torch.from_numpy(rng.random((inputs.shape[0], inputs.shape[2])) < 0.02)
+    inputs[:, 1 + own :] = torch.where(heard[:, None], ZERO, inputs[:, 1 + own :])
+    return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker's voice is trained.
+
+    ``spans`` are questions heard: row, first input step, last one, word tokens.
+    """
+
+    codes: Tensor
+    is_speaking: Tensor
+    spans: list[tuple[int, int, int, list[int]]]
+
+
+def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
+    """Stack dialogues."""
+    codes = np.stack([np.concatenate([d.text[None], d.talker, d.user]) for d in dialogues]).astype(np.int64)
+    loud = (codes[:, 1:9] != silence[None, :, None]).any(1) | (codes[:, 0] != PAD)
+    loud[:, 1:] |= loud[:, :-1].copy()
+    loud[:, :-1] |= loud[:, 1:].copy()
+    spans = [
+        (row, asked.start, min(asked.end + 6, codes.shape[2]), tokenizer.encode(asked.question))
+        for row, dialogue in enumerate(dialogues)
+        for asked in dialogue.asked
+    ]
+    return Batch(torch.from_numpy(codes), torch.from_numpy(loud), spans)
+
+
+class Trainer:
+    """The model, its optimiser, its place in the schedule, and its data."""
+
+    def __init__(self, settings: Settings, segments: Path, test: Path, codec: Path, out: Path) -> None:
+        self.settings, self.segments, self.test, self.out = settings, segments, test, out
+        out.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(settings.seed)
+        self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
+        mimi = load_mimi(codec)
+        mimi.eval()
+        answers = answers_kept_in(out / "answers.npz", Domain().answers())
+        self.voicebox = Voicebox(mimi, answers, self.tokenizer)
+        self.config = lm_config(self.tokenizer.size)
+        self.talker = Talker(self.config, settings)
+        start_from_codec(self.talker.lm, mimi)
+        decayed = [p for p in self.talker.parameters() if p.dim() > 1]
+        plain = [p for p in self.talker.parameters() if p.dim() <= 1]
+        groups = [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": plain, "weight_decay": 0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, settings.peak_learning_rate, betas=(0.9, 0.97))
+        self.step, self.best = 0, 0.0
+        self.state_path = out / "trainer.pt"
+        if self.state_path.exists():
+            state = torch.load(self.state_path, weights_only=True)
+            self.talker.load_state_dict(state["talker"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.best = state["step"], state["best"]
+        self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
+        self.look_for_segments()
+
+    def look_for_segments(self) -> None:
+        """Take in the shards that appeared since."""
+        for path in sorted(self.segments.glob("[0-9][0-9][0-9][0-9].npz")):
+            if path not in self.shards:
+                self.shards[path] = read_segments(path)
+        if not self.shards:
+            raise SystemExit(
+                f"no segments in {self.segments}; make them with: python -m train.segments --help"
+            )
+        scenes = [scene for scenes, _ in self.shards.values() for scene in scenes]
+        quiet = [strip for _, strips in self.shards.values() for strip in strips]
+        self.composer = Composer(scenes, quiet, self.voicebox, self.settings.frames)
+        self.questions = sum(len(scene.segments) for scene in scenes)
+
+    def learning_rate(self) -> float:
+        """Linear warm-up, then a cosine down to 3 %."""
+        settings = self.settings
+        progress = min(1.0, self.step / settings.total_steps)
+        fall = 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * progress))
+        return settings.peak_learning_rate * min(1.0, (self.step + 1) / settings.warm_up_steps) * fall
+
+    def train_step(self) -> dict[str, float]:
+        """One batch; returns the parts of its loss."""
+        rng = np.random.default_rng((self.settings.seed, self.step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate()
+        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch)]
+        batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
+        with torch.autocast("cpu", torch.bfloat16):
+            parts = self.talker.losses(batch, rng)
+        loss = parts["text"] + parts["audio"] + self.settings.words_weight * parts["words"]
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.talker.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        return {name: part.item() for name, part in parts.items()}
+
+    def judge(self) -> float:
+        """The share of held-out questions answered right in text; keeps the best checkpoint."""
+        score = accuracy(self.talker.lm, self.test, self.tokenizer)
+        if score >= self.best:
+            self.best = score
+            self.write(self.out / "best")
+        return score
+
+    def write(self, folder: Path) -> None:
+        """Write the LM in its published layout, bf16."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {
+            name: tensor.to(torch.bfloat16).contiguous()
+            for name, tensor in self.talker.lm.state_dict().items()
+        }
+        save_file(weights, folder / "model.part")
+        (folder / "model.part").replace(folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
+
+    def save(self) -> None:
+        """Write everything needed to go on."""
+        state = {"talker": self.talker.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**state, "step": self.step, "best": self.best}, self.out / "trainer.part")
+        (self.out / "trainer.part").replace(self.state_path)
+        self.write(self.out / "last")
+
+
+def run(trainer: Trainer, minutes: float) -> None:
+    """Train for so many minutes or to the schedule's end, logging a JSON line every 25 steps."""
+    start_s = saved_s = time.monotonic()
+    first_step, sums = trainer.step, dict.fromkeys(("text", "audio", "words"), 0.0)
+    settings = trainer.settings
+    with (trainer.out / "log.jsonl").open("a") as log:
+        while trainer.step < settings.total_steps and time.monotonic() - start_s < minutes * 60:
+            for name, value in trainer.train_step().items():
+                sums[name] += value / 25
+            line: dict[str, float] = {}
+            if trainer.step % 25 == 0:
+                rate = (trainer.step - first_step) / (time.monotonic() - start_s)
+                line = {"step": trainer.step, "steps_per_s": round(rate, 3)}
+                line |= {name: round(value, 4) for name, value in sums.items()}
+                sums = dict.fromkeys(sums, 0.0)
+            if trainer.step % settings.judge_every_steps == 0 and trainer.test.exists():
+                line["accuracy"] = round(trainer.judge(), 4)
+                trainer.look_for_segments()
+                line["questions"] = trainer.questions
+            if line:
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+                sys.stderr.write(json.dumps(line) + "\n")
+            if time.monotonic() - saved_s > settings.save_every_s:
+                trainer.save()
+                saved_s = time.monotonic()
+    trainer.save()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on training."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--segments", type=Path, required=True, help="folder made by train.segments")
+    parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by train.codec")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--steps", type=int, default=Settings().total_steps, help="length of the schedule")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings = Settings(total_steps=options.steps)
+    trainer = Trainer(settings, options.segments, options.test, options.codec, options.out)
+    sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
+    try:
+        run(trainer, options.minutes)
+    except KeyboardInterrupt:
+        trainer.save()
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
