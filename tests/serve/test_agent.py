@@ -7,12 +7,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from aiohttp import WSServerHandshakeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engine.health import Health
 from antiphon.errors import ConfigError
 from antiphon.serve.agent import MAX_WEIGHT, agent, agent_line
+from antiphon.serve.routes import ELSEWHERE
+from tests.serve.harness import serving
 
 WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, detail="ok")
 
@@ -64,3 +67,17 @@ async def test_a_port_that_is_taken() -> None:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .*--agent-port"):
             async with agent("127.0.0.1", port, lambda: WELL):
                 pass
+
+
+async def test_a_proxy_with_others_to_ask_is_told_with_a_status() -> None:
+    """Extended clients too, and those who would wait: elsewhere there may be a row at once."""
+    async with serving(slots=1) as server, server.caller():
+        for query in ("ext=1", "ext=1&wait=30", "wait=30", ""):
+            with pytest.raises(WSServerHandshakeError) as refusal:
+                async with server.call(query, **{ELSEWHERE: "1"}):
+                    pass
+            assert refusal.value.status == 503
+            assert refusal.value.headers is not None
+            assert int(refusal.value.headers["Retry-After"]) >= 1
+        async with server.call("ext=1&wait=30") as waiting:  # nobody else to ask: it waits here
+            assert (await waiting.event("queued")).fields["ahead"] == 0

@@ -22,7 +22,7 @@ from antiphon.serve.call import Call
 from antiphon.serve.frames import frame
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.prompts import prompt_of
-from antiphon.serve.routes import Route, refusal_of
+from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
@@ -40,6 +40,8 @@ async def handle_chat(
         web.HTTPException, SessionError: refused, see the module.
     """
     chat = check_request(request, model)
+    if ELSEWHERE in request.headers:
+        chat = replace(chat, wait_s=0.0)
     prompt = await prompt_of(model, chat, services.log)
     check_upgrade(request)
     call = Call(services, model, chat, prompt, caller=caller.name)

@@ -35,6 +35,10 @@ Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], web
 
 MODEL_PREFIX = "/m/{model}"
 
+ELSEWHERE = "X-Antiphon-Elsewhere"
+"""A header of a proxy that has other workers to ask: whoever gets no row at once is told so with a status,
+which the proxy can read, even a client that would be told otherwise, or would wait."""
+
 DRAINING_RETRY_AFTER_S = 10
 """What callers are told while the server drains: by then another one should have taken its place."""
 
@@ -92,6 +96,8 @@ def _guarded(
                 with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
+                if ELSEWHERE in request.headers:
+                    raise refusal_of(request, error) from error
                 return await route.refuse(request, services, metrics, error)
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
