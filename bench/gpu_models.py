@@ -166,11 +166,12 @@ def make_modules(
     mimi, model = meta_modules(size, form, attention)
     for module in (mimi, model):
         fill_randomly(module.to_empty(device=device))
-    generator = Generator(model.prepare(pack=True, int8=form.int8_weights), _lm_spec(size))
+    generator = Generator(model.prepare(pack=True, int8=form.int8_weights), lm_spec(size))
     return mimi.prepare(pack=True), generator
 
 
-def _lm_spec(size: Size) -> LMSpec:
+def lm_spec(size: Size) -> LMSpec:
+    """What its delay cache and its sampler are told about it."""
     spec = model_spec(size).lm
     assert spec is not None
     return spec

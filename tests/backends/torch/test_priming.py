@@ -116,7 +116,7 @@ def force_frame_by_frame(backend: TorchBackend, row: int, prompt: Prompt, lm: LM
     """What priming stands for: a step for each frame, all of it sampled and thrown away."""
     generator = backend._pipeline.generator
     assert generator is not None
-    backend._reset([row])
+    backend._pipeline.state.reset([row])
     step = generator.step
 
     def forced(codes: Tensor, state: Step, choose: TokenChooser, filled: int | None = None) -> object:
@@ -259,7 +259,7 @@ def test_a_voice_becomes_the_codes_that_the_codec_makes_of_it(
     voice = speech(6, 20)
     mimi, state = backend._pipeline.mimi, backend._pipeline.state
     codes = [mimi.encode(torch.from_numpy(frame)[None], state.step(1))[0, :, 0] for frame in voice]
-    backend._reset([0])
+    state.reset([0])
     frames = prompt.frames.copy()
     frames[:20, 1 : 1 + lm.dep_q] = torch.stack(codes)[:, : lm.dep_q].numpy()
     prime(backend, 0, Prompt(frames))

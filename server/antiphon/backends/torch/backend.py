@@ -24,7 +24,7 @@ from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
 from antiphon.backends.torch.loading import quantization_of
 from antiphon.backends.torch.mimi import Mimi
-from antiphon.backends.torch.pipeline import MaskedStage, Pipeline
+from antiphon.backends.torch.pipeline import EMIT, EXECUTE, FLAGS, RESET, MaskedStage, Pipeline
 from antiphon.backends.torch.priming import CACHE_BYTES, Primer
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.errors import UnsupportedError
@@ -102,9 +102,11 @@ class TorchBackend:
             with torch.inference_mode():
                 for _ in range(_WARM_UP_TICKS):
                     self._runner.begin()
-                    self._run_stages(rows, filled, everyone, everyone)
+                    self._run_stages(rows, filled, everyone, everyone, everyone)
                     self._runner.finish()
-        self._reset(range(self._info.slots))
+        with torch.inference_mode():
+            self._pipeline.state.reset(range(self._info.slots))
+        self._own_anew(range(self._info.slots))
         progress(len(shapes), len(shapes), "ready")
 
     def _read_buckets(self) -> list[int]:
@@ -144,7 +146,7 @@ class TorchBackend:
         try:
             with torch.inference_mode():
                 if not self._primer.is_reading(row, prompt):
-                    self._reset([row])
+                    self._own_anew([row])
                     self._primer.begin(row, prompt)
                 progress = self._primer.advance(row)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -198,22 +200,21 @@ class TorchBackend:
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
 
-    def _reset(self, rows: Sequence[int]) -> None:
-        with torch.inference_mode():
-            self._pipeline.state.reset(rows)
+    def _own_anew(self, rows: Sequence[int]) -> None:
+        """What the host knows of these rows is of their former sessions."""
         self._frames[list(rows)] = 0
         if self._primer is not None:
             self._primer.forget(rows)
 
     def _step(self, inputs: StepInputs) -> StepOutputs:
         rows, spec, executed = inputs.rows, self._info.spec, inputs.exec
-        self._reset(np.flatnonzero(inputs.reset).tolist())
+        self._own_anew(np.flatnonzero(inputs.reset).tolist())
         frames = self._frames[:rows]
         emitted = executed & (frames >= spec.silent_frames)
         filled = read_bucket(int(frames[executed].max(initial=0)) + 1)
         self._runner.begin()
         self._send(inputs, emitted)
-        self._run_stages(rows, filled, executed, emitted)
+        self._run_stages(rows, filled, inputs.reset, executed, emitted)
         frames[executed] += 1
         stage_ms = self._receive(rows)
         leaving = self._leaving[:rows].numpy()
@@ -227,13 +228,20 @@ class TorchBackend:
             vad = leaving[:, spec.frame_samples + 1 :].copy()
         return StepOutputs(executed.copy(), emitted, pcm, tokens, vad, stage_ms=stage_ms)
 
-    def _run_stages(self, rows: int, filled: int, executed: BoolArray, emitted: BoolArray) -> None:
-        """Encode, think, decode. On a CPU masks are left out where every row takes part."""
+    def _run_stages(
+        self, rows: int, filled: int, reset: BoolArray, executed: BoolArray, emitted: BoolArray
+    ) -> None:
+        """Reset and encode, think, decode. On a CPU masks are left out where they would change nothing."""
         pipeline, always = self._pipeline, self._runner.on_cuda
-        masked = always or not bool(executed.all())
-        self._run("encode", pipeline.encode, rows, filled, masked=masked)
+        masked, is_reset = always or not bool(executed.all()), always or bool(reset.any())
+
+        def encode(rows: int, filled: int, *, masked: bool) -> None:
+            if is_reset:
+                pipeline.renew(rows)
+            pipeline.encode(rows, filled, masked=masked)
+
+        self._run("encode", encode, rows, filled, masked=masked)
         if pipeline.generator is not None:
-            self._begin_again(executed)
             self._run("lm", pipeline.think, rows, filled, masked=masked)
         if self._info.kind is not PipelineKind.STT and emitted.any():
             masked = always or not bool(emitted.all())
@@ -243,8 +251,8 @@ class TorchBackend:
         """The language model's stage for one row, which hears ``codes`` as its frame number ``frames``."""
         rows = next(bucket for bucket in self._info.buckets if bucket > row)
         buffers = self._pipeline.buffers
-        buffers.arrived[:rows, -2:] = 0
-        buffers.arrived[row, -2] = 1
+        buffers.arrived[:rows, EXECUTE] = 0
+        buffers.arrived[row, EXECUTE] = 1
         buffers.codes[row, : self._pipeline.heard].copy_(codes)
         self._runner.begin()
         self._run("lm", self._pipeline.think, rows, read_bucket(frames), masked=True)
@@ -255,22 +263,14 @@ class TorchBackend:
         filled = min(filled, self._context_frames[name])
         self._runner.run(name, (rows, filled, masked), lambda: stage(rows, filled, masked=masked))
 
-    def _begin_again(self, executed: BoolArray) -> None:
-        """Let the codec forget a duplex session's first frame, after the model has been given its codes.
-
-        Upstream does so (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
-        """
-        if self._info.kind is not PipelineKind.DUPLEX:
-            return
-        first = np.flatnonzero(executed & (self._frames[: len(executed)] == 0))
-        self._pipeline.state.reset(first.tolist(), prefix="encoder")
-
     def _send(self, inputs: StepInputs, emitted: BoolArray) -> None:
         """One transfer to the device. Rows that do not execute are silent, whatever they hold."""
         assert inputs.pcm is not None
         rows, arriving = inputs.rows, self._arriving.numpy()
-        arriving[:rows, :-2] = np.where(inputs.exec[:, None], inputs.pcm, np.float32(0))
-        arriving[:rows, -2], arriving[:rows, -1] = inputs.exec, emitted
+        arriving[:rows, :-FLAGS] = np.where(inputs.exec[:, None], inputs.pcm, np.float32(0))
+        flags = {RESET: inputs.reset, EXECUTE: inputs.exec, EMIT: emitted}
+        for column, flag in flags.items():
+            arriving[:rows, column] = flag
         self._pipeline.buffers.arrived[:rows].copy_(self._arriving[:rows], non_blocking=True)
 
     def _receive(self, rows: int) -> dict[str, float]:

@@ -107,7 +107,7 @@ class Int8Linear(nn.Module):
             )  # fmt: skip
             return out
         count = rows.shape[0]
-        if rows.is_cuda and count < CUDA_ROWS:
+        if rows.device.type != "cpu" and count < CUDA_ROWS:
             rows = functional.pad(rows, (0, 0, 0, CUDA_ROWS - count))
         return torch._int_mm(rows, self.weight.t())[:count].float() * self.scale
 

@@ -45,9 +45,10 @@ class KVRing:
         """The state this ring keeps."""
         dtype = torch.int8 if self.int8 else self.dtype
         for part in ("k", "v"):
-            yield TensorSpec(f"{self.name}.{part}", (self.heads, self.capacity, self.head_dim), dtype)
+            shape = (self.heads, self.capacity, self.head_dim)
+            yield TensorSpec(f"{self.name}.{part}", shape, dtype, is_kept=True)
             if self.int8:
-                yield TensorSpec(f"{self.name}.{part}_scale", (self.heads, self.capacity), torch.float32)
+                yield TensorSpec(f"{self.name}.{part}_scale", shape[:2], torch.float32, is_kept=True)
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""

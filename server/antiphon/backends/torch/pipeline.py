@@ -28,6 +28,9 @@ class MaskedStage(Protocol):
         ...
 
 
+FLAGS, RESET, EXECUTE, EMIT = 3, -3, -2, -1
+"""How many columns of ``Buffers.arrived`` are no PCM, and which they are."""
+
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
 
@@ -36,7 +39,7 @@ PAUSE_INDEX = 0
 class Buffers:
     """Where a tick's data lies on the device, row first, at the same address every tick.
 
-    ``arrived`` float32 ``[S, frame_samples + 2]``: PCM, then 1 or 0 for "execute" and "emit".
+    ``arrived`` float32 ``[S, frame_samples + 3]``: PCM, then 1 or 0 for "reset", "execute" and "emit".
     ``codes`` int64 ``[S, K]`` heard, ``voice`` int64 ``[S, L]`` to be spoken. ``leaving`` float32
     ``[S, frame_samples + 1 + heads]``: PCM, the text token, pause probabilities. One transfer each way.
     """
@@ -55,7 +58,7 @@ class Buffers:
             voice = spec.lm.dep_q
         samples = spec.frame_samples
         return cls(
-            torch.zeros(rows, samples + 2, device=device),
+            torch.zeros(rows, samples + FLAGS, device=device),
             torch.zeros(rows, spec.mimi.codebooks, dtype=torch.int64, device=device),
             torch.zeros(rows, voice, dtype=torch.int64, device=device),
             torch.zeros(rows, samples + 1 + heads, device=device),
@@ -95,10 +98,14 @@ class Pipeline:
             return self.state.step(rows)
         return self.state.step(rows, self.buffers.arrived[:rows, flag] != 0)
 
+    def renew(self, rows: int) -> None:
+        """Make the rows among ``0 .. rows-1`` fresh that the tick resets."""
+        self.state.renew(self.buffers.arrived[:rows, RESET] != 0)
+
     def encode(self, rows: int, filled: int, *, masked: bool) -> None:
         """PCM to codes, for rows ``0 .. rows-1``; ``masked`` says whether some of them do not execute."""
         pcm = self.buffers.arrived[:rows, : self.spec.frame_samples]
-        codes = self.mimi.encode(pcm, self._step(rows, -2 if masked else None), filled)
+        codes = self.mimi.encode(pcm, self._step(rows, EXECUTE if masked else None), filled)
         self.buffers.codes[:rows].copy_(codes[:, :, 0])
         if self.generator is None:
             self.buffers.voice[:rows].copy_(codes[:, :, 0])
@@ -107,7 +114,8 @@ class Pipeline:
         """Codes heard to the text token, pause probabilities, and the codes to be spoken."""
         assert self.generator is not None
         assert self.sampler is not None
-        step = self._step(rows, -2 if masked else None)
+        step = self._step(rows, EXECUTE if masked else None)
+        self._begin_again(step)
         out = self.generator.step(self.buffers.codes[:rows, : self.heard], step, self.sampler, filled)
         samples = self.spec.frame_samples
         self.buffers.leaving[:rows, samples].copy_(out.tokens[:, 0])
@@ -116,8 +124,18 @@ class Pipeline:
             heads = self.generator.model.pause_heads(out.hidden)
             self.buffers.leaving[:rows, samples + 1 :].copy_(heads[:, :, PAUSE_INDEX])
 
+    def _begin_again(self, step: Step) -> None:
+        """Let the codec forget a duplex session's first frame, whose codes the model is being given.
+
+        Upstream does so (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
+        """
+        if self.spec.kind is not PipelineKind.DUPLEX:
+            return
+        is_first = step.read("lm.position") == 0
+        self.state.renew(is_first if step.exec_mask is None else is_first & step.exec_mask, "encoder")
+
     def decode(self, rows: int, filled: int, *, masked: bool) -> None:
         """Codes to PCM; ``masked`` says whether some rows do not emit."""
-        step = self._step(rows, -1 if masked else None)
+        step = self._step(rows, EMIT if masked else None)
         pcm = self.mimi.decode(self.buffers.voice[:rows, :, None], step, filled)
         self.buffers.leaving[:rows, : self.spec.frame_samples].copy_(pcm)

@@ -107,7 +107,7 @@ class Primer:
         return reading is not None and reading.prompt.key == prompt.key
 
     def begin(self, row: int, prompt: Prompt) -> None:
-        """Start a fresh row on a prompt.
+        """Make a row fresh and start it on a prompt.
 
         Raises:
             UnsupportedError: a prompt this model cannot take.
@@ -115,6 +115,7 @@ class Primer:
         check_prompt(prompt, self._lm)
         device, dtype = self._pipeline.device, self._generator.model.dtype
         embedded = prompt.embedded
+        self._pipeline.state.renew(torch.arange(self._pipeline.state.rows, device=device) == row)
         reading = self._readings[row] = _Reading(
             prompt,
             torch.from_numpy(prompt.frames).to(device, torch.int64),

@@ -85,7 +85,7 @@ class Sampler:
             "context": torch.zeros(rows, dtype=torch.int64, device=device),
             "pad_mult": torch.zeros(rows, device=device),
         }
-        self._audio_noise: Tensor | None = None
+        self._audio_noise: dict[int, Tensor] = {}  # of the frame under way, by codebook, until it is used
         # Drawing for nobody costs a CPU time. Elsewhere it would cost a second set of captured graphs.
         self._may_skip_noise = torch.device(device).type == "cpu"
         self.is_greedy = False
@@ -145,7 +145,7 @@ class Sampler:
         pad = self._spec.text_padding_id
         is_pad = torch.arange(logits.shape[1], device=logits.device) == pad
         scaled = torch.where(is_pad, scaled + column["pad_mult"][:, None], scaled)
-        self._audio_noise = None
+        self._audio_noise.clear()
         noise = None if self.is_greedy else self._draw(frames, column["seed"], logits.shape[1])
         tokens = choose(scaled, column["temperature"][0], column["topk"][0], noise, width=self.width)
         is_word = torch.isin(tokens, self._not_words, invert=True)[:, None]
@@ -160,13 +160,17 @@ class Sampler:
         column = {
             name: self._columns[name][1, :rows] for name in ("temperature", "inverse_temperature", "topk")
         }
-        noise = None if self._audio_noise is None else self._audio_noise[:, codebook]
+        noise = self._audio_noise.pop(codebook, None)
         scaled = logits * column["inverse_temperature"][:, None]
         return choose(scaled, column["temperature"], column["topk"], noise, width=self.width)
 
     def _draw(self, frames: Tensor, seeds: Tensor, text_card: int) -> Tensor:
-        """The text's noise ``[n, text_card]``; the voice's, for the frame's later calls, is kept aside."""
+        """The text's noise ``[n, text_card]``; the voice's is kept aside until the frame has used it.
+
+        No longer, since in a captured graph it lies in memory that is given to others when the stage ends.
+        """
         voice = seeds[1][:, None].expand(-1, self._spec.dep_q)
-        self._audio_noise = gumbel_noise(voice, frames, self._streams, self._spec.card)
+        noise = gumbel_noise(voice, frames, self._streams, self._spec.card)
+        self._audio_noise.update(enumerate(noise.unbind(dim=1)))
         stream = torch.full((1,), TEXT_STREAM, device=frames.device)
         return gumbel_noise(seeds[0][:, None], frames, stream, text_card)[:, 0]

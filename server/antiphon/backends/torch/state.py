@@ -17,12 +17,17 @@ from antiphon.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold."""
+    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
+
+    ``is_kept``: a tick's reset leaves it as it is. So it does with what is large and cannot be seen by the
+    next session: rings, of which the position says what is there, and a voice, which is set, not lived.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     fill: int | float = 0
+    is_kept: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -47,15 +52,23 @@ class State:
             for spec in self.specs.values()
         }
 
-    def reset(self, rows: Sequence[int], prefix: str = "") -> None:
-        """Make the given rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
-
-        With ``prefix`` only the tensors whose names begin with it.
-        """
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make the given rows like fresh ones, bit for bit: everything is erased, rings and voices too."""
         for row in rows:
             for name, spec in self.specs.items():
-                if name.startswith(prefix):
-                    self.tensors[name][row].fill_(spec.fill)
+                self.tensors[name][row].fill_(spec.fill)
+
+    def renew(self, chosen: Tensor, prefix: str = "") -> None:
+        """Make rows of the prefix ``0 .. n-1`` fresh where ``chosen``, bool ``[n]`` on the device, says so.
+
+        Without a word from the host, so it can be captured, and at a cost that does not grow with rings:
+        tensors that ``is_kept`` names are hidden by their position, not erased. With ``prefix`` only the
+        tensors whose names begin with it.
+        """
+        rows = chosen.shape[0]
+        for name, spec in self.specs.items():
+            if name.startswith(prefix) and not spec.is_kept:
+                self.tensors[name][:rows].masked_fill_(chosen.view(-1, *[1] * len(spec.shape)), spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
         """Copy one row: name to tensor of ``spec.shape``."""

@@ -17,6 +17,10 @@ from antiphon.backends.torch.norms import LayerNorm, make_norm
 from antiphon.backends.torch.rope import Rotation, rotation
 from antiphon.backends.torch.state import State, Step, TensorSpec
 
+LARGEST = 1e15
+"""Bound on queries, keys and values: no score overflows, so what an attention's mask hides weighs nothing.
+Without it, the NaN a session left in its row's ring would come back through a weight of zero."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
@@ -122,7 +126,10 @@ class SelfAttention(nn.Module):
         """``[n, T, dim]`` to the same."""
         config = self.config
         kv_dim = config.kv_heads * config.head_dim
-        parts = self.in_proj(x).split([config.dim, kv_dim, kv_dim], dim=-1)
+        projected = self.in_proj(x)
+        if step.in_place:  # where a reset hides rings instead of erasing them; in pure functions it erases
+            projected = projected.nan_to_num_(nan=0.0).clamp_(-LARGEST, LARGEST)
+        parts = projected.split([config.dim, kv_dim, kv_dim], dim=-1)
         q, k, v = (split_heads(part.to(config.attention_dtype), config.head_dim) for part in parts)
         if window.rotation is not None:
             q, k = window.rotation.apply(q), window.rotation.apply(k)
@@ -164,7 +171,7 @@ class CrossAttention(nn.Module):
         """The state this layer keeps."""
         shape = (self.config.heads, self.config.cross_positions, self.config.head_dim)
         for part in ("cross_k", "cross_v"):
-            yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype)
+            yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype, is_kept=True)
 
     def project_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values ``[1, H, P, D]`` of a source ``[1, P, dim]``."""

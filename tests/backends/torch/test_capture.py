@@ -1,0 +1,205 @@
+"""Whether a tick can be captured as CUDA graphs, asked without CUDA.
+
+A stage is recorded operation by operation: it must not wait for the host, nor read any memory but static
+buffers and its own, nor leave any behind; and a session whose ticks are replays must equal one whose ticks
+are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.torch import backend as backend_module
+from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.stages import StageRunner
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
+from tests.backends.torch.recorded import HOST_WAITS, RecordedGraph, Recorder, left_behind, recording
+from tools.make_checkpoint import make_checkpoint
+
+KINDS = ("moshi", "stt", "codec")
+ROWS = 4
+SAMPLED = SamplingParameters(text_seed=3, audio_seed=4, repetition_penalty=1.3, repetition_penalty_context=9)
+GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
+STAGES = ("encode", "think", "decode")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("capture") / request.param
+    return load_checkpoint(str(make_checkpoint(folder, kind=request.param, dtype="float32")))
+
+
+def static_tensors(pipeline: Pipeline) -> list[Tensor]:
+    """Everything that keeps its place from tick to tick."""
+    found = [*pipeline.state.tensors.values(), pipeline.buffers.arrived, pipeline.buffers.codes]
+    found += [pipeline.buffers.voice, pipeline.buffers.leaving]
+    modules = [pipeline.mimi] if pipeline.generator is None else [pipeline.mimi, pipeline.generator.model]
+    for module in modules:
+        found += module.state_dict().values()
+        for child in module.modules():
+            found += [value for value in vars(child).values() if isinstance(value, Tensor)]
+    if pipeline.generator is not None and pipeline.sampler is not None:
+        cache, sampler = pipeline.generator.cache, pipeline.sampler
+        found += [cache.delays, cache.initial, sampler._not_words, sampler._streams]
+        found += sampler._columns.values()
+    return found
+
+
+def stages_of(pipeline: Pipeline, rows: int, filled: int) -> dict[str, Callable[[], None]]:
+    """A tick's stages as they are captured."""
+
+    def encode() -> None:
+        pipeline.renew(rows)
+        pipeline.encode(rows, filled, masked=True)
+
+    found = {"encode": encode}
+    if pipeline.generator is not None:
+        found["think"] = lambda: pipeline.think(rows, filled, masked=True)
+    if pipeline.spec.kind != "stt":
+        found["decode"] = lambda: pipeline.decode(rows, filled, masked=True)
+    return found
+
+
+@pytest.mark.parametrize("weights", ["compute", "int8"])
+def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkpoint, weights: str) -> None:
+    backend = make(checkpoint, slots=ROWS, device="cpu", weights=weights, kv=weights)
+    if checkpoint.spec.lm is not None:
+        backend.set_parameters(1, SAMPLED)
+    pipeline = backend._pipeline
+    for name, stage in stages_of(pipeline, ROWS, 64).items():
+        with torch.inference_mode():
+            assert left_behind(stage) == [], name
+            with Recorder() as recorder:
+                stage()
+        assert {one.name for one in recorder.operations} & HOST_WAITS == set(), name
+        assert recorder.outsiders(static_tensors(pipeline)) == [], name
+        assert recorder.kernels
+
+
+class Session:
+    """Ticks over all rows: some pause, some begin anew."""
+
+    def __init__(self, backend: TorchBackend) -> None:
+        self._backend = backend
+        self._random = np.random.default_rng(5)
+
+    def tick(self, index: int) -> StepOutputs:
+        executed = self._random.random(ROWS) < 0.8
+        reset = self._random.random(ROWS) < 0.1 if index else np.ones(ROWS, np.bool_)
+        pcm = self._random.normal(0, 0.1, (ROWS, 1920)).astype(np.float32)
+        pcm[~executed] = np.nan
+        return self._backend.step(StepInputs(executed, reset, pcm))
+
+
+class RecordedRunner(StageRunner):
+    """A runner whose graphs are recorded ones."""
+
+    on_cuda = True
+
+    def finish(self) -> dict[str, float]:
+        return {}
+
+    def _now(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
+    """Backends made meanwhile capture and replay; the graphs they made."""
+    graphs: list[RecordedGraph] = []
+
+    @contextmanager
+    def nothing(*_: object) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def capture(graph: RecordedGraph, **_: object) -> Iterator[None]:
+        def static() -> list[Tensor]:
+            pipeline = made[0]  # what is made later runs beside it
+            buffers = pipeline.buffers
+            return [
+                *pipeline.state.tensors.values(),
+                buffers.codes,
+                buffers.voice,
+                buffers.leaving,
+            ]
+
+        graphs.append(graph)
+        with recording(graph, static):
+            yield
+
+    made: list[Pipeline] = []
+    init = Pipeline.__init__
+
+    def noted(pipeline: Pipeline, *arguments: Any, **options: Any) -> None:
+        init(pipeline, *arguments, **options)
+        made.append(pipeline)
+
+    monkeypatch.setattr(Pipeline, "__init__", noted)
+    monkeypatch.setattr(backend_module, "StageRunner", RecordedRunner)
+    monkeypatch.setattr(TorchBackend, "_host_buffer", lambda _, buffer: torch.zeros(buffer.shape))
+    monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    return graphs
+
+
+def test_sessions_of_replays_equal_sessions_of_runs(
+    checkpoint: Checkpoint, without_cuda: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed = make(checkpoint, slots=ROWS, device="cpu")
+    monkeypatch.setattr(backend_module, "StageRunner", StageRunner)
+    run = make(checkpoint, slots=ROWS, device="cpu")
+    for backend in (replayed, run):
+        for row, parameters in enumerate((SAMPLED, GREEDY)):
+            backend.set_parameters(row, parameters)
+    ours, theirs = Session(replayed), Session(run)
+    for index in range(70):  # past the first bound on reads, and more than twice the context
+        if index == 20:  # a graph reads parameters, it does not keep them
+            for backend in (replayed, run):
+                backend.set_parameters(1, SAMPLED)
+        got, want = ours.tick(index), theirs.tick(index)
+        assert np.array_equal(got.emitted, want.emitted)
+        for one, other in ((got.pcm, want.pcm), (got.vad, want.vad)):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                rows = want.emitted
+                assert np.allclose(one[rows], other[rows], rtol=1e-5, atol=1e-6), index
+        if got.text_tokens is not None and want.text_tokens is not None:
+            assert np.array_equal(got.text_tokens, want.text_tokens), index
+    stages = sum(1 for _ in stages_of(run._pipeline, ROWS, 64))
+    assert stages <= len(without_cuda) <= 2 * stages
+    assert all(graph.operations for graph in without_cuda)
+
+
+def test_what_a_replay_cannot_know_is_noticed(without_cuda: list[RecordedGraph]) -> None:
+    """The stand-in freezes what the host decides, else the test above would prove nothing."""
+    graph, buffer, by_host = RecordedGraph(), torch.zeros(2), [1.0]
+    with recording(graph, lambda: [buffer]):
+        buffer.add_(by_host[0])
+    assert buffer.tolist() == [0, 0]
+    by_host[0] = 5.0
+    graph.replay()
+    assert buffer.tolist() == [1, 1]
+    with Recorder() as recorder:
+        kept = buffer * 2
+        kept.sum().item()
+    assert {one.name for one in recorder.operations} & HOST_WAITS
+    assert recorder.outsiders([]) == ["mul"]
+    assert left_behind(lambda: None) == []
+    kept_aside: list[Tensor] = []
+    assert left_behind(lambda: kept_aside.append(buffer * 2)) == ["mul"]
