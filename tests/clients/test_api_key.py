@@ -75,9 +75,7 @@ async def test_facts_of_a_server_that_asks_for_a_key_and_has_several_models() ->
         assert (await ask_facts(address, api_key=key, model="talk")).model == "talk"
         with pytest.raises(SessionError, match=r"says: no model other here$"):
             await ask_facts(address, api_key=key, model="other")
-        with pytest.raises(
-            SessionError, match=r"needed; give it with --api-key-file FILE$"
-        ):
+        with pytest.raises(SessionError, match=r"needed; give it with --api-key-file FILE$"):
             await ask_facts(address, api_key=NO_KEY)
         with pytest.raises(SessionError, match=r"says: an API key is needed$"):
             await ask_facts(address, api_key=ApiKey("another-one"))
