@@ -123,6 +123,13 @@ export class Session {
     this._enter({ name: "ended", reason: "us" });
   }
 
+  /** Leave this connection for another one, at once: something about it has to change. */
+  reopen() {
+    if (!this.isWanted) return;
+    this._letGo(CLOSE.DONE);
+    this._connect();
+  }
+
   /** Try now what was to be tried later: the network is back, or the page is looked at again. */
   hurry() {
     if (this.state.name === "lost") this._connect();
@@ -251,8 +258,12 @@ export class Session {
       case CLOSE.FULL:
         this._waitUntilFree(message);
         break;
-      case CLOSE.BAD_DATA:
       case CLOSE.NOT_ALLOWED:
+        // In the middle of a call it means that nothing came from us: this machine slept, or its audio did.
+        if (this._attempts === 0 && this._wasLive) this._lose("silent");
+        else this._enter({ name: "failed", message });
+        break;
+      case CLOSE.BAD_DATA:
         this._enter({ name: "failed", message });
         break;
       default:
@@ -315,6 +326,7 @@ export class Session {
       if (!next || socket.bufferedAmount > Math.max(SOCKET_BYTES, SOCKET_PACKETS * next.packet.length)) break;
       this._outbox.shift();
       socket.send(encode({ kind: "audio", data: next.packet }));
+      this._attempts = 0; // not before: whoever has nothing to say is thrown out again
       this._listener.onSent(next.atS);
     }
   }
@@ -361,7 +373,6 @@ export class Session {
       case "ready": {
         const isReturning = this._wasLive;
         this._wasLive = true;
-        this._attempts = 0;
         this._listener.onReady(fields);
         this._enter({ name: "live", isReturning });
         break;

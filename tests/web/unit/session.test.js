@@ -210,6 +210,7 @@ test("a lost connection comes back, later each time, and says that it is a retur
   world.socket.opens();
   world.socket.tells("ready", READY);
   assert.deepEqual(world.session.state, { name: "live", isReturning: true });
+  world.session.sendAudio(new Uint8Array(80), 0);
   world.socket.ends(1006);
   const last = /** @type {import("../../../web/static/session.js").State} */ (world.states.at(-1));
   assert.equal(last.name === "lost" && last.retryAtMs - world.nowMs, 500);
@@ -232,13 +233,35 @@ test("a server that leaves, or fails, is come back to; one that is done is not",
 
 test("what only a person can change is told in the server's words", () => {
   for (const code of [1007, 1008]) {
-    const world = new World().live();
+    const world = new World();
+    world.session.start();
+    world.socket.opens();
     world.socket.tells("error", { code, message: "no audio for 60 s, the limit is 60 s" });
     world.socket.ends(code, "short");
     assert.deepEqual(world.session.state, { name: "failed", message: "no audio for 60 s, the limit is 60 s" });
     world.pass(GIVE_UP_MS);
     assert.equal(world.sockets.length, 1);
   }
+});
+
+test("who slept is let in again, but not for ever", () => {
+  const world = new World().live();
+  world.session.sendAudio(new Uint8Array(80), 0);
+  world.socket.ends(1008, "no sign of life for 20 s");
+  assert.equal(world.session.state.name === "lost" && world.session.state.reason, "silent");
+  world.session.hurry();
+  world.socket.opens();
+  world.socket.tells("ready", READY);
+  world.socket.ends(1008, "no first audio for 15 s");
+  assert.deepEqual(world.session.state, { name: "failed", message: "no first audio for 15 s" });
+});
+
+test("a connection is left for another one", () => {
+  const world = new World().live();
+  const old = world.socket;
+  world.session.reopen();
+  assert.equal(old.closedWith, 1000);
+  assert.deepEqual(world.session.state, { name: "connecting", isReturning: true });
 });
 
 test("a full server is asked again when it said", () => {

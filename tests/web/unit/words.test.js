@@ -1,0 +1,52 @@
+// Every state has words that a visitor can act on.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { duration, stopwatch, wordsFor, wordsForMicrophone } from "../../../web/static/words.js";
+
+/** @typedef {import("../../../web/static/session.js").State} State */
+
+/** @type {[State, string, RegExp, boolean][]} */
+const STATES = [
+  [{ name: "idle" }, "Press the button and say something.", /^$/, false],
+  [{ name: "connecting", isReturning: false }, "Connecting…", /^$/, false],
+  [{ name: "connecting", isReturning: true }, "Reconnecting…", /^$/, false],
+  [{ name: "queued", ahead: 2, retryAfterS: 40 }, "Waiting: 2 ahead of you.", /in about 40 seconds/, false],
+  [{ name: "queued", ahead: 0, retryAfterS: 0 }, "Waiting: you are next.", /^$/, false],
+  [{ name: "live", isReturning: false }, "Go ahead, it is listening.", /^$/, false],
+  [{ name: "live", isReturning: true }, "You are back.", /what was said before is forgotten/, false],
+  [{ name: "lost", reason: "network", retryAtMs: 4000 }, "The connection was lost.", /Trying again in 4 seconds\./, true],
+  [{ name: "lost", reason: "silent", retryAtMs: 10 }, "The connection was lost.", /Trying again now\./, true],
+  [{ name: "lost", reason: "leaving", retryAtMs: 10 }, "The server is restarting.", /Trying again/, true],
+  [{ name: "lost", reason: "unreachable", retryAtMs: 10 }, "The server cannot be reached.", /Trying again/, true],
+  [{ name: "lost", reason: "fault", retryAtMs: 10 }, "The server had a fault.", /Trying again/, true],
+  [{ name: "full", message: "x", retryAtMs: 180_000 }, "The server is full.", /Trying again in 3 minutes/, true],
+  [{ name: "ended", reason: "us" }, "The call is over.", /^$/, false],
+  [{ name: "ended", reason: "server" }, "The server has ended the call.", /^$/, false],
+  [{ name: "failed", message: "no model 'x' here\n" }, "This did not work.", /^No model 'x' here\.$/, true],
+  [{ name: "failed", message: "" }, "This did not work.", /^The server gave no reason\.$/, true],
+];
+
+for (const [state, line, help, isTrouble] of STATES) {
+  test(`${state.name}: ${line}`, () => {
+    const words = wordsFor(state, 0);
+    assert.equal(words.line, line);
+    assert.match(words.help, help);
+    assert.equal(words.isTrouble, isTrouble);
+  });
+}
+
+test("each problem with a microphone says what to do about it", () => {
+  const says = { insecure: /https:\/\/voice\.example/, blocked: /Allow/, missing: /Plug one in/, busy: /Close that one/, unknown: /Settings/ };
+  for (const [problem, help] of Object.entries(says)) {
+    const words = wordsForMicrophone(/** @type {any} */ (problem), "voice.example");
+    assert.match(words.line, /microphone/);
+    assert.match(words.help, help);
+    assert.ok(words.isTrouble);
+  }
+});
+
+test("times are said as people say them", () => {
+  assert.deepEqual([1, 2, 89, 120, 600].map(duration), ["1 second", "2 seconds", "89 seconds", "2 minutes", "10 minutes"]);
+  assert.deepEqual([0, 9.9, 61, 3600].map(stopwatch), ["0:00", "0:09", "1:01", "60:00"]);
+});

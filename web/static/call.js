@@ -1,0 +1,275 @@
+/**
+ * One call: microphone and speaker on one side, the session on the other, codecs and clocks between them.
+ *
+ *     microphone -> worklet -> 24 kHz -> 20 ms blocks -> encoder -> session
+ *     speaker <- worklet <- device's rate <- decoder <- session
+ *
+ * The worklet's blocks are the heartbeat of everything here: timers may sleep in a hidden tab, sound does not.
+ */
+
+import { bestFormat, Chunker, makeDecoder, makeEncoder, PACKET_SAMPLES, SAMPLE_RATE } from "./codecs.js";
+import { LatencyMeter } from "./latency.js";
+import { openMicrophone } from "./microphone.js";
+import { Recorder } from "./recorder.js";
+import { Resampler } from "./resample.js";
+import { Session } from "./session.js";
+import { Sound } from "./sound.js";
+
+/** @typedef {import("./sound.js").Block} Block */
+
+/**
+ * What the latency panel shows. Null where there is nothing yet.
+ *
+ * @typedef {object} Numbers
+ * @property {number | null} mouthToEarMs
+ * @property {number | null} roundTripMs
+ * @property {number} jitterMs
+ * @property {number} bufferMs
+ * @property {number} leadMs
+ * @property {number} gaps
+ * @property {number | null} stepMs the server's time for the last frame
+ * @property {number | null} waitMs how long that frame waited for it
+ * @property {number} late frames the server answered after their deadline
+ * @property {number} lost frames and replies that were dropped somewhere, and why does not matter here
+ * @property {string} path the format, and the rates between which is converted
+ *
+ * @typedef {object} CallOptions
+ * @property {(format: string) => string} url the address of the next connection
+ * @property {string} format "auto", "opus" or "pcm_s16le"
+ * @property {string} deviceId the microphone, "" for the system's choice
+ * @property {boolean} usesClip a recorded voice speaks instead of a microphone
+ *
+ * @typedef {object} CallListener
+ * @property {(state: import("./session.js").State) => void} onState
+ * @property {(facts: Record<string, any>) => void} onReady
+ * @property {(text: string) => void} onText
+ * @property {(said: number, heard: number) => void} onLevels loudness of the last 20 ms, 0 to 1
+ * @property {(deadlineS: number) => void} onDraining
+ * @property {(problem: "microphone" | "stopped" | "running") => void} onDevices
+ */
+
+const CLIP = new URL("./sample.ogg", import.meta.url);
+
+/** From the press of the button until the end. */
+export class Call {
+  /**
+   * @param {CallOptions} options
+   * @param {import("./session.js").Surroundings} around
+   * @param {CallListener} listener
+   */
+  constructor(options, around, listener) {
+    this._options = options;
+    this._clock = around.clock;
+    this._listener = listener;
+    /** @type {import("./codecs.js").Format} */
+    this._format = "pcm_s16le";
+    this.isMuted = false;
+    this.recorder = new Recorder(SAMPLE_RATE);
+    /** @type {Sound | null} */
+    this._sound = null;
+    this._isOver = false;
+    /** @type {Resampler | null} */
+    this._saidRate = null;
+    /** @type {Resampler | null} */
+    this._heardRate = null;
+    /** @type {Block | null} */
+    this._lastBlock = null;
+    this._clip = { isWanted: options.usesClip, isPlaying: false };
+    this._server = /** @type {Record<string, any>} */ ({});
+    this._stamp = /** @type {{ stepMs: number | null, waitMs: number | null }} */ ({ stepMs: null, waitMs: null });
+    /** @type {number | null} */
+    this._roundTripMs = null;
+    this._meter = new LatencyMeter();
+    this._chunker = new Chunker(() => {});
+    /** @type {import("./codecs.js").Encoder | null} */
+    this._encoder = null;
+    /** @type {import("./codecs.js").Decoder | null} */
+    this._decoder = null;
+    this.session = new Session(() => options.url(this._format), around, {
+      onState: (state) => this._changed(state),
+      onReady: (facts) => this._begin(facts),
+      onSent: (atS) => this._meter.said(PACKET_SAMPLES, atS),
+      onAudio: (audio) => this._heard(audio),
+      onText: listener.onText,
+      onInterrupted: (atFrame) => this._sound?.flush(atFrame),
+      onStats: (stats) => void (this._server = stats),
+      onDraining: listener.onDraining,
+      onRoundTrip: (ms) => void (this._roundTripMs = ms),
+    });
+  }
+
+  /**
+   * Open the devices, then connect. To be called while a press of a button is being handled.
+   *
+   * @throws {import("./microphone.js").MicrophoneError}
+   */
+  async start() {
+    const { format, usesClip, deviceId } = this._options;
+    this._format = format === "auto" ? await bestFormat() : /** @type {any} */ (format);
+    const microphone = usesClip ? null : await openMicrophone(deviceId);
+    try {
+      this._sound = await Sound.open((block) => this._took(block));
+    } catch (error) {
+      for (const track of microphone?.getTracks() ?? []) track.stop();
+      throw error;
+    }
+    if (microphone) this._hear(microphone);
+    this._sound.onStateChange(() => this._listener.onDevices(this._sound?.isRunning ? "running" : "stopped"));
+    this._saidRate = new Resampler(this._sound.sampleRate, SAMPLE_RATE);
+    this._heardRate = new Resampler(this._sound.sampleRate, SAMPLE_RATE);
+    if (this._isOver) await this._sound.close();
+    else this.session.start();
+  }
+
+  /** Hang up and give the devices back; the recording stays. */
+  async end() {
+    this._isOver = true;
+    this.session.end();
+    this._closeCodecs();
+    await this._sound?.close();
+  }
+
+  /** Try again whatever stands still: the page is looked at, the network is back. */
+  hurry() {
+    if (this._isOver) return;
+    void this._sound?.resume();
+    this.session.hurry();
+  }
+
+  /** @param {string} deviceId take this microphone from now on */
+  async changeMicrophone(deviceId) {
+    this._options = { ...this._options, deviceId };
+    if (this._isOver || this._options.usesClip || !this._sound) return;
+    try {
+      const stream = await openMicrophone(deviceId);
+      if (this._isOver) for (const track of stream.getTracks()) track.stop();
+      else this._hear(stream);
+    } catch {
+      this._listener.onDevices("microphone");
+    }
+  }
+
+  /** Speak the recorded voice, again if it has been. */
+  async playClip() {
+    const file = await (await fetch(CLIP)).arrayBuffer();
+    await this._sound?.useClip(file);
+  }
+
+  /** @returns {Numbers} */
+  numbers() {
+    const block = this._lastBlock;
+    const rates = this._sound ? `${this._sound.sampleRate / 1000} kHz` : "";
+    return {
+      mouthToEarMs: this._meter.mouthToEarMs,
+      roundTripMs: this._roundTripMs,
+      jitterMs: this._meter.jitterMs,
+      bufferMs: block?.depthMs ?? 0,
+      leadMs: block?.leadMs ?? 0,
+      gaps: block?.gaps ?? 0,
+      stepMs: this._stamp.stepMs,
+      waitMs: this._stamp.waitMs,
+      late: Number(this._server["late"] ?? 0),
+      lost: ["lost", "dropped", "dropped_out"].reduce((sum, name) => sum + Number(this._server[name] ?? 0), 0),
+      path: `${this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
+    };
+  }
+
+  // The session's side.
+
+  /** @param {import("./session.js").State} state */
+  _changed(state) {
+    if (state.name !== "live") this._sound?.flush(Infinity); // nothing goes on speaking that is not there
+    if (state.name === "failed" || state.name === "ended") {
+      this._isOver = true;
+      this._closeCodecs();
+      void this._sound?.close();
+    }
+    this._listener.onState(state);
+  }
+
+  /** @param {Record<string, any>} facts */
+  _begin(facts) {
+    this._closeCodecs();
+    this._meter = new LatencyMeter();
+    this._server = {};
+    this._sound?.restart();
+    const broken = (/** @type {Error} */ error) => this._useless(error);
+    const encoder = makeEncoder(this._format, (payload, atS) => this.session.sendAudio(payload, atS), broken);
+    this._encoder = encoder;
+    this._chunker = new Chunker((samples, atS) => encoder.encode(samples, atS));
+    /** @type {Resampler | null} */
+    let resampler = null;
+    this._decoder = makeDecoder(
+      this._format,
+      (frame, samples, rate) => {
+        if (!this._sound) return;
+        if (resampler?.inRate !== rate) resampler = new Resampler(rate, this._sound.sampleRate);
+        this._sound.push(frame, resampler.feed(samples).slice());
+      },
+      broken,
+    );
+    if (this._clip.isWanted && !this._clip.isPlaying) {
+      this._clip.isPlaying = true;
+      void this.playClip();
+    }
+    this._listener.onReady(facts);
+  }
+
+  /** @param {import("./protocol.js").StampedAudio} audio */
+  _heard(audio) {
+    this._meter.arrived(audio.frame, this._clock());
+    this._stamp = { stepMs: audio.step_ms, waitMs: audio.wait_ms };
+    this._decoder?.decode(audio.data, audio.frame);
+  }
+
+  /** @param {Error} error of a codec: PCM needs none */
+  _useless(error) {
+    if (this._isOver || this._format === "pcm_s16le") return;
+    console.warn(`Opus failed (${error.message}); going on with PCM`);
+    this._format = "pcm_s16le";
+    this.session.reopen();
+  }
+
+  _closeCodecs() {
+    this._encoder?.close();
+    this._decoder?.close();
+    this._encoder = this._decoder = null;
+  }
+
+  // The devices' side.
+
+  /** @param {MediaStream} stream */
+  _hear(stream) {
+    this._sound?.useMicrophone(stream);
+    for (const track of stream.getAudioTracks()) {
+      // Unplugged, or taken away: whatever the system offers now is better than silence.
+      track.onended = () => void this.changeMicrophone("");
+    }
+  }
+
+  /** @param {Block} block */
+  _took(block) {
+    if (this._isOver || !this._saidRate || !this._heardRate) return;
+    this._lastBlock = block;
+    if (this.isMuted) block.said.fill(0); // silence is sent: without frames in there is no speech out
+    const devicesS = this._sound?.devicesS ?? 0;
+    for (const { frame, atS } of block.begun) this._meter.heard(frame, atS, devicesS);
+    const said = this._saidRate.feed(block.said);
+    if (this._encoder) this._chunker.push(said, block.atS);
+    if (this.session.isLive || this.recorder.frames) this.recorder.push(said, this._heardRate.feed(block.heard));
+    this._listener.onLevels(loudness(block.said), loudness(block.heard));
+    this.session.tick();
+  }
+}
+
+/**
+ * How loud it is, on the scale of a meter: 0 at -60 dB and below, 1 at full scale.
+ *
+ * @param {Float32Array} samples
+ */
+export function loudness(samples) {
+  let energy = 0;
+  for (const sample of samples) energy += sample * sample;
+  const decibels = 10 * Math.log10(energy / Math.max(1, samples.length) + 1e-12);
+  return Math.min(1, Math.max(0, 1 + decibels / 60));
+}

@@ -1,0 +1,108 @@
+/** A session's parameters: what the server says they may be, how people call them, what a query says of them. Pure. */
+
+/**
+ * @typedef {{ low: number, high: number, is_whole: boolean, zero_means: string, is_optional: boolean }} Range
+ * @typedef {{ name: string, kind: string, slots: { used: number, queued: number, total: number },
+ *   parameters: Record<string, number | null>, ranges: Record<string, Range>, voices: string[] | null }} Model
+ * @typedef {Record<string, number | null>} Values null is the default of parameters that have no number
+ */
+
+/** Every parameter in the order of the page: its name for people, and what it does. */
+export const LABELS = /** @type {Readonly<Record<string, [string, string]>>} */ (
+  Object.freeze({
+    text_temperature: ["Words: temperature", "Higher is more surprising."],
+    text_topk: ["Words: choices", "How many candidates a word is drawn from."],
+    audio_temperature: ["Voice: temperature", "Higher is livelier, lower is flatter."],
+    audio_topk: ["Voice: choices", "How many candidates a sound is drawn from."],
+    pad_mult: ["Pauses", "Above 0 it speaks less, below 0 more."],
+    repetition_penalty: ["Repetition penalty", "1 is none."],
+    repetition_penalty_context: ["Repetition memory", "Over how many of the last pieces of words."],
+    text_seed: ["Words: seed", "The same seed, the same dice."],
+    audio_seed: ["Voice: seed", "The same seed, the same dice."],
+    max_steps: ["Longest call", "In frames of 80 milliseconds."],
+  })
+);
+
+/** @param {string} name */
+export function labelOf(name) {
+  return LABELS[name] ?? [name, ""];
+}
+
+/**
+ * How finely a slider moves.
+ *
+ * @param {Range} range
+ */
+export function stepOf(range) {
+  return range.is_whole ? 1 : 0.05;
+}
+
+/** Whether a parameter is set by typing a number: seeds and the like, whose range no slider can show.
+ * @param {Range} range
+ */
+export function isTyped(range) {
+  return range.is_whole && range.high > 10_000;
+}
+
+/** Where a slider begins: at 0 where that means something.
+ * @param {Range} range
+ */
+export function sliderLow(range) {
+  return range.zero_means ? Math.min(0, range.low) : range.low;
+}
+
+/**
+ * The nearest value a parameter may have: between 0 and the least, one of these two.
+ *
+ * @param {number} value
+ * @param {Range} range
+ */
+export function snap(value, range) {
+  const rounded = range.is_whole ? Math.round(value) : Math.round(value * 100) / 100;
+  if (range.zero_means && rounded < range.low) return rounded < range.low / 2 ? 0 : range.low;
+  return Math.min(range.high, Math.max(range.low, rounded));
+}
+
+/**
+ * @param {number | null} value
+ * @param {Range} range
+ */
+export function show(value, range) {
+  if (value === null) return range.is_optional ? "no limit" : "random";
+  if (value === 0 && range.zero_means) return range.zero_means;
+  return range.is_whole ? String(value) : value.toFixed(2);
+}
+
+/**
+ * The query of a connection: what differs from the defaults, and what every one of ours has.
+ *
+ * @param {object} wish
+ * @param {Model | null} wish.model
+ * @param {Values} wish.values
+ * @param {string} wish.format
+ * @param {number} wish.waitS
+ * @param {string} wish.textPrompt
+ * @param {string} wish.voicePrompt
+ */
+export function queryOf({ model, values, format, waitS, textPrompt, voicePrompt }) {
+  const query = new URLSearchParams({ ext: "1", format, wait: String(waitS) });
+  if (model) query.set("model", model.name);
+  for (const [name, value] of Object.entries(changed(model, values))) query.set(name, String(value));
+  if (textPrompt && model?.voices) query.set("text_prompt", textPrompt);
+  if (voicePrompt && model?.voices) query.set("voice_prompt", voicePrompt);
+  return query.toString();
+}
+
+/**
+ * The values that are not the model's defaults.
+ *
+ * @param {Model | null} model
+ * @param {Values} values
+ */
+export function changed(model, values) {
+  return Object.fromEntries(
+    Object.entries(values).filter(
+      ([name, value]) => value !== null && model?.ranges[name] !== undefined && value !== model.parameters[name],
+    ),
+  );
+}

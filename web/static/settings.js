@@ -1,0 +1,293 @@
+/** The settings dialog: drawn from what the server says its models can be asked, remembered in this browser. */
+
+import { listMicrophones } from "./microphone.js";
+import { changed, isTyped, labelOf, LABELS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
+
+/** @typedef {import("./parameters.js").Model} Model */
+/** @typedef {import("./parameters.js").Values} Values */
+
+/**
+ * @typedef {object} Kept
+ * @property {string} model
+ * @property {string} format
+ * @property {string} deviceId
+ * @property {number} waitS
+ * @property {string} textPrompt
+ * @property {string} voicePrompt
+ * @property {Values} values
+ */
+
+/** @type {Kept} */
+const FRESH = { model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", values: {} };
+const STORE = "antiphon.settings";
+const FORMATS = /** @type {[string, string][]} */ ([
+  ["auto", "Opus where the browser has it"],
+  ["opus", "Opus"],
+  ["pcm_s16le", "PCM, uncompressed"],
+]);
+const WAITS = /** @type {[string, string][]} */ ([
+  ["0", "Do not wait"],
+  ["60", "One minute"],
+  ["300", "Five minutes"],
+  ["600", "Ten minutes"],
+]);
+
+export class Settings {
+  /**
+   * @param {{ dialog: HTMLDialogElement, body: HTMLElement, reset: HTMLElement, note: HTMLElement }} parts
+   * @param {Model[]} models
+   * @param {{ onParameters: (values: Values) => void, onMicrophone: (deviceId: string) => void,
+   *   onModel: (model: Model | null) => void }} listener told of what a call can change while it lasts
+   */
+  constructor(parts, models, listener) {
+    this._parts = parts;
+    this._models = models;
+    this._listener = listener;
+    this._kept = load();
+    parts.reset.addEventListener("click", () => this._reset());
+  }
+
+  async open() {
+    await this._draw();
+    this._parts.note.textContent = "";
+    this._parts.dialog.showModal();
+  }
+
+  /** The model that is chosen; null when the server told of none. */
+  get model() {
+    return this._models.find((model) => model.name === this._kept.model) ?? this._models[0] ?? null;
+  }
+
+  get format() {
+    return this._kept.format;
+  }
+
+  get deviceId() {
+    return this._kept.deviceId;
+  }
+
+  /**
+   * The query of the next connection.
+   *
+   * @param {string} format
+   */
+  query(format) {
+    const { values, waitS, textPrompt, voicePrompt } = this._kept;
+    return queryOf({ model: this.model, values, format, waitS, textPrompt, voicePrompt });
+  }
+
+  /** @param {Partial<Kept>} change */
+  _keep(change) {
+    this._kept = { ...this._kept, ...change };
+    try {
+      localStorage.setItem(STORE, JSON.stringify(this._kept));
+    } catch {
+      // A browser that keeps nothing for us: the settings last as long as the page.
+    }
+  }
+
+  _reset() {
+    this._keep(FRESH);
+    this._parts.note.textContent = "Everything is back to its default.";
+    this._listener.onParameters(defaultsOf(this.model));
+    this._listener.onModel(this.model);
+    void this._draw();
+  }
+
+  // What it looks like.
+
+  async _draw() {
+    const model = this.model;
+    const groups = [await this._callGroup()];
+    if (model?.voices) groups.push(this._personaGroup(model.voices));
+    if (model) groups.push(this._samplingGroup(model));
+    this._parts.body.replaceChildren(...groups);
+  }
+
+  async _callGroup() {
+    const group = fieldset("This call", "");
+    if (this._models.length > 1) {
+      const choices = this._models.map((model) => /** @type {[string, string]} */ ([model.name, describe(model)]));
+      const pick = choice("Model", "For the next call.", choices, this.model?.name ?? "", (name) => {
+        this._keep({ model: name, values: {} });
+        this._listener.onModel(this.model);
+        void this._draw();
+      });
+      pick.querySelector("select")?.setAttribute("id", "model");
+      group.append(pick);
+    } else if (this.model) {
+      const only = document.createElement("p");
+      only.className = "note";
+      only.textContent = `Model: ${describe(this.model)}`;
+      group.append(only);
+    }
+    const devices = await listMicrophones();
+    const microphones = devices.map((it, index) => /** @type {[string, string]} */ ([it.deviceId, it.label || `Microphone ${index + 1}`]));
+    const hint = devices.some((it) => it.label) ? "" : "Names appear once a call was made.";
+    group.append(
+      choice("Microphone", hint, [["", "The system's choice"], ...microphones], this._kept.deviceId, (deviceId) => {
+        this._keep({ deviceId });
+        this._listener.onMicrophone(deviceId);
+      }),
+      choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
+      choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
+    );
+    return group;
+  }
+
+  /** @param {string[]} voices */
+  _personaGroup(voices) {
+    const group = fieldset("Who speaks", "For the next call.");
+    const prompt = document.createElement("textarea");
+    prompt.value = this._kept.textPrompt;
+    prompt.placeholder = "You are a friendly librarian.";
+    prompt.addEventListener("change", () => this._keep({ textPrompt: prompt.value.trim() }));
+    group.append(field("Who it is", "", prompt, null));
+    if (voices.length) {
+      const choices = voices.map((name) => /** @type {[string, string]} */ ([name, name]));
+      const keep = /** @param {string} voicePrompt */ (voicePrompt) => this._keep({ voicePrompt });
+      group.append(choice("Its voice", "", [["", "Its own"], ...choices], this._kept.voicePrompt, keep));
+    }
+    return group;
+  }
+
+  /** @param {Model} model */
+  _samplingGroup(model) {
+    const note =
+      model.kind === "codec"
+        ? "This model repeats what it hears and makes no choices: these matter to models that speak."
+        : "Changes are heard at once, also in the middle of a call.";
+    const group = fieldset("How it chooses", note);
+    const known = Object.keys(LABELS).filter((name) => model.ranges[name]);
+    const others = Object.keys(model.ranges).filter((name) => !(name in LABELS));
+    for (const name of [...known, ...others]) group.append(this._parameter(model, name));
+    return group;
+  }
+
+  /**
+   * @param {Model} model
+   * @param {string} name
+   */
+  _parameter(model, name) {
+    const range = model.ranges[name];
+    if (!range) throw new RangeError(`no range for ${name}`);
+    const [label, hint] = labelOf(name);
+    const input = document.createElement("input");
+    input.name = name;
+    const output = document.createElement("output");
+    const row = field(label, hint, input, output);
+    const paint = () => {
+      const value = this._value(model, name);
+      output.textContent = show(value, range);
+      row.classList.toggle("is-changed", name in changed(model, this._kept.values));
+      if (!isTyped(range)) input.setAttribute("aria-valuetext", show(value, range));
+    };
+    const value = this._value(model, name);
+    input.min = String(isTyped(range) ? range.low : sliderLow(range));
+    input.max = String(isTyped(range) ? Number.MAX_SAFE_INTEGER : range.high);
+    input.step = String(stepOf(range));
+    input.type = isTyped(range) ? "number" : "range";
+    input.placeholder = show(null, range);
+    input.value = value === null ? "" : String(value);
+    input.addEventListener("input", () => {
+      const typed = input.value === "" ? null : snap(Number(input.value), range);
+      this._keep({ values: { ...this._kept.values, [name]: typed } });
+      paint();
+    });
+    input.addEventListener("change", () => {
+      const now = this._value(model, name);
+      input.value = now === null ? "" : String(now);
+      if (now !== null || range.is_optional) this._listener.onParameters({ [name]: now });
+    });
+    paint();
+    return row;
+  }
+
+  /**
+   * @param {Model} model
+   * @param {string} name
+   */
+  _value(model, name) {
+    return this._kept.values[name] ?? model.parameters[name] ?? null;
+  }
+}
+
+/**
+ * The numbers a running call goes back to; seeds stay as they were drawn.
+ *
+ * @param {Model | null} model
+ * @returns {Values}
+ */
+function defaultsOf(model) {
+  const entries = Object.entries(model?.parameters ?? {});
+  return Object.fromEntries(entries.filter(([name, value]) => value !== null || model?.ranges[name]?.is_optional));
+}
+
+/** @param {Model} model */
+function describe(model) {
+  const kinds = /** @type {Record<string, string>} */ ({ codec: "repeats your voice", duplex: "converses" });
+  return kinds[model.kind] ? `${model.name}, ${kinds[model.kind]}` : model.name;
+}
+
+/** @returns {Kept} */
+function load() {
+  try {
+    return { ...FRESH, ...JSON.parse(localStorage.getItem(STORE) ?? "{}") };
+  } catch {
+    return FRESH; // nothing kept, or not by us
+  }
+}
+
+/**
+ * @param {string} title
+ * @param {string} note
+ */
+function fieldset(title, note) {
+  const group = document.createElement("fieldset");
+  const legend = document.createElement("legend");
+  legend.textContent = title;
+  group.append(legend);
+  if (note) {
+    const words = document.createElement("p");
+    words.className = "note";
+    words.textContent = note;
+    group.append(words);
+  }
+  return group;
+}
+
+/**
+ * @param {string} label
+ * @param {string} hint
+ * @param {HTMLElement} control
+ * @param {HTMLOutputElement | null} output
+ */
+function field(label, hint, control, output) {
+  const row = document.createElement("label");
+  row.className = "field";
+  const title = document.createElement("span");
+  title.textContent = label;
+  control.classList.add("control");
+  row.append(title, output ?? document.createElement("span"), control);
+  if (hint) {
+    const words = document.createElement("span");
+    words.className = "hint";
+    words.textContent = hint;
+    row.append(words);
+  }
+  return row;
+}
+
+/**
+ * @param {string} label
+ * @param {string} hint
+ * @param {[string, string][]} choices value and words
+ * @param {string} chosen
+ * @param {(value: string) => void} onChange
+ */
+function choice(label, hint, choices, chosen, onChange) {
+  const select = document.createElement("select");
+  for (const [value, words] of choices) select.add(new Option(words, value, false, value === chosen));
+  select.addEventListener("change", () => onChange(select.value));
+  return field(label, hint, select, null);
+}

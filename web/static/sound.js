@@ -1,0 +1,129 @@
+/** This machine's microphone and speaker: one audio context, one worklet between them. */
+
+/** @typedef {import("./worklets/duplex.js").Block} Block */
+
+/** How a clip of ours comes in where the microphone would. */
+const CLIP_DELAY_S = 0.3;
+
+/** The open audio devices of one call. */
+export class Sound {
+  /**
+   * @param {AudioContext} context
+   * @param {(block: Block) => void} onBlock
+   */
+  constructor(context, onBlock) {
+    this._context = context;
+    this._node = new AudioWorkletNode(context, "duplex", {
+      numberOfInputs: 1,
+      numberOfOutputs: 1,
+      outputChannelCount: [1],
+      channelCount: 1,
+      channelCountMode: "explicit",
+    });
+    this._node.port.onmessage = ({ data }) => onBlock(data);
+    this._node.connect(context.destination);
+    /** @type {AudioNode | null} */
+    this._source = null;
+    /** @type {MediaStream | null} */
+    this._stream = null;
+  }
+
+  /**
+   * Open the speaker; to be called while a press of a button is being handled, or browsers refuse.
+   *
+   * @param {(block: Block) => void} onBlock twenty milliseconds of both sides
+   */
+  static async open(onBlock) {
+    const context = new AudioContext({ latencyHint: "interactive" });
+    await context.audioWorklet.addModule(new URL("./worklets/duplex.js", import.meta.url));
+    await context.resume();
+    return new Sound(context, onBlock);
+  }
+
+  get sampleRate() {
+    return this._context.sampleRate;
+  }
+
+  get isRunning() {
+    return this._context.state === "running";
+  }
+
+  /** What the devices add to the delay, as far as the browser knows it, in seconds. */
+  get devicesS() {
+    const track = this._stream?.getAudioTracks()[0];
+    const settings = /** @type {{ latency?: number } | undefined} */ (track?.getSettings());
+    return (this._context.outputLatency || this._context.baseLatency || 0) + (settings?.latency ?? 0);
+  }
+
+  /** @param {() => void} then called when the system stops or starts the audio */
+  onStateChange(then) {
+    this._context.onstatechange = then;
+  }
+
+  /** Start again what the system stopped; nothing where it is running. */
+  async resume() {
+    if (this._context.state !== "running" && this._context.state !== "closed") await this._context.resume();
+  }
+
+  /**
+   * Hear a microphone from now on.
+   *
+   * @param {MediaStream} stream
+   */
+  useMicrophone(stream) {
+    this._disconnect();
+    this._stream = stream;
+    this._source = this._context.createMediaStreamSource(stream);
+    this._source.connect(this._node);
+  }
+
+  /**
+   * Hear a recording from now on, once; silence follows.
+   *
+   * @param {ArrayBuffer} file
+   */
+  async useClip(file) {
+    const clip = await this._context.decodeAudioData(file);
+    this._disconnect();
+    const source = this._context.createBufferSource();
+    source.buffer = clip;
+    source.connect(this._node);
+    source.start(this._context.currentTime + CLIP_DELAY_S);
+    this._source = source;
+  }
+
+  /**
+   * @param {number} frame
+   * @param {Float32Array} samples at the device's rate
+   */
+  push(frame, samples) {
+    this._node.port.postMessage({ type: "push", frame, samples }, [samples.buffer]);
+  }
+
+  /** @param {number} atFrame */
+  flush(atFrame) {
+    this._node.port.postMessage({ type: "flush", atFrame });
+  }
+
+  /** A new conversation begins: what is left of the last one is forgotten. */
+  restart() {
+    this._node.port.postMessage({ type: "restart" });
+  }
+
+  async close() {
+    this._disconnect();
+    this._node.port.onmessage = null;
+    this._context.onstatechange = null;
+    if (this._context.state !== "closed") await this._context.close();
+  }
+
+  _disconnect() {
+    this._source?.disconnect();
+    for (const track of this._stream?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this._source = null;
+    this._stream = null;
+  }
+}

@@ -1,0 +1,126 @@
+/** What is going on, in plain words: a line, and where it helps a second one that says what to do. Pure. */
+
+/**
+ * @typedef {{ line: string, help: string, isTrouble: boolean }} Words
+ */
+
+/**
+ * @param {import("./session.js").State} state
+ * @param {number} nowMs on the session's clock
+ * @returns {Words}
+ */
+export function wordsFor(state, nowMs) {
+  switch (state.name) {
+    case "idle":
+      return say("Press the button and say something.");
+    case "connecting":
+      return say(state.isReturning ? "Reconnecting…" : "Connecting…");
+    case "queued":
+      return say(queueLine(state.ahead), queueHelp(state.retryAfterS));
+    case "live":
+      return state.isReturning
+        ? say("You are back.", "The connection was lost, and what was said before is forgotten: this is a new conversation.")
+        : say("Go ahead, it is listening.");
+    case "lost":
+      return trouble(lostLine(state.reason), `Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
+    case "full":
+      return trouble("The server is full.", `Every place is taken. Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
+    case "ended":
+      return state.reason === "us" ? say("The call is over.") : say("The server has ended the call.");
+    case "failed":
+      return trouble("This did not work.", sentence(state.message));
+  }
+}
+
+/** @param {number} ahead */
+function queueLine(ahead) {
+  return ahead === 0 ? "Waiting: you are next." : `Waiting: ${ahead} ahead of you.`;
+}
+
+/** @param {number} seconds */
+function queueHelp(seconds) {
+  return seconds > 0 ? `A place may be free in about ${duration(seconds)}. Leave this page open.` : "";
+}
+
+/** @param {"network" | "silent" | "leaving" | "unreachable" | "fault"} reason */
+function lostLine(reason) {
+  switch (reason) {
+    case "unreachable":
+      return "The server cannot be reached.";
+    case "leaving":
+      return "The server is restarting.";
+    case "fault":
+      return "The server had a fault.";
+    default:
+      return "The connection was lost.";
+  }
+}
+
+/**
+ * Why there is no microphone, and how to get one.
+ *
+ * @param {import("./microphone.js").Problem} problem
+ * @param {string} host this page's
+ * @returns {Words}
+ */
+export function wordsForMicrophone(problem, host) {
+  switch (problem) {
+    case "insecure":
+      return trouble(
+        "A microphone needs HTTPS.",
+        `Browsers only give it to pages that came encrypted, or from this machine. Open https://${host}/ if the ` +
+          "server has a certificate (antiphon serve --tls-cert … --tls-key …), or http://localhost with the same " +
+          "port on the machine it runs on.",
+      );
+    case "blocked":
+      return trouble(
+        "The microphone is blocked.",
+        "To allow it, open the symbol to the left of this page's address, set Microphone to Allow, and press the " +
+          "button again. On a phone, the browser itself may also need permission in the system's settings.",
+      );
+    case "missing":
+      return trouble("There is no microphone.", "Plug one in, or let a recorded voice speak for you.");
+    case "busy":
+      return trouble("The microphone is in use.", "Another program has it. Close that one and press the button again.");
+    case "unknown":
+      return trouble("The microphone cannot be opened.", "Choose another one under Settings, or let a recorded voice speak.");
+  }
+}
+
+/** @param {number} ms */
+function inSeconds(ms) {
+  const seconds = Math.ceil(ms / 1000);
+  return seconds <= 1 ? "now" : `in ${duration(seconds)}`;
+}
+
+/** @param {number} seconds */
+export function duration(seconds) {
+  if (seconds < 90) return seconds === 1 ? "1 second" : `${Math.round(seconds)} seconds`;
+  return `${Math.round(seconds / 60)} minutes`;
+}
+
+/**
+ * A time since the beginning, as players show it.
+ *
+ * @param {number} seconds
+ */
+export function stopwatch(seconds) {
+  const whole = Math.floor(seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+/** @param {string} text a message of the server's, which begins small and ends without a full stop */
+function sentence(text) {
+  const trimmed = text.trim() || "the server gave no reason";
+  return `${trimmed[0]?.toUpperCase() ?? ""}${trimmed.slice(1)}${/[.!?]$/.test(trimmed) ? "" : "."}`;
+}
+
+/** @param {string} line @param {string} help @returns {Words} */
+function say(line, help = "") {
+  return { line, help, isTrouble: false };
+}
+
+/** @param {string} line @param {string} help @returns {Words} */
+function trouble(line, help) {
+  return { line, help, isTrouble: true };
+}
