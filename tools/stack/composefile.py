@@ -1,4 +1,4 @@
-"""compose.yaml as Docker Compose reads it: merged anchors, ``${NAME:-default}`` filled in, services by name."""
+"""compose.yaml as Docker Compose reads it: anchors merged, ``${NAME:-default}`` filled in."""
 
 from __future__ import annotations
 
@@ -64,13 +64,3 @@ def read_compose(values: Mapping[str, str] | None = None, path: Path = COMPOSE) 
 def services(values: Mapping[str, str] | None = None) -> dict[str, Service]:
     """Every service by name."""
     return {name: Service(name, raw) for name, raw in read_compose(values)["services"].items()}
-
-
-def substituted(argv: list[str], places: Mapping[str, str]) -> list[str]:
-    """``argv`` with hosts, ports and mounted paths put in their places, and nothing else touched."""
-    result = []
-    for word in argv:
-        for old, new in places.items():
-            word = re.sub(rf"(?<![\w.]){re.escape(old)}(?![\w.])", new, word)
-        result.append(word)
-    return result

@@ -20,7 +20,7 @@ class Names(asyncio.DatagramProtocol):
         self._table = table
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
+        self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self._transport.sendto(reply(data, self._table), addr)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 SYSTEM_PATHS = ("/usr/sbin", "/usr/local/sbin")
@@ -27,6 +27,17 @@ def find_program(name: str, *more: Path) -> str:
     if found is None:
         raise FileNotFoundError(f"no program {name!r}; on Debian: apt-get install {name}")
     return found
+
+
+async def until(is_so: Callable[[], bool], timeout_s: float) -> None:
+    """Wait until something holds that happens in another process.
+
+    Raises:
+        TimeoutError: it did not.
+    """
+    async with asyncio.timeout(timeout_s):
+        while not is_so():  # noqa: ASYNC110 (nobody in this process could set an event)
+            await asyncio.sleep(POLL_S)
 
 
 class Process:
@@ -65,10 +76,8 @@ class Process:
         Raises:
             TimeoutError: it still runs.
         """
-        async with asyncio.timeout(timeout_s):
-            while (code := self.exit_code) is None:  # noqa: ASYNC110 (another process)
-                await asyncio.sleep(POLL_S)
-        return code
+        await until(lambda: self.exit_code is not None, timeout_s)
+        return self._popen.wait()
 
     def kill(self) -> None:
         """End it at once, and wait until it is gone."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from tools.stack.composefile import ROOT, Service, read_compose, services
 from tools.stack.names import name_server
-from tools.stack.process import POLL_S, Process, find_program
+from tools.stack.process import POLL_S, Process, find_program, until
 
-START_S = 60.0
+START_S = 30.0
 """For a server to be up on a busy machine; alone it takes one or two seconds."""
 
 
@@ -39,7 +40,7 @@ def place(argv: list[str], places: Mapping[str, str]) -> list[str]:
     for old, new in places.items():
         placed = [word.replace(old, new) for word in placed]
     undone = placed
-    for old, new in reversed(places.items()):
+    for old, new in reversed(list(places.items())):
         undone = [word.replace(new, old) for word in undone]
     assert undone == argv, f"more than hosts, ports and mounts would differ: {placed} and {argv}"
     return placed
@@ -70,6 +71,55 @@ class Worker:
         assert self.process is not None
         self.process.signal(number)
 
+    def kill(self) -> None:
+        """End it as kill -9 and a power cut do."""
+        if self.process is not None:
+            self.process.kill()
+
+
+class Door:
+    """HAProxy with its real configuration, in its master and worker mode."""
+
+    def __init__(
+        self, service: Service, values: Mapping[str, str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        """Prepare to start the door; ``values`` are those of compose.yaml's variables."""
+        mounts = service.mounts(read_compose(values)["secrets"])
+        self._argv = place(service.argv, {inside: str(outside) for inside, outside in mounts.items()})
+        self._argv[0] = find_program(self._argv[0])
+        self._environment = environment
+        self._log = log
+        self.process: Process
+
+    def start(self) -> None:
+        """Start, or start again."""
+        self.process = Process(self._argv, self._environment, self._log)
+
+    def text(self) -> str:
+        """Its access log, and what else it has said."""
+        return self._log.read_text(errors="replace")
+
+    async def says(self, pattern: str) -> None:
+        """Wait until a line of :meth:`text` has the pattern; a call is logged when it is over."""
+        try:
+            await until(lambda: re.search(pattern, self.text()) is not None, START_S)
+        except TimeoutError:
+            raise AssertionError(f"the door did not say {pattern}:\n{self.text()}") from None
+
+    async def reload(self) -> None:
+        """Read the configuration again: a new process takes newcomers, the old one keeps its calls."""
+        before = self.text().count("Loading success")
+        self.process.signal(signal.SIGUSR2)
+        await until(lambda: self.text().count("Loading success") > before, START_S)
+
+    async def stop(self) -> None:
+        """End it and what it has forked, calls or no calls."""
+        self.process.signal(signal.SIGTERM)
+        try:
+            await self.process.ended(10.0)
+        except TimeoutError:
+            self.process.kill()
+
 
 @dataclass
 class Stack:
@@ -79,11 +129,10 @@ class Stack:
     http: aiohttp.ClientSession
     workers: list[Worker]
     table: dict[str, list[str]]
-    door: Process
+    door: Door
     http_port: int
     https_port: int
     watch_port: int
-    argv: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -108,7 +157,7 @@ class Stack:
         names, *lines = [line.split(",") for line in text.removeprefix("# ").splitlines() if line]
         rows = [dict(zip(names, line, strict=False)) for line in lines]
         return {
-            row["addr"].rsplit(":", 1)[0] or row["svname"]: int(row["weight"])
+            row["addr"].rsplit(":", 1)[0]: int(row["weight"])
             for row in rows
             if row["pxname"] == backend and row["type"] == "2" and row["status"].startswith("UP")
         }
@@ -118,7 +167,7 @@ class Stack:
         seen: Mapping[str, int] = {}
         try:
             async with asyncio.timeout(timeout_s):
-                while (seen := await self.weights(backend)) != weights:
+                while (seen := await self.weights(backend)) != weights:  # noqa: ASYNC110 (another process)
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise AssertionError(f"the door sees {seen} in {backend}, not {weights}") from None
@@ -127,7 +176,7 @@ class Stack:
         """Wait until every worker that runs is well and the door has counted the rows of all."""
         for worker in self.workers:
             await answers(self.http, f"{worker.url}/healthz", worker.process)
-        await answers(self.http, f"{self.url}/healthz", self.door)
+        await answers(self.http, f"{self.url}/healthz", self.door.process)
 
 
 async def answers(http: aiohttp.ClientSession, url: str, process: Process | None) -> None:
@@ -144,40 +193,45 @@ async def answers(http: aiohttp.ClientSession, url: str, process: Process | None
 
 @contextlib.asynccontextmanager
 async def running_stack(
-    folder: Path, counts: Mapping[str, int], values: Mapping[str, str], tls: Path
+    folder: Path,
+    counts: Mapping[str, int],
+    values: Mapping[str, str],
+    tls: Path,
+    door_values: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Stack]:
     """The door and ``counts`` workers of each service, with ``values`` for the file's variables.
 
-    ``folder`` takes the logs; ``tls`` is a certificate with its key.
+    ``folder`` takes the logs; ``tls`` is a certificate with its key; ``door_values`` overrides the door's
+    environment.
     """
     known = services(values)
     port, agent_port = free_port(), free_port()
-    workers = []
-    for net, (name, count) in enumerate(counts.items(), start=1):
-        for number in range(1, count + 1):
-            workers.append(_worker(known[name], f"127.0.{net}.{number}", port, agent_port, folder))
+    workers = [
+        _worker(known[name], f"127.0.{net}.{number}", port, agent_port, folder)
+        for net, (name, count) in enumerate(counts.items(), start=1)
+        for number in range(1, count + 1)
+    ]
     table: dict[str, list[str]] = {}
     for worker in workers:
         for name in worker.service.dns_names:
             table.setdefault(name, []).append(worker.host)
-    started: list[Process] = []
+    door: Door | None = None
     async with name_server(table) as dns_port, aiohttp.ClientSession() as http:
         try:
             for worker in workers:
                 worker.start()
-            door, ports = _door(known["door"], values, tls, folder, (port, agent_port, dns_port))
-            started.append(door)
+            ports = (free_port(), free_port(), free_port())
+            environment = door_environment(known["door"], tls, ports, (port, agent_port, dns_port))
+            door = Door(known["door"], values, {**environment, **(door_values or {})}, folder / "door.log")
+            door.start()
             stack = Stack(folder, http, workers, table, door, *ports)
             await stack.is_up()
             yield stack
         finally:
-            for process in (*started, *(worker.process for worker in workers if worker.process)):
-                process.signal(signal.SIGTERM if process in started else signal.SIGKILL)
-            for process in started:
-                with contextlib.suppress(TimeoutError):
-                    await process.ended(10.0)
-            for process in (*started, *(worker.process for worker in workers if worker.process)):
-                process.kill()
+            for worker in workers:
+                worker.kill()
+            if door is not None:
+                await door.stop()
 
 
 def _worker(service: Service, host: str, port: int, agent_port: int, folder: Path) -> Worker:
@@ -211,18 +265,3 @@ def door_environment(
 
 def _config() -> str:
     return (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
-
-
-def _door(
-    service: Service,
-    values: Mapping[str, str],
-    tls: Path,
-    folder: Path,
-    worker_ports: tuple[int, int, int],
-) -> tuple[Process, tuple[int, int, int]]:
-    ports = (free_port(), free_port(), free_port())
-    mounts = service.mounts(read_compose(values)["secrets"])
-    argv = place(service.argv, {inside: str(outside) for inside, outside in mounts.items()})
-    argv[0] = find_program(argv[0])
-    environment = door_environment(service, tls, ports, worker_ports)
-    return Process(argv, environment, folder / "door.log"), ports

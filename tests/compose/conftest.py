@@ -1,0 +1,44 @@
+"""Stacks for tests: the real door, workers with the null backend, everything on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tools.stack.stack import Stack, running_stack
+
+TLS = Path(__file__).parents[1] / "serve" / "tls"
+VALUES = {"ANTIPHON_BACKEND": "null", "DUPLEX_SLOTS": "2", "ECHO_SLOTS": "2"}
+"""What an operator would write into .env: no model has to be loaded, and two callers fill a worker."""
+
+Start = Callable[..., AbstractAsyncContextManager[Stack]]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate with its key in one file, as HAProxy wants it."""
+    file = tmp_path / "tls.pem"
+    file.write_text((TLS / "test-cert.pem").read_text() + (TLS / "test-key.pem").read_text())
+    return file
+
+
+@pytest.fixture
+def start(tmp_path: Path, certificate: Path) -> Start:
+    """Starts a stack: ``async with start(duplex=2, echo=1) as stack``; every row is free and seen to be.
+
+    Without ``agents`` nobody answers the door's agent checks.
+    """
+
+    @asynccontextmanager
+    async def start(*, agents: bool = True, **counts: int) -> AsyncIterator[Stack]:
+        door = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
+        async with running_stack(tmp_path, counts, VALUES, certificate, door) as stack:
+            for service in counts:
+                rows = 2 if agents else 100
+                await stack.sees(service, {worker.host: rows for worker in stack.of(service)})
+            yield stack
+
+    return start

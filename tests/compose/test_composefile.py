@@ -1,0 +1,138 @@
+"""compose.yaml: what its schema says, what every service keeps to, and that nothing else is started in tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from antiphon.config import Limits
+from tests.compose.conftest import VALUES
+from tools.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
+from tools.stack.stack import place
+
+SCHEMA = Path(__file__).parent / "schema" / "compose-spec.json"
+NOT_OURS = {
+    "grafana": "its dashboard's queries are asked of Prometheus in tests/compose/test_watching.py",
+    "llm": "llama.cpp's own server, with a model of gigabytes",
+    "llm-gpu": "vLLM's own server, with a model of gigabytes",
+    "duplex-gpu": "the command of duplex and a device; needs a card",
+}
+STARTED = {"door", "duplex", "echo", "prometheus"}
+"""What tests/compose starts with the very commands of the file."""
+
+
+def test_it_is_what_the_published_schema_says() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(read_compose())] == []
+    broken = read_compose()
+    broken["services"]["door"]["depend_on"] = []
+    assert list(jsonschema.Draft7Validator(schema).iter_errors(broken)) != []
+
+
+def test_every_service_is_started_in_tests_or_has_its_reason() -> None:
+    assert set(services()) == STARTED | set(NOT_OURS)
+
+
+@pytest.mark.parametrize("name", services())
+def test_every_service_is_hardened(name: str) -> None:
+    raw = services()[name].raw
+    assert raw["read_only"] is True
+    assert raw["cap_drop"] == ["ALL"]
+    assert raw["security_opt"] == ["no-new-privileges:true"]
+    assert int(raw["user"].split(":")[0]) > 0
+    assert raw["logging"]["options"].keys() >= {"max-size", "max-file"}
+    assert raw["mem_limit"]
+    assert raw["pids_limit"]
+    assert raw["restart"] == "unless-stopped"
+    assert "privileged" not in raw
+    assert raw["healthcheck"]["test"][0] == "CMD"
+    image = raw["image"].rpartition(":")[2]
+    assert image not in {"latest", raw["image"]}  # a version, always
+
+
+@pytest.mark.parametrize("name", services())
+def test_the_outside_reaches_the_door_alone(name: str) -> None:
+    """Everything else that is published is published to this machine; nothing writes where it could run."""
+    raw = services()[name].raw
+    published = [port for port in raw.get("ports", []) if not port.startswith("127.0.0.1:")]
+    assert published == (["8443:8443"] if name == "door" else [])
+    from_here = [volume for volume in raw.get("volumes", []) if volume.startswith(".")]
+    assert all(volume.endswith(":ro") for volume in from_here)
+
+
+def test_secrets_are_files() -> None:
+    data = read_compose()
+    assert all(set(secret) == {"file"} for secret in data["secrets"].values())
+    words = re.compile(r"(?i)password|secret|token|key")
+    for name, service in services().items():
+        for variable, value in service.environment.items():
+            assert not words.search(variable) or value.startswith("/run/secrets/"), (name, variable)
+
+
+def test_workers_are_given_time_to_drain() -> None:
+    for name, service in services().items():
+        if service.argv[:2] == ["antiphon", "serve"] or name == "door":
+            grace_s = int(service.raw["stop_grace_period"].removesuffix("s"))
+            assert grace_s > Limits().drain_timeout_s
+
+
+def test_variables_have_defaults_and_take_values() -> None:
+    text = COMPOSE.read_text()
+    assert re.findall(r"\$(?!\{\w+:-)", text.split("services:", 1)[1]) == []
+    assert interpolate("a ${X:-b} ${Y:-}", {"X": "c"}) == "a c "
+    assert "--slots=2" in services(VALUES)["duplex"].argv
+    assert "--slots=auto" in services()["duplex"].argv
+
+
+def test_the_door_knows_every_service_that_serves() -> None:
+    config = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
+    names = {
+        name
+        for service in services().values()
+        if service.argv[:2] == ["antiphon", "serve"]
+        for name in service.dns_names
+        if name in services() and "gpu" not in name
+    }
+    for name in names:
+        assert f'"${{{name.upper()}_ADDRESS-{name}:8998}}"' in config
+        assert f"backend {name} from service" in config
+        assert f"backend {name}-queue from queue" in config
+        assert services()["door"].environment[f"{name.upper()}_MODEL"]
+
+
+def test_placing_replaces_what_it_should_and_nothing_else() -> None:
+    argv = ["serve", "--host=0.0.0.0", "--port=8998"]
+    assert place(argv, {"=0.0.0.0": "=127.0.1.1", "=8998": "=4000"}) == [
+        "serve",
+        "--host=127.0.1.1",
+        "--port=4000",
+    ]
+    with pytest.raises(AssertionError, match="more than hosts, ports and mounts would differ"):
+        place(["--port=8998", "--slots=4000"], {"=8998": "=4000"})
+
+
+def test_the_environment_for_cards_is_an_environment() -> None:
+    lines = [line for line in (ROOT / "deploy" / "gpu.env").read_text().splitlines() if line]
+    values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert set(values) <= set(re.findall(r"\$\{(\w+):-", COMPOSE.read_text()))
+    model = values["DUPLEX_MODEL"]
+    assert f"--model={model}" in services(values)["duplex-gpu"].argv
+    assert services(values)["door"].environment["DUPLEX_MODEL"] == model
+
+
+def test_the_file_is_yaml_that_repeats_no_key() -> None:
+    """PyYAML takes the last of two equal keys, Docker refuses them."""
+
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+            keys = [key.value for key, _ in node.value if key.value != "<<"]
+            assert len(keys) == len(set(keys)), keys
+            return dict(super().construct_mapping(node, deep))
+
+    yaml.load(COMPOSE.read_text(), Strict)

@@ -1,0 +1,126 @@
+"""Which worker a caller reaches: by path, by model, by free rows; and what is written down about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from tests.compose.callers import Caller, calling, chat, shares
+from tests.compose.conftest import Start
+from tools.stack.stack import Stack, Worker
+
+
+async def model_at(stack: Stack, path: str) -> str:
+    status, body, _ = await stack.get(stack.url + path)
+    assert status == 200, (path, status, body)
+    name: str = json.loads(body)["model"]["name"]
+    return name
+
+
+async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
+    async with start(duplex=1, echo=1) as stack:
+        for path in ("/api/build_info", "/m/duplex/api/build_info", "/m/duplex-seeded/api/build_info?x=1"):
+            assert await model_at(stack, path) == "duplex-seeded"
+        for path in (
+            "/m/echo/api/build_info",
+            "/api/build_info?a=b&model=echo",
+            "/m/echo/api/build_info?model=x",
+        ):
+            assert await model_at(stack, path) == "echo"
+        for path in ("/api/chat?model=nobody", "/m/nobody/api/chat", "/m/no%20body%0d%0a/", "/?model=echo2"):
+            status, body, headers = await stack.get(stack.url + path)
+            assert (status, headers["Content-Type"]) == (404, "text/plain")
+            assert body == "no such model here; there is: duplex (duplex-seeded), echo (echo)\n"
+        # Clients that name the model in the path, and the page, which is the same for all.
+        status, body, _ = await stack.get(f"{stack.url}/m/echo")
+        assert (status, "<title>" in body) == (200, True)
+        # With TLS, as from outside.
+        secure = f"https://127.0.0.1:{stack.https_port}"
+        status, body, _ = await stack.get(f"{secure}/m/echo/api/build_info")
+        assert (status, json.loads(body)["model"]["name"]) == (200, "echo")
+        # What is for operators is not for callers, by whatever way they ask.
+        for path in ("/metrics", "/m/echo/metrics", "/metrics?model=echo"):
+            assert (await stack.get(stack.url + path))[0] == 404
+        await access_log_holds_no_query(stack)
+
+
+async def access_log_holds_no_query(stack: Stack) -> None:
+    secret = "auth_id=secret&email=ada%40example.org&text_prompt=quiet"
+    assert (await stack.get(f"{stack.url}/readyz?{secret}&model=echo"))[0] == 200
+    await stack.door.says('path="/readyz"')
+    text = stack.door.text() + "".join(worker.log.read_text() for worker in stack.workers)
+    for word in ("secret", "ada", "example", "quiet", "nobody%", "?"):
+        assert word not in text
+
+
+async def test_calls_are_shared_out_by_free_rows_until_all_are_full(start: Start) -> None:
+    async with start(duplex=3) as stack:
+        async with calling(stack, 5) as callers:
+            taken = await shares(stack)
+            assert sorted(taken) == [1, 2, 2]  # none was refused, and none was left alone
+            stock = [asyncio.create_task(stock_call(stack)) for _ in range(3)]  # for one row
+            answers = sorted([await call for call in stock], key=lambda answer: answer[0])
+            assert [status for status, _ in answers] == [101, 503, 503]
+            for _, retry_after in answers[1:]:
+                assert int(retry_after) >= 1
+            assert all([(await caller.finish()).lost == 0 for caller in callers])
+        # With all rows free again, so is the door.
+        await stack.sees("duplex", {worker.host: 2 for worker in stack.workers})
+
+
+async def stock_call(stack: Stack) -> tuple[int, str]:
+    """A client as they are, without the extension, that stays for a second when it is let in."""
+    try:
+        async with stack.http.ws_connect(f"{stack.url}/api/chat".replace("http", "ws")):
+            await asyncio.sleep(1.0)
+            return 101, ""
+    except aiohttp.WSServerHandshakeError as error:
+        return error.status, dict(error.headers or {})["Retry-After"]
+
+
+async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) -> None:
+    async with start(duplex=1) as stack, calling(stack, 2) as callers:
+        await stack.sees("duplex", {"127.0.1.1": 0})
+        status, body, headers = await stack.get(f"{stack.url}/api/build_info")
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert body == "every worker of this model is full or leaving; try again soon\n"
+        waiting = Caller(chat(stack, query="&wait=30"), stack.http)
+        refused = await Caller(chat(stack), stack.http).result()
+        assert refused.record.detail.startswith("all 2 rows are taken and 1 callers wait")
+        await callers[0].finish()
+        await waiting.hears(2)
+        assert (await waiting.finish()).lost == 0
+
+
+async def test_a_worker_that_says_no_is_not_the_last_word(start: Start) -> None:
+    """Without its agents the door knows of no rows: all rests on asking another one after a 503."""
+    async with start(duplex=2, agents=False) as stack:
+        first, second = stack.of("duplex")
+        async with filled(stack, first):
+            calls = [stock_call(stack), stock_call(stack)]  # one of them comes to the full worker first
+            assert await asyncio.gather(*calls) == [(101, ""), (101, "")]
+            await stack.door.says("status=101 .* retries=[+]1 ")
+            async with filled(stack, second):
+                status, retry_after = await stock_call(stack)
+                assert status == 503
+                assert int(retry_after) > 5  # a worker's own estimate: the door's is 5
+                await stack.door.says("status=503 .* retries=[+]4 ")
+
+
+@asynccontextmanager
+async def filled(stack: Stack, worker: Worker) -> AsyncIterator[None]:
+    """A worker whose rows are taken by calls that did not come through the door."""
+    url = f"{worker.url}/api/chat?ext=1&format=pcm_s16le".replace("http", "ws", 1)
+    callers = [Caller(url, stack.http) for _ in range(2)]
+    try:
+        for caller in callers:
+            await caller.hears(1)
+        yield
+    finally:
+        for caller in callers:
+            caller.task.cancel()
+        await asyncio.gather(*(caller.task for caller in callers), return_exceptions=True)
