@@ -1,4 +1,4 @@
-"""compose.yaml: what its schema says, what every service keeps to, and that nothing else is started in tests."""
+"""compose.yaml: its schema, what every service keeps to, and that nothing else is started in tests."""
 
 from __future__ import annotations
 
