@@ -175,3 +175,45 @@ def test_ticks_of_models_that_share_a_device_share_its_time() -> None:
 def test_another_device_is_not_shared() -> None:
     workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
     assert workshop.size(share=DeviceShare({"cuda:7": 900})) == 10
+
+
+class ElasticBackend(FakeBackend):
+    """One that changes its number of rows in place."""
+
+    largest = 64
+
+    def resize(self, slots: int) -> None:
+        if slots > self.largest:
+            raise RuntimeError("out of memory")
+        self.asked.append(slots)
+        super().__init__(self.spec, slots, clock=self.clock, step_s=self.step_s, memory=self.memory)
+
+    @classmethod
+    def one(cls, workshop: Workshop) -> ElasticBackend:
+        backend = cls(fake_spec(), 1, clock=workshop.clock, step_s=workshop.step_s, memory=workshop.memory)
+        backend.asked, backend.memory = [], workshop.memory
+        return backend
+
+    asked: list[int]
+    memory: dict[str, int]
+
+
+@pytest.mark.parametrize(("config", "asked"), [(EngineConfig(slots=8), [8]), (AUTO, [2, 10, 6])])
+def test_a_backend_that_can_be_resized_is_made_once(config: EngineConfig, asked: list[int]) -> None:
+    memory = {"total": 1000, "weights": 200, "state_per_row": 70}
+    workshop = Workshop(memory, step_s=lambda rows: 0.006 * rows)
+    one = ElasticBackend.one(workshop)
+
+    def factory(slots: int) -> FakeBackend:
+        assert slots == 1, "its weights would be loaded a second time"
+        return one
+
+    assert make_sized(factory, config, workshop.clock) is one
+    assert one.asked == asked
+    assert not one.closed
+
+
+def test_memory_that_runs_out_while_a_backend_is_resized_is_a_backend_error() -> None:
+    workshop = Workshop({})
+    with pytest.raises(BackendError, match="a backend with 65 rows could not be made: out of memory"):
+        make_sized(lambda _: ElasticBackend.one(workshop), EngineConfig(slots=65), workshop.clock)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,4 +202,16 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release the device. Nothing else is called afterwards."""
+        ...
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A backend that can change its number of rows and keep its weights where they are."""
+
+    def resize(self, slots: int) -> None:
+        """Have ``slots`` rows, all fresh and with default parameters, from now on, as ``info`` then says.
+
+        Before ``warm_up`` only. What the former rows held is let go of before the new ones are made.
+        """
         ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, StepInputs
+from antiphon.backends.base import Backend, BackendInfo, Resizable, StepInputs
 from antiphon.engine.capacity import (
     MemoryFacts,
     TickTime,
@@ -51,10 +52,10 @@ def make_sized(
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
-    For the latter, backends are made and timed with more and more rows, up to what memory holds. One
-    that runs ticks over fewer rows than it has is timed over all its buckets at once; one that cannot is
-    doubled until it is too slow. Contexts are empty while they are timed. A tts model cannot be timed
-    without a text, so there memory decides alone.
+    For the latter, backends are made (or resized, where they can be) and timed with more and more rows, up
+    to what memory holds. One that runs ticks over fewer rows than it has is timed over all its buckets at
+    once; one that cannot is doubled until it is too slow. Contexts are empty while they are timed. A tts
+    model cannot be timed without a text, so there memory decides alone.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
@@ -111,17 +112,28 @@ def _make_fixed(backend: Backend, factory: BackendFactory, rows: int, facts: Mem
 
 
 def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend if it has so many rows, else another one in its place."""
+    """The backend with so many rows: itself where it can, so that its weights are loaded once, or another."""
     if backend.info.slots == rows:
+        return backend
+    if isinstance(backend, Resizable):
+        with _telling(rows):
+            backend.resize(rows)
         return backend
     backend.close()
     return _make(factory, rows)
 
 
 def _make(factory: BackendFactory, rows: int) -> Backend:
-    try:
+    with _telling(rows):
         return factory(rows)
-    except (MemoryError, RuntimeError) as error:  # torch says with a RuntimeError that memory is short
+
+
+@contextmanager
+def _telling(rows: int) -> Iterator[None]:
+    """Tell of memory that is short, as torch does with a RuntimeError, in our own words."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
         raise BackendError(f"a backend with {rows} rows could not be made: {error}") from error
 
 

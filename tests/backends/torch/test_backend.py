@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from moshi.models import loaders
 from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
-from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs, StepOutputs
+from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
 from antiphon.backends.torch import backend as module
 from antiphon.backends.torch.backend import TorchBackend, read_bucket, row_buckets
 from antiphon.backends.torch.factory import make
@@ -244,6 +245,34 @@ def test_bfloat16_weights_attend_in_float32_on_a_cpu(stt: Checkpoint) -> None:
     assert got is not None
     assert want is not None
     assert 0 < np.abs(got - want).max() < 0.05
+
+
+def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> None:
+    resized, made = greedy(duplex, 1), greedy(duplex, 3)
+    run_alone(resized, 0, voice(9, 3))
+    codec, model = resized._pipeline.mimi, resized._pipeline.generator
+    rows = weakref.ref(resized._pipeline)
+    resized.resize(3)
+    assert isinstance(resized, Resizable)
+    assert rows() is None, "the former rows are still in memory"
+    assert (resized._pipeline.mimi, resized._pipeline.generator) == (codec, model)
+    assert resized.info == made.info
+    assert resized.state_bytes() == made.state_bytes()
+    for row in range(3):
+        resized.set_parameters(row, GREEDY)
+    pcm = voice(10, 6)
+    for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(made, 2, pcm), strict=True):
+        assert np.array_equal(ours.text_tokens[2:], theirs.text_tokens[2:])
+    with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
+        resized.resize(0)
+    assert run_alone(resized, 0, voice(9, 1))[0].consumed[0]
+
+
+def test_a_closed_backend_keeps_nothing_in_memory(duplex: Checkpoint) -> None:
+    backend = greedy(duplex, 1)
+    kept = [weakref.ref(part) for part in (backend._pipeline, backend._mimi, backend._generator)]
+    backend.close()
+    assert [part() for part in kept] == [None, None, None]
 
 
 def test_buckets() -> None:

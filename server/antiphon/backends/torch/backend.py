@@ -55,11 +55,17 @@ class TorchBackend:
 
     def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, slots: int) -> None:
         """Take over loaded modules and give them ``slots`` fresh rows."""
+        self._spec, self._mimi, self._generator = spec, mimi, generator
+        self._runner = StageRunner(mimi.device)
+        self._judge = FaultJudge(device_probe(mimi.device))
+        self._allocate(slots)
+
+    def _allocate(self, slots: int) -> None:
+        """Everything that has a row for each of ``slots``."""
         check_slots(slots)
+        spec, mimi, generator = self._spec, self._mimi, self._generator
         self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
         self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
-        self._runner = StageRunner(self._pipeline.device)
-        self._judge = FaultJudge(device_probe(self._pipeline.device))
         self._context_frames = self._pipeline.context_frames()
         self._primer: Primer | None = None
         if generator is not None and spec.lm is not None and spec.kind is PipelineKind.DUPLEX:
@@ -193,10 +199,21 @@ class TorchBackend:
         """Bytes of state for all rows."""
         return self._pipeline.state.bytes()
 
+    def resize(self, slots: int) -> None:
+        """Have ``slots`` fresh rows instead; see :class:`antiphon.backends.base.Resizable`."""
+        check_slots(slots)
+        self._release()
+        self._allocate(slots)
+
     def close(self) -> None:
         """Let go of the modules and their state, and of the memory the device keeps for them."""
+        self._release()
+        del self._mimi, self._generator
+
+    def _release(self) -> None:
+        """Let go of the rows, and of the memory the device keeps for them."""
         self._runner.forget()
-        del self._pipeline
+        del self._pipeline, self._primer, self._arriving, self._leaving
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
 
