@@ -29,3 +29,14 @@ def device_bytes(device: torch.device) -> dict[str, int]:
     if device.type != "cuda":
         return {}
     return {"total": torch.cuda.get_device_properties(device).total_memory}
+
+
+def memory_in_use() -> dict[str, tuple[int, int]]:
+    """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        found[f"cuda:{index}"] = (total - free, total)
+    return found

@@ -286,6 +286,7 @@ class Engine:
         def load_of(name: str) -> Callable[[], float]:
             return lambda: float(getattr(self._admission.load(self.clock()), name))
 
+        self.metrics.facts(self.info)
         gauge = self.metrics.gauge
         gauge("active_sessions", "Sessions that own a row.", load_of("active"))
         gauge("queued_sessions", "Callers that wait for a row.", load_of("queued"))
@@ -302,4 +303,4 @@ class Engine:
             lambda: sum(session.reply_frames for session in self._admission.active()),
         )
         state_bytes = self._backend.state_bytes()  # asked now, on the only thread that may ask
-        gauge("state_bytes", "Model state of all rows.", lambda: state_bytes)
+        gauge("state_bytes", "Model state of all rows: keys and values above all.", lambda: state_bytes)

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from antiphon import __version__
+from antiphon.backends.base import BackendInfo
 from antiphon.engine.decisions import Outcome
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -142,6 +144,29 @@ class EngineMetrics:
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a gauge ``antiphon_<name>`` that calls ``read`` whenever it is asked."""
         self.families.get(Gauge, name, help_text, ("model",)).labels(self._model).set_function(read)
+
+    def facts(self, info: BackendInfo) -> None:
+        """Say what runs, and what memory it takes by purpose."""
+        labels = {
+            "model": self._model,
+            "kind": info.spec.kind.value,
+            "backend": info.name,
+            "device": info.device,
+            "dtype": info.dtype,
+            "quantization": info.quantization,
+            "version": __version__,
+        }
+        self.families.get(Gauge, "model_info", "What runs here; always 1.", tuple(labels)).labels(
+            **labels
+        ).set(1)
+        memory = self.families.get(
+            Gauge,
+            "model_memory_bytes",
+            "Memory by purpose: weights; state_per_row, above all keys and values; total, of the device.",
+            ("model", "purpose"),
+        )
+        for purpose, size in info.memory.items():
+            memory.labels(self._model, purpose).set(size)
 
     def admission(self, outcome: Outcome) -> None:
         """Count how one caller fared."""

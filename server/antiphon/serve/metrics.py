@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon.engine.memory import process_bytes
+from antiphon.engine.memory import host_bytes, process_bytes
 from antiphon.engine.metrics import Families
 from antiphon.serve.lanes import WorkerPool
 
@@ -39,6 +40,7 @@ class ServeMetrics:
 def watch_process(registry: CollectorRegistry, pool: WorkerPool) -> None:
     """Report what all models share: memory, and how busy the codec threads and the loop's lanes are."""
     registry.register(_ProcessCollector(pool))
+    ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
 class _ProcessCollector(Collector):
@@ -66,3 +68,23 @@ class _ProcessCollector(Collector):
             "Resident memory of the server's process.",
             value=process_bytes(),
         )
+        yield GaugeMetricFamily(
+            "antiphon_memory_limit_bytes",
+            "Memory the process may use: the machine's, or its container's limit.",
+            value=host_bytes(),
+        )
+        yield from _device_memory()
+
+
+def _device_memory() -> Iterable[Metric]:
+    used = GaugeMetricFamily(
+        "antiphon_device_memory_bytes", "Memory of a GPU in use, by anybody.", labels=("device",)
+    )
+    limit = GaugeMetricFamily("antiphon_device_memory_limit_bytes", "Memory a GPU has.", labels=("device",))
+    # Loaded by backends that run on torch, and only by them: this layer imports no framework.
+    devices = sys.modules.get("antiphon.backends.devices")
+    for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
+        used.add_metric((device,), in_use)
+        limit.add_metric((device,), total)
+    yield used
+    yield limit
