@@ -344,10 +344,11 @@ def run(trainer: Trainer, minutes: float) -> None:
                 line = {"step": trainer.step, "steps_per_s": round(rate, 3)}
                 line |= {name: round(value, 4) for name, value in sums.items()}
                 sums = dict.fromkeys(sums, 0.0)
-            if trainer.step % settings.judge_every_steps == 0 and trainer.test.exists():
-                line["accuracy"] = round(trainer.judge(), 4)
+            if trainer.step % 200 == 0:
                 trainer.look_for_segments()
                 line["questions"] = trainer.questions
+            if trainer.step % settings.judge_every_steps == 0 and trainer.test.exists():
+                line["accuracy"] = round(trainer.judge(), 4)
             if line:
                 log.write(json.dumps(line) + "\n")
                 log.flush()

@@ -1,0 +1,121 @@
+"""Every number of the small talker's model card, held out by fact, phrasing, voice, speed and noise.
+
+Usage: python -m train.evaluate --model tiny --speech out/train/codec-test \\
+           --questions out/train/questions-test --json docs/models/tiny.json
+
+Starts a server of its own and calls it as anybody would: audio in, audio and text out, in real time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tools.launch import ANTIPHON, free_port, running_server
+from train import calls, codec_quality
+from train.domain import PHRASINGS
+from train.questions import Utterance, read_shard
+
+
+def balanced(utterances: Sequence[Utterance], per_intent: int) -> list[Utterance]:
+    """The first so many utterances of each intent, shuffled by a fixed seed."""
+    chosen = [
+        one for intent in PHRASINGS for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
+    ]
+    order = np.random.default_rng(2).permutation(len(chosen))
+    return [chosen[index] for index in order]
+
+
+def converse(model: str, options: argparse.Namespace, log: Path) -> dict[str, Any]:
+    """Call a fresh server: questions, silence and noise, interruptions."""
+    port = free_port()
+    command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
+    if options.backend:
+        command += ["--backend", options.backend]
+    utterances = [u for path in sorted(options.questions.glob("[0-9]*.npz")) for u in read_shard(path)]
+    asked = balanced(utterances, options.per_intent)
+    with running_server(command, port, log) as server:
+        note = progress("questions")
+        results = asyncio.run(calls.ask_all(server.url, asked, options.callers, note))
+        quiet = asyncio.run(calls.stay_quiet(server.url, options.quiet_minutes, options.callers))
+        note = progress("interruptions")
+        interrupted = asyncio.run(
+            calls.interrupt_all(server.url, utterances, options.interruptions, options.callers, note)
+        )
+    return {
+        "questions": calls.answers_report(results),
+        "spoken": calls.spoken_report(results),
+        "quiet": quiet,
+        "interruptions": interrupted,
+    }
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """Tell how far it is, with the time left."""
+    start_s = time.monotonic()
+
+    def note(done: int, total: int) -> None:
+        left_s = (time.monotonic() - start_s) / max(done, 1) * (total - done)
+        sys.stderr.write(f"{what}: {done} of {total}, {left_s:.0f} s left\n")
+
+    return note
+
+
+def recordings(folder: Path | None) -> dict[str, NDArray[np.float32]]:
+    """Real speech by file name, at most 30 s of each."""
+    from antiphon.audio.files import read_audio
+
+    if folder is None:
+        return {}
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".wav", ".mp3", ".flac", ".ogg")]
+    return {path.name: read_audio(path)[: 30 * 24_000] for path in paths}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="tiny", help="a built-in name or a folder [%(default)s]")
+    parser.add_argument("--codec", type=Path, help="folder with mimi.safetensors [the model's own]")
+    parser.add_argument("--backend", help="the server's backend [auto]")
+    parser.add_argument("--speech", type=Path, required=True, help="held-out speech of train.corpus")
+    parser.add_argument("--questions", type=Path, required=True, help="held-out folder of train.questions")
+    parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
+    parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
+    parser.add_argument("--quiet-minutes", type=float, default=10)
+    parser.add_argument("--interruptions", type=int, default=40)
+    parser.add_argument("--callers", type=int, default=4, help="calls side by side")
+    parser.add_argument("--json", type=Path, help="also write the numbers there")
+    parser.add_argument("--only", choices=["codec", "talk"], help="one half alone")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(2)
+    report: dict[str, Any] = {"model": options.model}
+    if options.only != "talk":
+        folder = options.codec or codec_quality.folder_of(options.model)
+        report["codec"] = codec_quality.measure(
+            folder, options.speech, options.questions, recordings(options.recordings)
+        )
+    if options.only != "codec":
+        Path("out").mkdir(exist_ok=True)
+        report |= converse(options.model, options, Path("out/evaluate-server.log"))
+    text = json.dumps(report, indent=2)
+    sys.stdout.write(text + "\n")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
