@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from antiphon.errors import ConfigError
-from antiphon.models.strict import check_keys, check_type, nearest
+from antiphon.errors import ConfigError, hint
+from antiphon.models.strict import check_keys, check_type
 
 OPTIONAL: Mapping[str, type] = {"keep": list, "options": dict, "block": int, "search": bool}
 
@@ -75,7 +75,7 @@ def load_recipe(target: str, ref: str) -> Recipe:
     known = recipe_names(target)
     if ref not in known:
         raise ConfigError(
-            f"no recipe '{ref}' for {target}{nearest(ref, known)}; there are: {', '.join(known)}, "
+            f"no recipe '{ref}' for {target}{hint(ref, known)}; there are: {', '.join(known)}, "
             "and files ending with .toml"
         )
     return read_recipe(_folder() / f"{target}-{ref}.toml")

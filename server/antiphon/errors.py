@@ -128,7 +128,17 @@ class SessionFailedError(SessionError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A sentence that helps with a name nobody knows."""
+    """A sentence that helps with a name nobody knows: the name nearest to it, or all there are."""
     known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(known)}"
+    close = _closest(name, known)
+    return f"did you mean '{close}'?" if close else f"there are: {', '.join(known) or 'none'}"
+
+
+def hint(name: str, names: Iterable[str]) -> str:
+    """``" (did you mean 'x'?)"``, for the inside of a sentence, or nothing when no name is near."""
+    close = _closest(name, sorted(names))
+    return f" (did you mean '{close}'?)" if close else ""
+
+
+def _closest(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

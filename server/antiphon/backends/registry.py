@@ -6,9 +6,8 @@ Nothing is imported before it is asked for, so listing the backends costs nothin
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from antiphon.backends.base import Backend
 from antiphon.backends.checks import check_requires
 from antiphon.backends.machine import Machine, look_at_machine
-from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
+from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def graphs_command(checkpoint: Checkpoint) -> str:
 def backend_entry(name: str) -> BackendEntry:
     """Look a backend up. Raises ConfigError that names the nearest one."""
     if name not in BACKENDS:
-        raise ConfigError(f"no backend is called '{name}'; {_nearest(name, (AUTO, *BACKENDS))}")
+        raise ConfigError(f"no backend is called '{name}'; {nearest(name, (AUTO, *BACKENDS))}")
     return BACKENDS[name]
 
 
@@ -189,7 +188,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     known = backend_entry(name).options
     for key, value in options.items():
         if key not in known:
-            raise ConfigError(f"backend {name} has no option '{key}'; {_nearest(key, known)}")
+            raise ConfigError(f"backend {name} has no option '{key}'; {nearest(key, known)}")
         wanted = known[key]
         accepted = (int, float) if wanted is float else wanted
         if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
@@ -211,14 +210,6 @@ def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
     others = f"the backend for it is {' or '.join(able)}" if able else "no backend does"
     kinds = " and ".join(entry.kinds)
     raise UnsupportedError(f"the {name} backend runs {kinds} models, {spec.name} is {spec.kind}; {others}")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    if not names:
-        return "it has none"
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(names)}"
 
 
 def _first_missing(entry: BackendEntry, find: ModuleFinder) -> str | None:

@@ -6,10 +6,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from antiphon.errors import CheckpointNotFoundError
+from antiphon.errors import CheckpointNotFoundError, hint
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.source import HUB_PREFIX, Folder
-from antiphon.models.strict import nearest
 
 BUILTIN: Final = ("echo", "duplex-seeded")
 """Models that come with the package, each a folder of ``antiphon/assets``."""
@@ -40,7 +39,7 @@ def load_checkpoint(ref: str) -> Checkpoint:
     folder = Path(ref).expanduser()
     if folder.is_dir():
         return read_checkpoint(Folder(folder), ref)
-    hint = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else nearest(ref, BUILTIN)
+    near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
-        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
+        f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
     )

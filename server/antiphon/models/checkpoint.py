@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
 from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import (
     MANIFEST_NAME,
@@ -23,7 +23,7 @@ from antiphon.models.published import PublishedConfig, parse_config
 from antiphon.models.shapes import build_spec
 from antiphon.models.source import FileSource, resolve
 from antiphon.models.spec import ModelSpec
-from antiphon.models.strict import nearest, read_json_object
+from antiphon.models.strict import read_json_object
 from antiphon.models.tokenizer import TextTokenizer
 from antiphon.models.weights import TensorInfo, read_header
 
@@ -78,7 +78,7 @@ class Checkpoint:
         """The path of the file with this role. Raises CheckpointFormatError naming the roles there are."""
         if role not in self.files:
             raise CheckpointFormatError(
-                f"{self.spec.name} has no file for '{role}'{nearest(role, self.files)}, "
+                f"{self.spec.name} has no file for '{role}'{hint(role, self.files)}, "
                 f"it has {', '.join(sorted(self.files))}"
             )
         return self.files[role]

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.errors import CheckpointFormatError
-from antiphon.models.strict import check_keys, nearest
+from antiphon.errors import CheckpointFormatError, hint
+from antiphon.models.strict import check_keys
 
 ROWS: Final = "rows"
 """The name of the first axis of every tensor: how many rows a tick runs over."""
@@ -93,7 +93,7 @@ def _named(name: str, tensors: tuple[TensorFormat, ...], where: str) -> TensorFo
         if tensor.name == name:
             return tensor
     names = [tensor.name for tensor in tensors]
-    raise CheckpointFormatError(f"{where} lack '{name}'{nearest(name, names)}, there are {', '.join(names)}")
+    raise CheckpointFormatError(f"{where} lack '{name}'{hint(name, names)}, there are {', '.join(names)}")
 
 
 def graph_to_json(graph: GraphFormat) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from antiphon.errors import CheckpointFormatError
+from antiphon.errors import CheckpointFormatError, hint
 from antiphon.models.graphs import GraphFormat, graph_from_json, graph_to_json
 from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
-from antiphon.models.strict import Types, check_keys, check_type, nearest, read_json_object
+from antiphon.models.strict import Types, check_keys, check_type, read_json_object
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
     top = check_keys(values, where, required=_TOP, optional=_TOP_OPTIONAL)
     if top["family"] not in FAMILIES:
         raise CheckpointFormatError(
-            f"{where}: unknown family '{top['family']}'{nearest(top['family'], FAMILIES)}, "
+            f"{where}: unknown family '{top['family']}'{hint(top['family'], FAMILIES)}, "
             f"known: {', '.join(FAMILIES)}"
         )
     lm = top.get("lm")
@@ -201,7 +201,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
     for asking, role in roles:
         if role not in files:
             raise CheckpointFormatError(
-                f"{where}: {asking} wants the file '{role}'{nearest(role, files)}, "
+                f"{where}: {asking} wants the file '{role}'{hint(role, files)}, "
                 f"files has {', '.join(files)}"
             )
     recipe = top.get("quantization")

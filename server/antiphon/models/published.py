@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from antiphon.errors import CheckpointFormatError
+from antiphon.errors import CheckpointFormatError, hint
 from antiphon.models import defaults
 from antiphon.models.spec import PipelineKind
-from antiphon.models.strict import check_type, nearest
+from antiphon.models.strict import check_type
 
 FAMILIES: Final[Mapping[str, PipelineKind]] = {
     "moshi": PipelineKind.DUPLEX,
@@ -79,7 +79,7 @@ def parse_config(raw: Mapping[str, Any] | None, where: str) -> PublishedConfig:
     check_type(family, str, f"{where}: model_type")
     if family not in FAMILIES:
         raise CheckpointFormatError(
-            f"{where}: unknown model_type '{family}'{nearest(family, FAMILIES)}, known: {', '.join(FAMILIES)}"
+            f"{where}: unknown model_type '{family}'{hint(family, FAMILIES)}, known: {', '.join(FAMILIES)}"
         )
     generation = {key: raw[key] for key in GENERATION_KEYS if raw.get(key)}
     for key, value in generation.items():
@@ -100,7 +100,7 @@ def check_lm_keys(values: Iterable[str], where: str, others: frozenset[str] = fr
     """Raise CheckpointFormatError, naming the nearest, for a key that is neither an LM argument nor other."""
     for key in values:
         if key not in LM_KEYS | others:
-            raise CheckpointFormatError(f"{where} has an unknown key '{key}'{nearest(key, LM_KEYS | others)}")
+            raise CheckpointFormatError(f"{where} has an unknown key '{key}'{hint(key, LM_KEYS | others)}")
 
 
 def _file_names(raw: Mapping[str, Any], where: str, family: str) -> dict[str, str]:

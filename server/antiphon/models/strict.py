@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from antiphon.errors import CheckpointFormatError
+from antiphon.errors import CheckpointFormatError, hint
 
 Types: TypeAlias = type | tuple[type, ...]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the known name closest to ``name``, or nothing when none is close."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -46,7 +39,7 @@ def check_keys(
     known = {**required, **(optional or {})}
     for key, value in values.items():
         if key not in known:
-            raise CheckpointFormatError(f"{where} has an unknown key '{key}'{nearest(key, known)}")
+            raise CheckpointFormatError(f"{where} has an unknown key '{key}'{hint(key, known)}")
         check_type(value, known[key], f"{where}.{key}")
     missing = [key for key in required if key not in values]
     if missing:
