@@ -18,10 +18,10 @@ ByteArray = NDArray[np.uint8]
 SMALLEST_BLOCK = 16
 """The operator's own limit."""
 
-SEARCH_FACTORS = np.linspace(0.7, 1.1, 17, dtype=np.float32)
+SEARCH_FACTORS = np.linspace(0.75, 1.05, 9, dtype=np.float32)
 """Scales tried for a block, relative to the one that just holds its largest weight."""
 
-_ROWS_AT_ONCE = 512
+_ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
