@@ -106,7 +106,7 @@ async def stay_quiet(server: str, minutes: float, callers: int) -> dict[str, Any
         rng = np.random.default_rng(index)
         level = 0.0 if index == 0 else 10 ** (-(20 + 12 * index) / 20)
         sounds.append((coloured_noise(rng, samples, index % 3) * level).clip(-1, 1).astype(np.float32))
-    heard = await asyncio.gather(*(call(server, sound) for sound in sounds))
+    heard = await asyncio.gather(*[call(server, sound) for sound in sounds])
     false = 0
     for one in heard:
         loud = loud_at(one.pcm)
@@ -120,8 +120,7 @@ async def _interrupt(server: str, first: Utterance, second: Utterance) -> float 
     after = int(1.7 * RATE)
     tail = np.zeros(int(LISTEN_S * RATE), np.float32)
     pcm = np.concatenate([lead, first.pcm, np.zeros(after, np.float32), second.pcm, tail]) * 0.6
-    pcm = np.pad(pcm, (0, -pcm.size % FRAME_SAMPLES)).astype(np.float32)
-    heard = await call(server, pcm)
+    heard = await call(server, np.pad(pcm, (0, -pcm.size % FRAME_SAMPLES)).astype(np.float32))
     start = lead.size + first.pcm.size + after
     loud = loud_at(heard.pcm[: start + second.pcm.size + 2 * FRAME_SAMPLES])
     if not loud.size or not ((loud > start - RATE // 2) & (loud < start)).any():
