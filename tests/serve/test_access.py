@@ -77,6 +77,7 @@ async def test_a_key_in_the_query_as_stock_clients_send_it(query: str, keys: str
         async with server.call(f"ext=1&format=pcm_f32le&{query}=the+key+of+bob") as client:
             await client.event("ready")
             assert server.services.access.ledger.of_key("bob") == 1
+            assert 'antiphon_key_sessions{key="bob"} 1.0' in (await server.get("/metrics"))[1]
         await server.is_empty()
         await server.eventually(lambda: server.services.access.ledger.is_empty)
 

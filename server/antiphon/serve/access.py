@@ -123,6 +123,10 @@ class SessionLedger:
                 if not count[name]:
                     del count[name]
 
+    def sessions_of_keys(self) -> list[tuple[str, int]]:
+        """The keys that have sessions, by name, and how many each."""
+        return list(self._by_key.items())
+
     def of_key(self, name: str) -> int:
         """Sessions with the key of this name."""
         return self._by_key[name]

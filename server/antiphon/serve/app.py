@@ -57,7 +57,7 @@ def build_app(
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
-        watch_process(families.registry, pool)
+        watch_process(families.registry, pool, door.ledger)
         app[SERVICES] = Services(
             config=config,
             models=served,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from antiphon.backends.base import Backend, Progress
@@ -56,12 +57,17 @@ def running_models(
                 tracer=tracer,
                 share=DeviceShare(dict(taken_bytes), devices[entry.device], waiting[entry.device]),
             )
-            engine.start(progress)
+            engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
             engines.callback(stop_engine, engine)
             waiting[entry.device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
             models.append(serve_model(entry, name, checkpoint, engine, families))
         yield models
+
+
+def _named_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
+    """Tell the progress of one of several models."""
+    progress(done, total, f"{name}: {what}" if name else what)
 
 
 def stop_engine(engine: Engine) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from antiphon.engine.memory import host_bytes, process_bytes
 from antiphon.engine.metrics import Families
+from antiphon.serve.access import SessionLedger
 from antiphon.serve.lanes import WorkerPool
 
 
@@ -37,17 +38,18 @@ class ServeMetrics:
         self._closed.labels(self._model, str(code or 1006)).inc()
 
 
-def watch_process(registry: CollectorRegistry, pool: WorkerPool) -> None:
-    """Report what all models share: memory, and how busy the codec threads and the loop's lanes are."""
-    registry.register(_ProcessCollector(pool))
+def watch_process(registry: CollectorRegistry, pool: WorkerPool, ledger: SessionLedger) -> None:
+    """Report what all models share: memory, keys, and how busy the codec threads and the loop's lanes are."""
+    registry.register(_ProcessCollector(pool, ledger))
     ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: WorkerPool, ledger: SessionLedger) -> None:
         self._pool = pool
+        self._ledger = ledger
 
     def collect(self) -> Iterable[Metric]:
         codec = CounterMetricFamily(
@@ -74,6 +76,13 @@ class _ProcessCollector(Collector):
             value=host_bytes(),
         )
         yield from _device_memory()
+
+        keys = GaugeMetricFamily(
+            "antiphon_key_sessions", "Sessions that each API key has now, by its name.", labels=("key",)
+        )
+        for name, sessions in self._ledger.sessions_of_keys():
+            keys.add_metric((name,), sessions)
+        yield keys
 
 
 def _device_memory() -> Iterable[Metric]:

@@ -17,6 +17,9 @@ from antiphon.models.tokenizer import TextTokenizer
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.voices import VoiceFolder, find_voices
 
+MAX_SHOWN_CHARS = 100
+"""Of a name that nobody here has, no more is repeated to who asked for it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
@@ -101,14 +104,15 @@ class Models:
             UnknownModelError: there is none, or it is of another kind; the message lists what there is.
         """
         named = self.default_of(kinds) if name is None else self._by_name(name)
+        shown = repr((name or "")[:MAX_SHOWN_CHARS])
         if named is not None and named.kind in kinds:
             return named
         if name is None:
             what = f"no {' or '.join(kinds)} model here"
         elif named is not None:
-            what = f"model {name!r} is a {named.kind} model, and this is for {' or '.join(kinds)}"
+            what = f"model {shown} is a {named.kind} model, and this is for {' or '.join(kinds)}"
         else:
-            what = f"no model {name!r} here"
+            what = f"no model {shown} here"
         fitting = [model for model in self if model.kind in kinds]
         listed = ", ".join(f"{model.name} ({model.kind})" for model in fitting or self)
         raise UnknownModelError(
