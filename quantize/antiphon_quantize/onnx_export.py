@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+import onnx_ir
 import torch
 from torch import Tensor
 
@@ -24,6 +25,9 @@ NEXT = ".next"
 
 EXAMPLE_ROWS = 3
 """Rows of the example: neither 1, which exporters take for a constant, nor the size of anything else."""
+
+MODULES = "pkg.torch.onnx.name_scopes"
+"""The exporter's note of a node's modules, by which recipes find weights that have lost their names."""
 
 INLINE_BYTES = 1 << 30
 """Weights above this go into a file of their own beside the graph; a protobuf ends at 2 GiB."""
@@ -52,6 +56,7 @@ def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
         )
         results = stage(*arguments)
     assert program is not None
+    _strip(program.model)
     weights = sum(tensor.nbytes for tensor in stage.state_dict().values())
     program.save(path, external_data=weights > INLINE_BYTES)
     graph = onnx.load(path, load_external_data=False).graph
@@ -66,6 +71,13 @@ def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
             for spec in stage.specs
         ),
     )
+
+
+def _strip(model: onnx_ir.Model) -> None:
+    """Drop what the exporter notes at every node but the modules it came from: half of a small graph."""
+    for node in model.graph.all_nodes():
+        for key in [key for key in node.metadata_props if key != MODULES]:
+            del node.metadata_props[key]
 
 
 def _tensor(name: str, tensor: Tensor) -> TensorFormat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -73,14 +73,21 @@ def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path
 
 
 def write_graphs(
-    checkpoint: Checkpoint, folder: Path, recipe: Recipe, progress: Progress
+    checkpoint: Checkpoint,
+    folder: Path,
+    recipe: Recipe,
+    progress: Progress,
+    *,
+    leave_out: Collection[str] = (),
 ) -> tuple[dict[str, GraphFormat], list[str]]:
     """Export a checkpoint's stages into ``folder``: the graph table, and a line on each that was rounded.
+
+    The stages named in ``leave_out`` are not exported; another model's graphs may do for them.
 
     Raises:
         UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
     """
-    makers = stage_makers(checkpoint)
+    makers = {name: make for name, make in stage_makers(checkpoint).items() if name not in leave_out}
     graphs: dict[str, GraphFormat] = {}
     lines: list[str] = []
     for done, (name, make) in enumerate(makers.items()):

@@ -159,7 +159,8 @@ def test_builtin_models_read_the_same_in_the_published_layout(name: str) -> None
 
     published = read_checkpoint(WithoutManifest(builtin_folder(name)), name)
     assert published.spec == load_checkpoint(name).spec
-    assert published.files == load_checkpoint(name).files
+    ours = load_checkpoint(name).files
+    assert published.files == {role: path for role, path in ours.items() if not role.startswith("onnx.")}
 
 
 def test_builtin_models_share_one_codec() -> None:

@@ -226,8 +226,9 @@ def test_documented_snippet_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (snippet,) = blocks("python")
     exec(compile(snippet, "docs/manifest.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
-        "duplex mimi.safetensors 5",
-        "['config', 'lm', 'mimi', 'mimi_config', 'tokenizer']",
+        "duplex mimi.safetensors 9",
+        "['config', 'lm', 'mimi', 'mimi_config', 'onnx.decode', 'onnx.depformer', 'onnx.encode', 'onnx.lm', "
+        "'tokenizer']",
     ]
 
 

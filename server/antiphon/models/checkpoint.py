@@ -194,6 +194,7 @@ def describe(
         generation=spec.generation,
         parameters=spec.parameters,
         backends=backends or {},
+        graphs=checkpoint.graphs,
         quantization=quantization,
         description=description,
         license=license_name,
