@@ -28,6 +28,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         pick_device("abacus")
 
 
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="device cuda:2 was asked for, but there are only 2 GPUs"):
+        pick_device("cuda:2")
+
+
 def test_a_gpu_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_bytes(CPU) == {}
     asked: list[torch.device] = []

@@ -11,7 +11,7 @@ def pick_device(name: str | None) -> torch.device:
     """Resolve a device name, None being CUDA where there is one.
 
     Raises:
-        ConfigError: no device is called so, or this torch sees no GPU.
+        ConfigError: no device is called so, this torch sees no GPU, or not so many.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -21,6 +21,8 @@ def pick_device(name: str | None) -> torch.device:
         raise ConfigError(f"no device is called '{name}': {error}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
     return device
 
 

@@ -151,6 +151,8 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     monkeypatch.setattr(backend_module, "StageRunner", RecordedRunner)
     monkeypatch.setattr(TorchBackend, "_host_buffer", lambda _, buffer: torch.zeros(buffer.shape))
     monkeypatch.setattr(torch.cuda, "device", nothing)
+    monkeypatch.setattr(torch.cuda, "stream", nothing)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)

@@ -22,6 +22,7 @@ class Notes:
     did: list[str] = field(default_factory=list)
     pools: list[Any] = field(default_factory=list)
     current: torch.device | None = None
+    stream: Any = None
     is_capturing: bool = False
 
 
@@ -38,12 +39,26 @@ class FakeEvent:
         assert enable_timing
 
     def record(self, stream: object) -> None:
-        assert stream == ("stream of", CUDA)
+        assert isinstance(stream, FakeStream)
+
+    def elapsed_time(self, end: object) -> float:
+        return 1.5
+
+
+class FakeStream:
+    """The one stream that work is put on."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def synchronize(self) -> None:
+        self._notes.did.append("wait")
 
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     notes = Notes()
+    notes.stream = FakeStream(notes)
 
     @contextmanager
     def on_device(device: torch.device) -> Iterator[None]:
@@ -52,21 +67,37 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         notes.current = None
 
     @contextmanager
-    def capture(graph: FakeGraph, *, pool: object, capture_error_mode: str) -> Iterator[None]:
+    def on_stream(stream: object) -> Iterator[None]:
+        """As torch's: what is current inside ends with the block."""
+        before = notes.stream
+        notes.stream = stream
+        try:
+            yield
+        finally:
+            notes.stream = before
+
+    @contextmanager
+    def capture(graph: FakeGraph, *, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
+        before = notes.stream
         assert notes.current == CUDA
+        assert stream == ("a stream of", CUDA)
         assert capture_error_mode == "thread_local"
         notes.pools.append(pool)
         notes.is_capturing = True
-        yield
+        notes.stream = stream
+        yield  # torch's restores the stream after it has ended the capture, which may raise
         notes.is_capturing = False
+        notes.stream = before
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(torch.cuda, "device", on_device)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(notes))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("a stream of", device))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: notes.stream)
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
     return notes
 
 
@@ -105,6 +136,33 @@ def test_a_stage_that_fails_is_tried_again(notes: Notes) -> None:
     with pytest.raises(RuntimeError, match="no memory"):
         runner.run("lm", 1, fail)
     assert run(runner, notes, 1, 3) == ["run", "capture", "replay", "replay"]
+
+
+def test_a_capture_that_fails_leaves_the_stream_as_it_was(notes: Notes) -> None:
+    runner, before, runs = StageRunner(CUDA), notes.stream, []
+
+    def fail_captured() -> None:
+        runs.append(notes.is_capturing)
+        if notes.is_capturing:
+            raise RuntimeError("not allowed in a capture")
+
+    runner.begin()
+    runner.run("lm", 1, fail_captured)
+    with pytest.raises(RuntimeError, match="not allowed in a capture"):
+        runner.run("lm", 1, fail_captured)
+    assert runs == [False, True]
+    assert notes.stream is before
+
+
+def test_a_tick_waits_for_its_stream_and_for_no_other(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def synchronize(*_: object) -> None:
+        raise AssertionError("a device that another thread captures on must not be waited for")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    runner = StageRunner(CUDA)
+    run(runner, notes, (1, 64))
+    assert runner.finish() == {"lm": 1.5}
+    assert notes.did[-1] == "wait"
 
 
 def test_convolutions_keep_their_whole_mantissa(notes: Notes) -> None:

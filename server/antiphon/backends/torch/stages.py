@@ -33,6 +33,8 @@ class StageRunner:
         self._device = device
         if self.on_cuda:
             torch.backends.cudnn.allow_tf32 = False
+        # Its own: torch's default one for captures is one a process, on the device that first captured.
+        self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._pool = self._new_pool()
         self._marks: list[tuple[str, float | torch.cuda.Event]] = []
@@ -64,8 +66,14 @@ class StageRunner:
             self._graphs[key] = None
         else:
             graph = torch.cuda.CUDAGraph()
+            # The outer block makes the current stream current again even when ending a capture raises.
             # "thread_local": what another thread asks of CUDA meanwhile is no fault of this capture.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self._device)),
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+            ):
                 stage()
             self._graphs[key] = graph
             graph.replay()
@@ -73,7 +81,8 @@ class StageRunner:
     def finish(self) -> dict[str, float]:
         """Wait for the device; milliseconds by stage."""
         if self.on_cuda:
-            torch.cuda.synchronize(self._device)
+            # Not for the whole device: that is an error while another model's thread captures on it.
+            torch.cuda.current_stream(self._device).synchronize()
         pairs = zip(self._marks, self._marks[1:], strict=False)
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
