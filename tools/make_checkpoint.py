@@ -122,6 +122,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 LIES = {"personaplex": {"dep_q": 8}}
 """What the published ``config.json`` says although the weights are different."""
+BETWEEN_WORDS = (0, 3)
+"""The end of padding, and padding."""
 NOT_LM = ("model_type", "lm_gen_config", "stt_config", "tts_config")
 
 
@@ -178,6 +180,8 @@ def make_checkpoint(
         if kind != "codec":
             config["card"] = codec["quantizer"]["bins"]
             lm = make_lm({key: value for key, value in config.items() if key not in NOT_LM})
+            if kind == "stt":
+                lm.text_linear.weight[[*BETWEEN_WORDS]] *= 3  # words end, as often as not
             tensors = published_names(
                 {name: value.to(DTYPES[dtype]) for name, value in lm.state_dict().items()}
             )
