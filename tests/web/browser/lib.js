@@ -1,0 +1,266 @@
+// What the browser tests share: a server process, a Chromium with a microphone made of a recording, patience.
+import { spawn } from "node:child_process";
+import { readFile } from "node:fs/promises";
+import { createServer } from "node:net";
+
+import { chromium } from "playwright-core";
+
+/** Nothing is waited for longer: reached only when something is broken, or the machine very busy. */
+export const PATIENCE_MS = 60_000;
+
+/** @param {string} name */
+function given(name) {
+  const value = process.env[name];
+  if (!value) throw new Error(`${name} is not set: run these tests through pytest tests/web`);
+  return value;
+}
+
+/** The recording that the microphone hears, over and over: WAV, 24 kHz, mono. */
+export const clipPath = () => given("ANTIPHON_TEST_CLIP");
+
+/** A port of this machine that nobody listens on. @returns {Promise<number>} */
+export function freePort() {
+  return new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => {
+      const address = server.address();
+      server.close(() => resolve(typeof address === "object" && address ? address.port : 0));
+    });
+  });
+}
+
+/**
+ * Run a Python module of the project to its end.
+ *
+ * @param {...string} words
+ * @returns {Promise<string>} what it printed
+ */
+export function python(...words) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(given("ANTIPHON_TEST_PYTHON"), words, { stdio: ["ignore", "pipe", "inherit"] });
+    let output = "";
+    child.stdout.on("data", (data) => (output += data));
+    child.on("exit", (code) => (code === 0 ? resolve(output) : reject(new Error(`${words.join(" ")}: exit ${code}`))));
+  });
+}
+
+/** `antiphon serve` as a process of its own, which can be ended and started again on the same port. */
+export class Server {
+  /** @param {number} port @param {string[]} options */
+  constructor(port, options) {
+    this.port = port;
+    this.url = `http://127.0.0.1:${port}`;
+    this._options = options;
+    /** @type {import("node:child_process").ChildProcess | null} */
+    this._child = null;
+    this._log = "";
+  }
+
+  /** @param {...string} options */
+  static async start(...options) {
+    const server = new Server(await freePort(), options);
+    await server.start();
+    return server;
+  }
+
+  async start() {
+    const command = ["-c", "from antiphon.cli import main; main()", "serve", "--port", String(this.port)];
+    // A busy machine answers late, for which a server would turn callers away: not what is tested here.
+    const words = [...command, "--late-refuse-fraction", "1", ...this._options];
+    const child = spawn(given("ANTIPHON_TEST_PYTHON"), words, { stdio: ["ignore", "pipe", "pipe"] });
+    this._child = child;
+    for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => (this._log += data));
+    const isUp = async () => {
+      if (child.exitCode !== null) throw new Error(`the server ended:\n${this._log}`);
+      return fetch(`${this.url}/healthz`).then((answer) => answer.ok, () => false);
+    };
+    await eventually("the server is up", isUp);
+  }
+
+  /** @param {NodeJS.Signals} signal */
+  async stop(signal = "SIGKILL") {
+    const child = this._child;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const gone = new Promise((resolve) => child.once("exit", resolve));
+    child.kill(signal);
+    await gone;
+  }
+}
+
+/** A browser with a fake microphone. @param {...string} more arguments */
+export function openBrowser(...more) {
+  return chromium.launch({
+    executablePath: process.env["ANTIPHON_TEST_CHROMIUM"] ?? "/usr/bin/chromium",
+    timeout: PATIENCE_MS,
+    args: [
+      ...["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"],
+      ...["--disable-component-update", "--disable-sync", "--use-fake-device-for-media-stream"],
+      ...["--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${clipPath()}`, ...more],
+    ],
+  });
+}
+
+/**
+ * Open the page, and note everything that goes wrong in it.
+ *
+ * @param {import("playwright-core").Browser} browser
+ * @param {string} url
+ * @param {import("playwright-core").BrowserContextOptions} options
+ */
+export async function openPage(browser, url, options = {}) {
+  const context = await browser.newContext({ acceptDownloads: true, ...options });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const page = await context.newPage();
+  /** @type {string[]} */
+  const complaints = [];
+  page.on("console", (message) => {
+    if (["error", "warning", "assert"].includes(message.type())) complaints.push(message.text());
+  });
+  page.on("pageerror", (error) => complaints.push(String(error)));
+  await page.goto(url);
+  await page.waitForSelector("body[data-ready]");
+  return { page, complaints, close: () => context.close() };
+}
+
+/** @typedef {import("playwright-core").Page} Page */
+
+/** Press the button and wait until somebody listens. @param {Page} page @param {string} [button] */
+export async function call(page, button = "#talk") {
+  await page.click(button);
+  await inState(page, "live");
+}
+
+/** @param {Page} page @param {string} state */
+export function inState(page, state) {
+  return page.waitForSelector(`body[data-state="${state}"]`);
+}
+
+/** Wait until the headline, or the line below it, says something. @param {Page} page @param {RegExp} words */
+export async function says(page, words) {
+  const read = async () => `${await page.textContent("#status")} ${await page.textContent("#help")}`;
+  await eventually(`the page says ${words}`, async () => words.test(await read()), read);
+}
+
+/**
+ * The numbers of the latency panel.
+ *
+ * @param {Page} page
+ * @returns {Promise<Record<string, number>>} NaN where there is none yet
+ */
+export function numbers(page) {
+  return page.$$eval("#numbers dd", (cells) =>
+    Object.fromEntries(
+      cells.map((cell) => (cell instanceof HTMLElement ? [cell.dataset["name"], parseFloat(cell.dataset["value"] ?? "")] : [])),
+    ),
+  );
+}
+
+/** Seconds of the call, as the page shows them. @param {Page} page */
+export async function elapsedS(page) {
+  const [minutes, seconds] = ((await page.textContent("#elapsed")) ?? "0:0").split(":").map(Number);
+  return 60 * (minutes ?? 0) + (seconds ?? 0);
+}
+
+/** Wait until a call has lasted so long. @param {Page} page @param {number} seconds */
+export async function talkedFor(page, seconds) {
+  await eventually(`${seconds} s of talk`, async () => (await elapsedS(page)) >= seconds, () => elapsedS(page));
+}
+
+/**
+ * Wait until something holds, asking again and again.
+ *
+ * @param {string} what
+ * @param {() => Promise<boolean> | boolean} isSo
+ * @param {() => Promise<unknown> | unknown} [found] what there is instead, for the error
+ */
+export async function eventually(what, isSo, found = () => "") {
+  const endMs = Date.now() + PATIENCE_MS;
+  while (!(await isSo())) {
+    if (Date.now() > endMs) throw new Error(`not within ${PATIENCE_MS / 1000} s: ${what}; found ${await found()}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
+/** Save the recording and read it. @param {Page} page */
+export async function saveRecording(page) {
+  const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save")]);
+  return { name: download.suggestedFilename(), ...readWav(await readFile(await download.path())) };
+}
+
+/**
+ * A WAV file of 16-bit samples.
+ *
+ * @param {Buffer} bytes
+ */
+export function readWav(bytes) {
+  const word = /** @param {number} at */ (at) => bytes.toString("latin1", at, at + 4);
+  if (word(0) !== "RIFF" || word(8) !== "WAVE") throw new Error(`not a WAV file: ${word(0)} ${word(8)}`);
+  const format = { channels: 0, sampleRate: 0, bits: 0 };
+  for (let at = 12; at + 8 <= bytes.length; ) {
+    const size = bytes.readUInt32LE(at + 4);
+    if (word(at) === "fmt ") {
+      format.channels = bytes.readUInt16LE(at + 10);
+      format.sampleRate = bytes.readUInt32LE(at + 12);
+      format.bits = bytes.readUInt16LE(at + 22);
+    } else if (word(at) === "data") {
+      if (at + 8 + size !== bytes.length) throw new Error(`${bytes.length - at - 8} bytes of audio, said ${size}`);
+      const frames = size / 2 / format.channels;
+      const sides = Array.from({ length: format.channels }, (_, channel) =>
+        Float32Array.from({ length: frames }, (_, frame) => bytes.readInt16LE(at + 8 + 2 * (frame * format.channels + channel)) / 32768),
+      );
+      return { ...format, frames, sides };
+    }
+    at += 8 + size;
+  }
+  throw new Error("a WAV file without audio");
+}
+
+const ENVELOPE_MS = 10;
+
+/** How loud it is, every 10 ms. @param {Float32Array} samples at 24 kHz */
+export function envelope(samples) {
+  const size = 24 * ENVELOPE_MS;
+  return Array.from({ length: Math.floor(samples.length / size) }, (_, index) => {
+    const part = samples.subarray(index * size, (index + 1) * size);
+    return Math.sqrt(part.reduce((sum, it) => sum + it * it, 0) / size);
+  });
+}
+
+/** @param {number[]} a @param {number[]} b as long */
+function correlation(a, b) {
+  const mean = /** @param {number[]} it */ (it) => it.reduce((sum, value) => sum + value, 0) / it.length;
+  const [meanA, meanB] = [mean(a), mean(b)];
+  let [ab, aa, bb] = [0, 0, 0];
+  a.forEach((value, index) => {
+    const [da, db] = [value - meanA, (b[index] ?? 0) - meanB];
+    ab += da * db;
+    aa += da * da;
+    bb += db * db;
+  });
+  return aa * bb > 0 ? ab / Math.sqrt(aa * bb) : 0;
+}
+
+/**
+ * How well three seconds of `said` are found again in `heard`, at the best place and delay.
+ *
+ * @param {Float32Array} said
+ * @param {Float32Array} heard
+ * @param {number} longestMs the longest delay that is looked at
+ */
+export function bestEcho(said, heard, longestMs) {
+  const [a, b] = [envelope(said), envelope(heard)];
+  const window = 3000 / ENVELOPE_MS;
+  let best = { correlation: 0, delayMs: 0 };
+  for (let start = 0; start + window <= a.length; start += 25) {
+    const piece = a.slice(start, start + window);
+    for (let lag = 0; lag <= longestMs / ENVELOPE_MS && start + lag + window <= b.length; lag++) {
+      const found = correlation(piece, b.slice(start + lag, start + lag + window));
+      if (found > best.correlation) best = { correlation: found, delayMs: lag * ENVELOPE_MS };
+    }
+  }
+  return best;
+}
+
+/** @param {Float32Array} samples */
+export function rms(samples) {
+  return Math.sqrt(samples.reduce((sum, it) => sum + it * it, 0) / Math.max(1, samples.length));
+}

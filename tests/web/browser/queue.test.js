@@ -1,0 +1,72 @@
+// A full server lets its visitors wait and then lets them in; a server that goes away is come back to.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { call, eventually, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+
+before(async () => void (browser = await openBrowser()));
+after(() => browser?.close());
+
+test("the queue is shown, place by place, and then a visitor is let in", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "1");
+  t.after(() => server.stop());
+  const first = await openPage(browser, server.url);
+  await call(first.page);
+  const second = await openPage(browser, server.url);
+  await second.page.click("#talk");
+  await says(second.page, /Waiting: you are next\./);
+  const third = await openPage(browser, server.url);
+  await third.page.click("#talk");
+  await says(third.page, /Waiting: 1 ahead of you\./);
+  await first.page.click("#talk");
+  await inState(second.page, "live");
+  await says(third.page, /Waiting: you are next\./);
+  await third.page.click("#talk");
+  await says(third.page, /The call is over\./);
+  await talkedFor(second.page, 2);
+  for (const { complaints, close } of [first, second, third]) {
+    assert.deepEqual(complaints, []);
+    await close();
+  }
+});
+
+test("a full server without a queue is tried again when it said", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "1", "--max-queue", "0", "--retry-after-max-s", "2");
+  t.after(() => server.stop());
+  const first = await openPage(browser, server.url);
+  await call(first.page);
+  const second = await openPage(browser, server.url);
+  await second.page.click("#talk");
+  await says(second.page, /The server is full\. Every place is taken\. Trying again/);
+  await first.close(); // gone without a word: the server notices
+  await inState(second.page, "live");
+  await second.close();
+});
+
+test("a server that restarts is come back to, and says that what was said is forgotten", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await call(page);
+  await talkedFor(page, 2);
+  await server.stop();
+  await says(page, /The (connection was lost|server cannot be reached)\. .*Trying again/);
+  await server.start();
+  await inState(page, "live");
+  await says(page, /You are back\..* forgotten/);
+  assert.match((await page.textContent("#transcript")) ?? "", /What was said before is forgotten/);
+  const loudness = () => page.$eval("#level-reply", (it) => Number(getComputedStyle(it).getPropertyValue("--level")));
+  await eventually("the reply is heard again", async () => (await loudness()) > 0.3, loudness);
+
+  await page.click("#talk");
+  await inState(page, "ended");
+  await server.stop("SIGTERM");
+  await page.click("#talk");
+  await says(page, /The server cannot be reached\./);
+  await page.click("#talk");
+  await says(page, /The call is over\./);
+  await close();
+});

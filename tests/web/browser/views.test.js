@@ -1,0 +1,164 @@
+// What a visitor sees and can reach: desktop and phone, light and dark, with the keyboard, and in trouble.
+import assert from "node:assert/strict";
+import { mkdir } from "node:fs/promises";
+import { after, before, test } from "node:test";
+
+import { call, eventually, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+
+const DESKTOP = { width: 1120, height: 780 };
+const PHONE = { width: 390, height: 780 };
+
+/** @type {Server} */
+let server;
+/** @type {import("playwright-core").Browser} */
+let browser;
+
+before(async () => {
+  const more = ["--host-resolver-rules=MAP voice.test 127.0.0.1"];
+  [server, browser] = await Promise.all([Server.start("--model", "duplex-seeded", "--slots", "2"), openBrowser(...more)]);
+});
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+/**
+ * Keep a picture where the documents show it, when asked to.
+ *
+ * @param {import("playwright-core").Page} page
+ * @param {string} name
+ */
+async function picture(page, name) {
+  const folder = process.env["ANTIPHON_TEST_IMAGES"];
+  const shot = await page.screenshot();
+  assert.ok(shot.length > 5000);
+  if (!folder) return;
+  await mkdir(folder, { recursive: true });
+  await page.screenshot({ path: `${folder}/${name}.png` });
+}
+
+/** Nothing sticks out, and what is to be touched is large enough. @param {import("playwright-core").Page} page */
+async function fits(page) {
+  const width = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  assert.ok((width[0] ?? 0) <= (width[1] ?? 0), `the page is ${width[0]} wide, the window ${width[1]}`);
+  for (const id of ["#talk", "#mute", "#save"]) {
+    const box = await page.locator(id).boundingBox();
+    if (!box) continue;
+    assert.ok(box.width >= 44 && box.height >= 44, `${id} is ${box.width} x ${box.height}`);
+    assert.ok(box.x >= 0 && box.x + box.width <= (width[1] ?? 0), `${id} is outside`);
+  }
+}
+
+test("a conversation with words, on a desktop in the light and on a phone in the dark", async () => {
+  const desktop = await openPage(browser, server.url, { viewport: DESKTOP, colorScheme: "light" });
+  await picture(desktop.page, "web-start");
+  await fits(desktop.page);
+  await call(desktop.page);
+  await eventually("words", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 60);
+  await talkedFor(desktop.page, 12);
+  await picture(desktop.page, "web-desktop");
+  await fits(desktop.page);
+  await desktop.page.click("#latency summary");
+  await desktop.page.locator("#numbers").scrollIntoViewIfNeeded();
+  await eventually("numbers", async () => /\d/.test((await desktop.page.textContent("#mouth-to-ear-short")) ?? ""));
+  await picture(desktop.page, "web-latency");
+  await desktop.page.click("#talk");
+  await inState(desktop.page, "ended");
+  assert.deepEqual(desktop.complaints, []);
+  await desktop.close();
+
+  const options = { viewport: PHONE, colorScheme: /** @type {const} */ ("dark"), hasTouch: true, isMobile: true };
+  const phone = await openPage(browser, server.url, { ...options, deviceScaleFactor: 2 });
+  await fits(phone.page);
+  await call(phone.page);
+  await talkedFor(phone.page, 8);
+  await picture(phone.page, "web-phone");
+  await fits(phone.page);
+  const button = await phone.page.locator("#talk").boundingBox();
+  assert.ok(button && button.y + button.height < PHONE.height, "the button is on the first screen");
+  await phone.page.click("#settings-open");
+  await fits(phone.page);
+  await phone.page.click("#settings button[value=close]");
+  assert.deepEqual(phone.complaints, []);
+  await phone.close();
+});
+
+test("the keyboard reaches everything, and every control has a name", async () => {
+  const { page, close } = await openPage(browser, server.url, { viewport: DESKTOP });
+  const focused = () => page.evaluate(() => document.activeElement?.id);
+  const order = [];
+  for (let step = 0; step < 3; step++) {
+    await page.keyboard.press("Tab");
+    order.push(await focused());
+  }
+  assert.deepEqual(order, ["settings-open", "talk", "clip"]);
+  await page.keyboard.press("Shift+Tab");
+  await page.keyboard.press("Enter");
+  await inState(page, "live");
+  await page.keyboard.press("m");
+  await says(page, /You are muted/);
+  await page.keyboard.press("m");
+  await page.click("#settings-open");
+  const nameless = await page.$$eval("button, select, input, textarea, [role=meter], [role=log], canvas:not([aria-hidden])", (all) =>
+    all
+      .filter((it) => it instanceof HTMLElement && it.offsetParent !== null)
+      .filter((it) => !(it.textContent?.trim() || it.getAttribute("aria-label") || it.closest("label")?.textContent?.trim()))
+      .map((it) => it.outerHTML),
+  );
+  assert.deepEqual(nameless, []);
+  await page.keyboard.press("Escape");
+  assert.equal(await page.isVisible("#settings"), false);
+  assert.equal(await page.getAttribute("#status", "aria-live"), "polite");
+  await page.focus("#talk");
+  await page.keyboard.press("Space");
+  await inState(page, "ended");
+  await close();
+});
+
+test("every parameter is there with the server's default, is heard at once, and is remembered", async () => {
+  const { page, complaints, close } = await openPage(browser, server.url, { viewport: DESKTOP });
+  const { models } = await (await fetch(`${server.url}/api/models`)).json();
+  await page.click("#settings-open");
+  const shown = await page.$$eval("#settings input[name]", (all) =>
+    all.map((it) => (it instanceof HTMLInputElement ? [it.name, it.value === "" ? null : Number(it.value)] : [])),
+  );
+  assert.deepEqual(Object.fromEntries(shown), models[0].parameters);
+  await page.click("#settings button[value=close]");
+  await call(page);
+  const told = page.waitForFunction(() => document.querySelector(".is-changed") !== null);
+  await page.click("#settings-open");
+  await page.fill('#settings input[name="text_topk"]', "120");
+  await told;
+  await page.reload();
+  await page.waitForSelector("body[data-ready]");
+  await page.click("#settings-open");
+  assert.equal(await page.inputValue('#settings input[name="text_topk"]'), "120");
+  await page.click("#settings-reset");
+  await eventually("the default is back", async () => (await page.inputValue('#settings input[name="text_topk"]')) === "25");
+  assert.deepEqual(complaints, []);
+  await close();
+});
+
+test("trouble is told in words that help", async () => {
+  const insecure = await openPage(browser, `http://voice.test:${server.port}`);
+  await insecure.page.click("#talk");
+  await says(insecure.page, /A microphone needs HTTPS\. .*https:\/\/voice\.test/);
+  await insecure.close();
+
+  const blocked = await openPage(browser, server.url, { viewport: PHONE });
+  await blocked.page.evaluate(() => {
+    navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("no", "NotAllowedError"));
+  });
+  await blocked.page.click("#talk");
+  await says(blocked.page, /The microphone is blocked\. To allow it/);
+  await fits(blocked.page);
+  await blocked.close();
+
+  const refused = await openPage(browser, server.url);
+  await refused.page.evaluate(() => localStorage.setItem("antiphon.settings", JSON.stringify({ values: { text_topk: 3 } })));
+  await refused.page.reload();
+  await refused.page.waitForSelector("body[data-ready]");
+  await refused.page.click("#talk");
+  await says(refused.page, /This did not work\. Text_topk=3 is out of range: 10 to 500/);
+  await refused.close();
+});

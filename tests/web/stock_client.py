@@ -1,0 +1,47 @@
+"""The unmodified ``moshi.client`` until it has heard something, with a sound card made of arrays.
+
+Usage: python -m tests.web.stock_client URL. Prints as JSON how many loud samples that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import types
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+
+from tests.serve.test_stock_client import Microphone, Printer, Speaker
+
+PATIENCE_S = 60.0
+ENOUGH_SAMPLES = 24_000
+
+
+def loud_samples() -> int:
+    """How many loud samples the client's speaker was given."""
+    return sum(int(np.count_nonzero(np.abs(block) > 0.05)) for block in Speaker.opened[0].blocks)
+
+
+async def call(url: str) -> int:
+    """Talk until enough was heard; how many loud samples that were."""
+    sounddevice: Any = types.ModuleType("sounddevice")
+    sounddevice.InputStream, sounddevice.OutputStream = Microphone, Speaker
+    sys.modules["sounddevice"] = sounddevice
+    client = importlib.import_module("moshi.client")
+    address = Namespace(url=url, host="", port=0, https=False)
+    running = asyncio.create_task(client.run(Printer(), address))
+    async with asyncio.timeout(PATIENCE_S):
+        while not (Speaker.opened and loud_samples() > ENOUGH_SAMPLES):
+            assert not running.done(), "the client gave up"
+            await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return loud_samples()
+
+
+if __name__ == "__main__":
+    print(json.dumps({"loud_samples": asyncio.run(call(sys.argv[1]))}))  # noqa: T201
