@@ -11,6 +11,8 @@ PIP_ARGS ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# What the default model's framework is on this machine.
+FRAMEWORK := $(if $(filter Darwin-arm64,$(shell uname -s)-$(shell uname -m)),mlx,torch)
 BIN := $(VENV)/bin
 PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
 SERVE_READY := $(VENV)/.serve-$(PINS)
@@ -50,12 +52,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is needed (Debian: python3-venv)"; exit 1; }
 
 $(SERVE_READY): | $(BIN)/python
-	@echo "==> setting up $(VENV): the server and PyTorch"
-	$(PIP) -e '.[torch]'
+	@echo "==> setting up $(VENV): the server and $(FRAMEWORK)"
+	$(PIP) -e '.[$(FRAMEWORK)]'
 	@rm -f $(VENV)/.serve-* && touch $@
 
 $(DEV_READY): $(SERVE_READY)
 	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
-	$(PIP) -e '.[torch,dev]' einops
+	$(PIP) -e '.[torch,mlx,dev]' einops
 	$(PIP) --no-deps moshi
 	@rm -f $(VENV)/.dev-* && touch $@

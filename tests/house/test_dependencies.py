@@ -30,7 +30,7 @@ EXTRAS = {
 }
 # einops comes with moshi, which is installed without its dependencies (see Makefile).
 DECLARED = BASE.union(*EXTRAS.values(), {"einops"})
-NOT_INSTALLED_HERE = {"mlx", "sounddevice"}
+NOT_INSTALLED_HERE = {"sounddevice"}
 
 
 def _imported(path: Path) -> set[str]:
