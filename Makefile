@@ -17,6 +17,7 @@ BIN := $(VENV)/bin
 PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
 SERVE_READY := $(VENV)/.serve-$(PINS)
 DEV_READY := $(VENV)/.dev-$(PINS)
+WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null | cksum | cut -d ' ' -f 1)
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
 
@@ -35,11 +36,13 @@ demo: $(SERVE_READY) ## speak a clip to a server, keep the reply in out/, print 
 test: check ## set up, run every check and every test (ARGS=...)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(DEV_READY) ## lint, format, types, import contracts
+check: $(DEV_READY) $(WEB_READY) ## lint, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	node_modules/.bin/tsc --project web
+	node_modules/.bin/tsc --project tests/web
 
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 	$(BIN)/python -m bench.$(BENCH) $(ARGS)
@@ -61,3 +64,10 @@ $(DEV_READY): $(SERVE_READY)
 	$(PIP) -e '.[torch,mlx,dev]' einops
 	$(PIP) --no-deps moshi
 	@rm -f $(VENV)/.dev-* && touch $@
+
+$(WEB_READY): | $(BIN)/python
+	@echo "==> setting up node_modules: what checks and drives the page"
+	@node -e 'process.exit(parseInt(process.versions.node) < 18)' && npm --version >/dev/null || \
+		{ echo "The page is checked with Node.js 18 or newer and npm (Debian: apt-get install nodejs npm)"; exit 1; }
+	npm ci --ignore-scripts
+	@rm -f $(VENV)/.web-* && touch $@

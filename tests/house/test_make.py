@@ -53,6 +53,30 @@ def test_changed_pins_are_installed(checkout: Path, name: str) -> None:
     assert "pip install" in _make(checkout, "--dry-run", "test").stdout
 
 
+def test_changed_packages_of_the_page_are_installed(checkout: Path) -> None:
+    shutil.copy(ROOT / "package.json", checkout)
+    _pretend_to_set_up(checkout, "test")
+    assert "npm ci" not in _make(checkout, "--dry-run", "test").stdout
+    with (checkout / "package.json").open("a") as packages:
+        packages.write("\n")
+    assert "npm ci" in _make(checkout, "--dry-run", "test").stdout
+
+
+def test_a_machine_without_node_is_told(checkout: Path, tmp_path: Path) -> None:
+    _pretend_to_set_up(checkout, "test")
+    (mark,) = re.findall(r"\.venv/\.web-\d+", " ".join(map(str, (checkout / ".venv").iterdir())))
+    (checkout / mark).unlink()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "cat", "cksum", "cut", "uname", "env"):
+        path = shutil.which(name)
+        assert path is not None
+        (tools / name).symlink_to(path)
+    run = _make(checkout, f"PATH={tools}", f"SHELL={tools}/sh", "PYTHON=python3", mark)
+    assert run.returncode != 0
+    assert "Node.js 18 or newer and npm (Debian: apt-get install nodejs npm)" in run.stdout
+
+
 def test_a_machine_without_a_fitting_python_is_told(checkout: Path) -> None:
     run = _make(checkout, "serve", "PYTHON=")
     assert run.returncode != 0
