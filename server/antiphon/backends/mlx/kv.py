@@ -31,10 +31,11 @@ def kv_group_size(head_dim: int) -> int:
 class KVRing:
     """Names and shapes of one layer's ring, and the attention over it.
 
-    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives
-    in slot ``p mod capacity``. With ``int8`` they are uint32 ``[H, capacity, D / 4]``, and
-    ``{name}.k_scale``, ``.k_bias``, ``.v_scale``, ``.v_bias`` ``[H, capacity, D / group]`` in ``dtype``
-    hold the affine groups, computed when a token is written: mlx multiplies by these as they are.
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity + 1, D]`` in ``dtype``; position p lives
+    in slot ``p mod capacity``, and the last slot takes what rows that pause would have written. With
+    ``int8`` they are uint32 ``[H, capacity + 1, D / 4]``, and ``{name}.k_scale``, ``.k_bias``, ``.v_scale``,
+    ``.v_bias`` ``[H, capacity + 1, D / group]`` in ``dtype`` hold the affine groups, computed when a token
+    is written: mlx multiplies by these as they are.
     """
 
     name: str
@@ -46,15 +47,14 @@ class KVRing:
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this ring keeps."""
+        slots = self.capacity + 1
         for part in ("k", "v"):
             if not self.int8:
-                yield TensorSpec(
-                    f"{self.name}.{part}", (self.heads, self.capacity, self.head_dim), self.dtype
-                )
+                yield TensorSpec(f"{self.name}.{part}", (self.heads, slots, self.head_dim), self.dtype)
                 continue
             words = self.head_dim // _NUMBERS_PER_WORD
-            groups = (self.heads, self.capacity, self.head_dim // kv_group_size(self.head_dim))
-            yield TensorSpec(f"{self.name}.{part}", (self.heads, self.capacity, words), mx.uint32)
+            groups = (self.heads, slots, self.head_dim // kv_group_size(self.head_dim))
+            yield TensorSpec(f"{self.name}.{part}", (self.heads, slots, words), mx.uint32)
             yield TensorSpec(f"{self.name}.{part}_scale", groups, self.dtype)
             yield TensorSpec(f"{self.name}.{part}_bias", groups, self.dtype)
 

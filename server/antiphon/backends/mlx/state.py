@@ -119,13 +119,13 @@ class Step:
         self.tensors[name] = new
 
     def write_slots(self, name: str, slots: mx.array, values: mx.array) -> None:
-        """Write ``values [rows, T, H, ...]`` at ``slots [rows, T]`` of a ring ``[S, H, C, ...]``.
+        """Write ``values [rows, T, H, ...]`` at ``slots [rows, T]`` of a ring ``[S, H, C + 1, ...]``.
 
-        Rows that do not advance get back what they held, so that nothing of theirs moves.
+        Rows that do not advance write into the last slot, which nobody reads. (To give them back what they
+        held, the ring would have to be read first, and mlx then copies all of it instead of writing into it.)
         """
         ring = self.tensors[name]
-        rows = mx.arange(self.rows)[:, None]
         if self.exec_mask is not None:
-            values = self.select(values, ring[rows, :, slots])
-        ring[rows, :, slots] = values.astype(ring.dtype)
+            slots = mx.where(self.exec_mask[:, None], slots, ring.shape[2] - 1)
+        ring[mx.arange(self.rows)[:, None], :, slots] = values.astype(ring.dtype)
         self.tensors[name] = ring

@@ -1,0 +1,241 @@
+"""Which files are read, how they are checked, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from antiphon import cli
+from antiphon.backends.base import StepInputs
+from antiphon.backends.mlx.backend import MlxBackend, read_bucket, row_buckets
+from antiphon.backends.mlx.factory import make
+from antiphon.backends.mlx.files import load_arrays
+from antiphon.backends.mlx.lm_weights import cut
+from antiphon.backends.mlx.matrix import Matrix, Weights, stack
+from antiphon.errors import CheckpointFormatError, ConfigError, DeviceLostError, StepError, UnsupportedError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.mlx_layout import find_sources
+from antiphon.models.prompt import Prompt
+from antiphon.models.weights import read_header
+from tests.backends.contract import GREEDY, voice
+from tools.make_checkpoint import make_checkpoint
+
+
+def run(backend: MlxBackend, frames: int = 6) -> list[Any]:
+    """The PCM of a greedy session."""
+    backend.set_parameters(0, GREEDY)
+    yes = np.array([True])
+    ticks = enumerate(voice(1, frames, backend.info))
+    return [backend.step(StepInputs(yes, yes & (index == 0), frame[None])).pcm for index, frame in ticks]
+
+
+def republish(source: Path, target: Path) -> Path:
+    """The same model under the names that are published for mlx."""
+    shutil.copytree(source, target)
+    spec = load_checkpoint(str(source)).spec.lm
+    assert spec is not None
+    arrays, path = load_arrays(source / "model.safetensors"), target / "model.safetensors"
+    sources = find_sources(read_header(source / "model.safetensors"), spec.config, spec.depformer_steps)
+    mx.save_safetensors(str(path), {name: cut(arrays[s.name], s) for name, s in sources.items()})
+    return target
+
+
+def test_both_published_layouts_are_the_same_model(tmp_path: Path) -> None:
+    schedule = [0, 1, 2, 3, 4, 4, 5, 5]
+    source = make_checkpoint(tmp_path / "source", depformer_weights_per_step_schedule=schedule)
+    again = republish(source, tmp_path / "mlx")
+    backends = [make(load_checkpoint(str(folder)), slots=1, device="cpu") for folder in (source, again)]
+    assert backends[0].info.memory == backends[1].info.memory
+    for one, other in zip(*map(run, backends), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rounded_models_load_back_and_stay_close(wide: Path, rounded: dict[str, Path]) -> None:
+    whole = make(load_checkpoint(str(wide)), slots=1, device="cpu")
+    sizes = [whole.info.memory["weights"]]
+    for name, bits in (("q8", "weights-int8"), ("q4", "weights-int4+weights-int8")):
+        checkpoint = load_checkpoint(str(rounded[name]))
+        backend = make(checkpoint, slots=1, device="cpu", dtype="float32")
+        assert backend.info.quantization == bits
+        assert all(np.isfinite(pcm).all() for pcm in run(backend))
+        sizes.append(backend.info.memory["weights"])
+        assert checkpoint.spec.parameters == load_checkpoint(str(wide)).spec.parameters
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_rounded_matrix_multiplies_and_is_looked_up_as_its_values(
+    wide: Path, rounded: dict[str, Path]
+) -> None:
+    whole = make(load_checkpoint(str(wide)), slots=1, device="cpu")._pipeline.generator
+    x = mx.random.normal((3, 128), key=mx.random.key(0))
+    for name, most in (("q8", 0.02), ("q4", 0.2)):
+        small = make(
+            load_checkpoint(str(rounded[name])), slots=1, device="cpu", dtype="float32"
+        )._pipeline.generator
+        assert whole is not None
+        assert small is not None
+        layers = [g.model.transformer.layers[1].self_attn.in_proj for g in (whole, small)]
+        wanted, got = (layer(x) for layer in layers)
+        error = float((mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted)).item())
+        assert 0 < error < most
+        index = mx.array([[0, 5], [77, 3]])
+        tables = [g.model.text_emb.table.rows(index) for g in (whole, small)]
+        assert tables[1].shape == (2, 2, 128)
+        np.testing.assert_allclose(np.array(tables[1]), np.array(tables[0]), rtol=0, atol=0.05)
+
+
+def test_published_files_without_a_configuration_are_found(tmp_path: Path) -> None:
+    """A folder with ``model.q4.safetensors`` is Moshi 7B, whose shape these weights have not."""
+    source = make_checkpoint(tmp_path / "source")
+    (source / "config.json").unlink()
+    (source / "model.safetensors").rename(source / "model.q4.safetensors")
+    (source / "mimi.safetensors").rename(source / "tokenizer-e351c8d8-checkpoint125.safetensors")
+    (source / "tokenizer.model").rename(source / "tokenizer_spm_32k_3.model")
+    with pytest.raises(CheckpointFormatError, match=r"the weights hold 2 layers .*, the config says 32"):
+        load_checkpoint(str(source))
+
+
+def test_weights_are_handed_out_once_checked() -> None:
+    arrays = {"a.weight": mx.zeros((2, 64)), "b": mx.zeros(3)}
+    weights = Weights(arrays, "f", mx.float32)
+    with pytest.raises(CheckpointFormatError, match="f: tensor missing: c"):
+        weights.array("c", (3,))
+    with pytest.raises(CheckpointFormatError, match=r"f: b is \(3,\), the configuration says \(4,\)"):
+        weights.array("b", (4,))
+    assert weights.linear("a", 64, 2)(mx.ones((1, 64))).shape == (1, 2)
+    with pytest.raises(CheckpointFormatError, match=r"f: 1 tensors unknown \['x'\]"):
+        Weights({"x": mx.zeros(1)}, "f", mx.float32).finish()
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    packed, scales, biases = mx.quantize(mx.random.normal((4, 64)), 32, 4)
+    arrays = {"m.weight": packed, "m.scales": scales, "m.biases": biases}
+    matrix = Weights(arrays, "f", mx.float32).matrix("m", 4, 64)
+    assert (matrix.bits, matrix.group_size) == (4, 32)
+    with pytest.raises(CheckpointFormatError, match=r"m is \(4, 8\) with scales \(4, 2\).*says \(4, 96\)"):
+        Weights(arrays, "f", mx.float32).matrix("m", 4, 96)
+    with pytest.raises(CheckpointFormatError, match=r"read together have .* \[\(0, 0\), \(4, 32\)\]"):
+        stack([matrix, Matrix(mx.zeros((4, 64)))])
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+def test_a_row_of_a_table_can_be_another_copied(bits: int) -> None:
+    plain = mx.random.normal((5, 64), key=mx.random.key(1))
+    table = Matrix(plain) if bits == 0 else Matrix(*mx.quantize(plain, 32, bits), 32, bits)
+    changed = table.with_row(2, 3).rows(mx.arange(5))
+    before = table.rows(mx.arange(5))
+    assert mx.array_equal(changed[2], before[3])
+    assert mx.array_equal(changed[mx.array([0, 1, 3, 4])], before[mx.array([0, 1, 3, 4])])
+
+
+def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    tts = load_checkpoint(str(make_checkpoint(tmp_path / "tts", kind="tts")))
+    with pytest.raises(UnsupportedError, match="the mlx backend runs codec, duplex, stt models, tts is tts"):
+        make(tts, slots=1)
+    assert cli.run(["quantize", "--model", str(source), str(tmp_path / "int8")]) == 0
+    with pytest.raises(UnsupportedError, match=r"INT8 with a scale for each row, in 26 of its \d+ tensors"):
+        make(load_checkpoint(str(tmp_path / "int8")), slots=1)
+    config = json.loads((source / "config.json").read_text())
+    for change, words in (
+        ({"cross_attention": True}, "cross_attention is True; the mlx backend runs only False"),
+        ({"positional_embedding": "sin"}, "positional_embedding is 'sin'; it can be rope"),
+        ({"depformer_pos_emb": "sin"}, "depformer_pos_emb is 'sin'; only 'none' can be run"),
+        ({"norm": "batch_norm"}, "norm is 'batch_norm'; it can be one of layer_norm"),
+        ({"gating": "swish"}, "gating is 'swish'; it can be none, silu"),
+        ({"conditioners": {"cfg": {}}}, r"a moshi model with the conditions \['cfg'\] cannot be run"),
+    ):
+        (source / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(UnsupportedError, match=words):
+            make(load_checkpoint(str(source)), slots=1, device="cpu")
+    (source / "config.json").write_text(json.dumps(config | {"num_heads": 5, "dim": 50}))
+    with pytest.raises(CheckpointFormatError):
+        make(load_checkpoint(str(source)), slots=1)
+    lora = {"lora": True, "lora_name": "lora.safetensors"}
+    (source / "config.json").write_text(json.dumps(config | lora))
+    (source / "lora.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(UnsupportedError, match="has a LoRA; merge it into the weights first"):
+        make(load_checkpoint(str(source)), slots=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "cuda"}, "no device of mlx is called 'cuda'; there are: cpu, gpu"),
+        ({"dtype": "int3"}, "no dtype is called 'int3'; there are: float32, bfloat16, float16"),
+        ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
+        ({"compile": "perhaps"}, "compile is 'perhaps'; it can be auto, on, off"),
+        ({"slots": 0}, "at least 1 slot, not 0"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(load_checkpoint("echo"), **{"slots": 1, **options})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_narrow_dtype_is_the_language_models_alone(tmp_path: Path, dtype: str) -> None:
+    backend = make(load_checkpoint(str(make_checkpoint(tmp_path / "m"))), slots=1, device="cpu", dtype=dtype)
+    assert (backend.info.dtype, backend.info.device) == (dtype, "cpu")
+    tensors = backend._pipeline.state.tensors
+    assert str(tensors["lm.0.k"].dtype) == f"mlx.core.{dtype}"
+    assert tensors["decoder.0.past"].dtype == mx.float32
+    assert all(np.isfinite(pcm).all() for pcm in run(backend))
+
+
+def test_compiled_stages_are_the_same_functions(tmp_path: Path) -> None:
+    """Traced and run without fusing, which on a CPU would take a C++ compiler."""
+    checkpoint = load_checkpoint(str(make_checkpoint(tmp_path / "m")))
+    mx.disable_compile()
+    try:
+        compiled = run(make(checkpoint, slots=2, device="cpu", compile="on"))
+    finally:
+        mx.enable_compile()
+    for one, other in zip(compiled, run(make(checkpoint, slots=2, device="cpu")), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_failing_step_ends_its_own_rows_and_a_failing_device_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = make(load_checkpoint("echo"), slots=3, device="cpu")
+    inputs = StepInputs(np.array([False, True]), np.zeros(2, np.bool_), voice(1, 2, backend.info))
+
+    def refuse(*_: object) -> None:
+        raise ValueError("shapes do not broadcast")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._pipeline.mimi, "encode", refuse)
+        with pytest.raises(StepError, match=r"rows \[1\] failed: ValueError: shapes") as failed:
+            backend.step(inputs)
+    assert failed.value.rows == (1,)
+    assert backend.step(inputs).emitted.tolist() == [False, True]
+
+    def break_off(*_: object) -> None:
+        raise RuntimeError("[metal::malloc] no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "eval", break_off)
+        with pytest.raises(DeviceLostError, match=r"could not compute a step: \[metal::malloc\] no memory"):
+            backend.step(inputs)
+
+
+def test_it_takes_no_prompt_and_no_broken_file(tmp_path: Path) -> None:
+    backend = make(load_checkpoint("echo"), slots=1, device="cpu")
+    with pytest.raises(UnsupportedError, match="the mlx backend takes no prompt"):
+        backend.prime(0, Prompt(np.zeros((2, 1), dtype=np.int32)))
+    (tmp_path / "x.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(CheckpointFormatError, match=r"x\.safetensors cannot be read"):
+        load_arrays(tmp_path / "x.safetensors")
+
+
+def test_buckets() -> None:
+    assert row_buckets(1) == (1,)
+    assert row_buckets(6) == (1, 2, 4, 6)
+    assert [read_bucket(frames) for frames in (1, 64, 65, 3000)] == [64, 64, 128, 4096]
