@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
     "keys": Command("antiphon.serve.new_key:main", "make an API key for a server's file of keys"),
+    "models": Command("antiphon.advise.main:main", "list published models, and which of them fit a machine"),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
 }
 
@@ -53,6 +54,7 @@ Examples:
   antiphon serve --backend null --null-step-ms 5        no model: stamps, for testing clients
   antiphon probe http://127.0.0.1:8998 --audio clip.wav --sessions 4
   antiphon talk http://127.0.0.1:8998
+  antiphon models --fits 24GB --modality duplex --sessions 8
   antiphon keys alice >> keys.txt                       then: antiphon serve --api-keys keys.txt
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
 """

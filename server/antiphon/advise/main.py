@@ -1,0 +1,112 @@
+"""``antiphon models``: the published models, and which of them fit a machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from antiphon.advise.fit import Wish, parse_bytes, speech_that_fits, text_that_fits
+from antiphon.advise.override import compose_override
+from antiphon.advise.show import families_table, speech_advice, text_advice
+from antiphon.errors import ConfigError
+from antiphon.models.families import load_families
+
+EXAMPLES = """\
+examples:
+  antiphon models                                                  all families
+  antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
+  antiphon models --fits 80GB --modality duplex --sessions 40 --compose compose.override.yaml
+  antiphon models --fits 16GB --modality text                      a text model for a cascade
+"""
+
+MODALITIES = ("duplex", "stt", "tts", "text")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ConfigErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = _Parser(
+        prog="antiphon models",
+        description="The published models, their licences and sizes, and which of them fit a machine.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--fits", metavar="MEMORY", help="recommend one for so much memory: 24GB, 80GiB")
+    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
+    parser.add_argument("--modality", choices=MODALITIES, help="what it does")
+    parser.add_argument("--language", metavar="CODE", help="a language it speaks: en, fr")
+    parser.add_argument(
+        "--license", "--licence", choices=("any", "commercial"), default="any", help="what it may be used for"
+    )
+    parser.add_argument(
+        "--compose",
+        metavar="FILE",
+        help="write the recommendation as an override of compose.yaml, '-' prints it",
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; 0 when there is something to recommend, else 1.
+
+    Raises:
+        ConfigError: an option that cannot be used.
+    """
+    options = build_parser().parse_args(list(argv))
+    families = load_families()
+    if options.sessions < 1:
+        raise ConfigError(f"sessions = {options.sessions} is below 1, the least it can be")
+    if options.fits is None:
+        if options.compose is not None:
+            raise ConfigError("compose is given without fits; say how much memory there is")
+        print(families_table(families))  # noqa: T201
+        return 0
+    wish = Wish(
+        parse_bytes(options.fits),
+        options.sessions,
+        options.modality,
+        options.language,
+        options.license == "commercial",
+    )
+    if options.modality == "text":
+        if options.compose is not None:
+            raise ConfigError("compose.yaml takes a text model by its variable LLM_MODEL, not by an override")
+        texts = text_that_fits(families.text, wish)
+        return _say(text_advice(texts[0], wish, texts[1:6]) if texts else None, wish)
+    fits = speech_that_fits(families.speech, wish)
+    if fits and options.compose is not None:
+        override = compose_override(fits[0], wish.sessions)
+        if options.compose == "-":
+            print(override, end="")  # noqa: T201
+            return 0
+        _write(Path(options.compose), override)
+    return _say(speech_advice(fits[0], wish, fits[1:6]) if fits else None, wish)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:  # never over somebody's own
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _say(advice: str | None, wish: Wish) -> int:
+    if advice is None:
+        print(  # noqa: T201
+            f"nothing fits: {wish.sessions} sessions in {wish.memory_bytes:,} bytes; see 'antiphon models'",
+            file=sys.stderr,
+        )
+        return 1
+    print(advice)  # noqa: T201
+    return 0

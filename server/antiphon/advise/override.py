@@ -1,0 +1,49 @@
+"""A recommendation as an override of compose.yaml."""
+
+from __future__ import annotations
+
+import json
+
+from antiphon.advise.fit import Fit
+from antiphon.errors import ConfigError
+
+SERVICES = {"duplex": ("duplex", "duplex-gpu")}
+"""The services of compose.yaml by what their model does."""
+
+
+def compose_override(fit: Fit, sessions: int) -> str:
+    """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
+
+    Lists are written as JSON, which YAML is a superset of.
+
+    Raises:
+        ConfigError: compose.yaml has no service for such a model.
+    """
+    modality = fit.family.modality
+    if modality not in SERVICES:
+        raise ConfigError(
+            f"compose.yaml has no service for {modality} models; it has some for {', '.join(SERVICES)}"
+        )
+    model = f"hf://{fit.family.repository}"
+    command = [
+        "serve",
+        "--host=0.0.0.0",
+        "--port=8998",
+        "--agent-port=8999",
+        f"--model={model}",
+        "--backend=torch",
+        f"--slots={sessions}",
+    ]
+    if fit.precision == "int8":
+        command += ["--backend-option=weights=int8", "--backend-option=kv=int8"]
+    lines = [
+        f"# {fit.family.name} in {fit.precision} for {sessions} sessions; by antiphon models --fits.",
+        "services:",
+        "  door:",
+        "    environment:",
+        f"      {modality.upper()}_MODEL: {json.dumps(model)}",
+    ]
+    for service in SERVICES[modality]:
+        device = ["--device=cuda"] if service.endswith("-gpu") else []
+        lines += [f"  {service}:", f"    command: {json.dumps(command + device)}"]
+    return "\n".join(lines) + "\n"

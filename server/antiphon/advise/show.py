@@ -1,0 +1,101 @@
+"""What ``antiphon models`` prints: the list, and a recommendation with its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from antiphon.advise.fit import OVERHEAD, Fit, TextFit, Wish
+from antiphon.backends.registry import BACKENDS
+from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, Families, SpeechFamily
+from antiphon.models.spec import PipelineKind
+
+
+def gigabytes(size: float) -> str:
+    """Bytes as GB, which are 10^9."""
+    return f"{size / 1e9:.2f} GB"
+
+
+def backends_of(family: SpeechFamily) -> list[str]:
+    """The backends of this version that run a model of this kind."""
+    kind = PipelineKind(family.modality)
+    return [name for name, entry in BACKENDS.items() if kind in entry.kinds and name != "null"]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def families_table(families: Families) -> str:
+    """Every family with what one has to know before choosing."""
+    head = ("model", "does", "languages", "licence", "parameters", "bf16 / int8", "a session", "backends")
+    speech = [
+        (
+            family.name,
+            family.modality,
+            " ".join(family.languages),
+            family.licence + ("" if family.is_commercial else " (not commercial)"),
+            f"{family.parameters / 1e9:.2f} B",
+            f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int8') / 1e9:.1f} GB",
+            f"{family.row_bytes('bf16') / 1e6:.0f} / {family.row_bytes('int8') / 1e6:.0f} MB",
+            " ".join(backends_of(family)) or "none yet",
+        )
+        for family in families.speech
+    ]
+    text_head = ("text model, for a cascade", "licence", "parameters", "bf16 / int4", "1000 tokens")
+    text = [
+        (
+            family.name,
+            family.licence,
+            f"{family.parameters_b:.1f} B"
+            + (f" ({family.active_b:.1f} B active)" if family.active_b < family.parameters_b else ""),
+            f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int4') / 1e9:.1f} GB",
+            f"{family.kv_bytes_per_token / 1e3:.0f} MB",
+        )
+        for family in families.text
+    ]
+    return table([head, *speech]) + "\n\n" + table([text_head, *text])
+
+
+def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
+    """The recommendation, term by term."""
+    family, facts = fit.family, fit.facts
+    kv = family.kv_bytes(fit.precision)
+    weights = facts.weights_bytes - MIMI_BYTES
+    together = facts.needed(wish.sessions)
+    lines = [
+        f"{family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
+        f"  {family.repository}, {', '.join(family.languages)}, {family.licence}",
+        f"  weights    {gigabytes(weights)}   {family.parameters / 1e9:.2f} B parameters",
+        f"  codec      {gigabytes(MIMI_BYTES)}   Mimi, float32",
+        f"  sessions   {gigabytes(wish.sessions * facts.row_bytes)}   {wish.sessions} x "
+        f"({kv / 1e6:.0f} MB keys and values + {MIMI_STATE_BYTES / 1e6:.0f} MB codec)",
+        *_sum(together, wish.memory_bytes, fit.rows),
+    ]
+    also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
+    return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
+
+
+def text_advice(fit: TextFit, wish: Wish, others: Iterable[TextFit]) -> str:
+    """The recommendation of a text model."""
+    lines = [
+        f"{fit.family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
+        f"  {fit.family.repository}, {fit.family.licence}",
+        f"  weights    {gigabytes(fit.facts.weights_bytes)}   {fit.family.parameters_b} B parameters",
+        f"  sessions   {gigabytes(wish.sessions * fit.facts.row_bytes)}   {wish.sessions} x "
+        f"{fit.facts.row_bytes / 1e6:.0f} MB keys and values",
+        *_sum(fit.facts.needed(wish.sessions), wish.memory_bytes, fit.rows),
+    ]
+    also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
+    return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
+
+
+def _sum(together: int, memory_bytes: int, rows: int) -> list[str]:
+    return [
+        f"  overhead   {gigabytes(OVERHEAD * together)}   {OVERHEAD:.0%}: activations, framework",
+        f"  needed     {gigabytes((1 + OVERHEAD) * together)}   of {gigabytes(memory_bytes)}; memory would "
+        f"hold {rows} sessions",
+        "  memory is half of the answer: --slots auto measures how many are answered in time",
+    ]

@@ -1,0 +1,153 @@
+"""The published models: who may use them for what, and what they weigh, computed from their shapes.
+
+Sizes follow the architecture of Moshi (Kyutai, 2024): gated feed-forward layers of 4.125 times the width, a
+depformer with weights of its own for each step or each set of steps. A byte is a byte and GB is 10^9 of them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+CARD: Final = 2048
+"""Entries of a codebook of Mimi."""
+
+DEPFORMER_DIM: Final = 1024
+LAYER_WEIGHTS: Final = 12.25
+"""Of one layer, in squares of its width: 4 of attention, 8.25 of the feed-forward part."""
+
+MIMI_PARAMETERS: Final = 96_100_000
+MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
+"""The codec stays in float32."""
+
+MIMI_STATE_BYTES: Final = 16_400_000
+"""Of one session: its two transformers' keys and values, in float32."""
+
+INT8_SCALES: Final = 1.002
+"""Bytes of an INT8 weight with its share of the scale of its row."""
+
+PRECISIONS: Final = ("bf16", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Depformer:
+    """The small transformer that speaks the codebooks of one frame; ``rank`` is of its embeddings, 0 full."""
+
+    layers: int
+    hidden: int
+    sets: int
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechFamily:
+    """One published checkpoint of the Moshi family."""
+
+    name: str
+    repository: str
+    modality: str
+    languages: tuple[str, ...]
+    licence: str
+    is_commercial: bool
+    dim: int
+    layers: int
+    context: int
+    n_q: int
+    text_card: int
+    dep_q: int = 0
+    cross_context: int = 0
+    depformer: Depformer | None = None
+
+    @property
+    def temporal_parameters(self) -> int:
+        """The large transformer's, with attention to a voice where it has that."""
+        weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
+        return round(weights * self.dim**2 * self.layers)
+
+    @property
+    def depformer_parameters(self) -> int:
+        """The small transformer's, embeddings and output heads included."""
+        if self.depformer is None:
+            return 0
+        dep, wide = self.depformer, DEPFORMER_DIM
+        layers = (4 * wide**2 + 3 * wide * dep.hidden) * dep.layers * dep.sets
+        inputs = self.dim * wide * dep.sets
+        heads = self.dep_q * wide * CARD
+        embeddings = _embedding(self.text_card + 1, dep) + (self.dep_q - 1) * _embedding(CARD + 1, dep)
+        return layers + inputs + heads + embeddings
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the large transformer: text in and out, and every codebook in."""
+        return (2 * self.text_card + 1 + self.n_q * (CARD + 1)) * self.dim
+
+    @property
+    def parameters(self) -> int:
+        """All of the language model's."""
+        return self.temporal_parameters + self.depformer_parameters + self.embedding_parameters
+
+    def weight_bytes(self, precision: str) -> int:
+        """Of the language model. INT8 is for the transformers; embeddings stay in bf16."""
+        if precision == "bf16":
+            return 2 * self.parameters
+        inner = self.temporal_parameters + self.depformer_parameters
+        return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
+
+    def kv_bytes(self, precision: str) -> int:
+        """Keys and values of one session at full context, with the voice's, which stay in bf16."""
+        per_position = 2 * self.dim * self.layers
+        size = 2 if precision == "bf16" else 1
+        return per_position * (self.context * size + self.cross_context * 2)
+
+    def row_bytes(self, precision: str) -> int:
+        """All that one session takes: keys and values, and the codec's state."""
+        return self.kv_bytes(precision) + MIMI_STATE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TextFamily:
+    """A text model for a cascade; active parameters are those a token uses."""
+
+    name: str
+    repository: str
+    licence: str
+    is_commercial: bool
+    parameters_b: float
+    active_b: float
+    kv_bytes_per_token: int
+
+    def weight_bytes(self, precision: str) -> int:
+        """With bf16 or int4 weights."""
+        return round(1e9 * self.parameters_b * {"bf16": 2.0, "int4": 4.5 / 8}[precision])
+
+
+@dataclass(frozen=True, slots=True)
+class Families:
+    """All that is known, in the file's order."""
+
+    speech: tuple[SpeechFamily, ...]
+    text: tuple[TextFamily, ...]
+
+
+def load_families() -> Families:
+    """What the package's ``families.toml`` says."""
+    text = resources.files("antiphon.models").joinpath("families.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    return Families(
+        tuple(_speech(dict(entry)) for entry in data["speech"]),
+        tuple(TextFamily(**entry) for entry in data["text"]),
+    )
+
+
+def _speech(entry: dict[str, Any]) -> SpeechFamily:
+    if "depformer" in entry:
+        entry["depformer"] = Depformer(**entry["depformer"])
+    return SpeechFamily(**{**entry, "languages": tuple(entry["languages"])})
+
+
+def _embedding(rows: int, depformer: Depformer) -> int:
+    if depformer.rank:
+        return rows * depformer.rank + depformer.rank * DEPFORMER_DIM
+    return rows * DEPFORMER_DIM

@@ -1,0 +1,120 @@
+"""``antiphon models``: what it lists, what it recommends, and the override it writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.advise.fit import OVERHEAD, Wish, parse_bytes, speech_that_fits, text_that_fits
+from antiphon.advise.main import main
+from antiphon.errors import ConfigError
+from antiphon.models.families import PRECISIONS, load_families
+from antiphon.serve.options import parse_command_line
+from tools.stack.composefile import read_compose
+
+FAMILIES = load_families()
+
+
+def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    for family in FAMILIES.speech:
+        (line,) = [line for line in text.splitlines() if line.startswith(family.name + " ")]
+        assert f"{family.parameters / 1e9:.2f} B" in line
+        assert family.licence in line
+    assert "Qwen3-30B-A3B" in text
+
+
+def test_the_arithmetic_is_shown_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 24GB --modality duplex --license commercial --sessions 8"
+    assert main(command.split()) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("personaplex-7b in int8, 8 sessions, in 24.00 GB\n")
+    numbers = {word: float(value) for word, value in re.findall(r"^  (\w+) +([\d.]+) GB", text, re.MULTILINE)}
+    together = numbers["weights"] + numbers["codec"] + numbers["sessions"]
+    assert numbers["overhead"] == pytest.approx(0.2 * together, abs=0.02)
+    assert numbers["needed"] == pytest.approx(1.2 * together, abs=0.02)
+    assert numbers["needed"] <= 24
+
+
+@given(st.integers(10**9, 200 * 10**9), st.integers(1, 64), st.sampled_from([None, "duplex", "stt", "tts"]))
+def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions: int, modality: str) -> None:
+    fits = speech_that_fits(FAMILIES.speech, Wish(memory, sessions, modality))
+    for fit in fits:
+        assert (1 + OVERHEAD) * fit.facts.needed(sessions) <= memory * (1 + 1e-9)
+        assert fit.rows >= sessions
+        assert modality in (None, fit.family.modality)
+    found = {(fit.family.name, fit.precision) for fit in fits}
+    for family in FAMILIES.speech:
+        for precision in PRECISIONS:
+            needed = (1 + OVERHEAD) * (family.weight_bytes(precision) + 384_400_000)
+            needed += (1 + OVERHEAD) * sessions * family.row_bytes(precision)
+            if modality in (None, family.modality) and needed < memory * (1 - 1e-9):
+                assert (family.name, precision) in found
+
+
+def test_language_and_licence_narrow_the_choice() -> None:
+    wish = Wish(80 * 10**9, 1, "duplex", language="fr")
+    assert {fit.family.name for fit in speech_that_fits(FAMILIES.speech, wish)} == {"hibiki-1b", "hibiki-2b"}
+
+
+def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> None:
+    best = [text_that_fits(FAMILIES.text, Wish(gb * 10**9))[0].family.name for gb in (4, 10, 24, 80)]
+    assert best == ["Qwen2.5-1.5B-Instruct", "Qwen2.5-7B-Instruct", "Qwen3-30B-A3B", "Qwen2.5-32B-Instruct"]
+    assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
+    assert "keys and values" in capsys.readouterr().out
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "1GB", "--modality", "duplex"]) == 1
+    assert capsys.readouterr().err.startswith("nothing fits: 1 sessions in 1,000,000,000 bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512", 512)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--fits", "plenty"], "memory 'plenty' is not a size; write for example 24GB or 24GiB"),
+        (["--fits", "24GB", "--sessions", "0"], "sessions = 0 is below 1"),
+        (["--compose", "x.yaml"], "compose is given without fits"),
+        (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
+        (["--fits", "24GB", "--modality", "tts", "--compose", "-"], "no service for tts models"),
+        (["--modality", "smell"], "invalid choice: 'smell'"),
+    ],
+)
+def test_what_cannot_be_asked(argv: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        main(argv)
+
+
+def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "compose.override.yaml"
+    command = f"--fits 24GB --modality duplex --sessions 8 --compose {file}".split()
+    assert main(command) == 0
+    override = yaml.safe_load(file.read_text())
+    assert override["services"].keys() <= read_compose()["services"].keys()
+    model = "hf://nvidia/personaplex-7b-v1"
+    assert override["services"]["door"]["environment"] == {"DUPLEX_MODEL": model}
+    for service in ("duplex", "duplex-gpu"):
+        argv = override["services"][service]["command"]
+        config = parse_command_line(argv[1:])  # every option is one of the server's
+        assert config.model == (model,)
+        assert config.engine.slots == 8
+        assert config.backend_option == ("weights=int8", "kv=int8")
+        assert (config.port, config.agent_port) == (8998, 8999)
+    with pytest.raises(ConfigError, match=f"cannot write {file}: File exists"):
+        main(command)
+    capsys.readouterr()
+    assert main([*command[:-1], "-"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == override
