@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from antiphon import cli
 from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
+from tests.backends.onnx.exports import exported
 from tools.make_checkpoint import make_checkpoint
 
 
@@ -57,13 +57,9 @@ def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
     )
 
 
-def exported(kind: str, folders: pytest.TempPathFactory) -> Subject:
+def graphs(kind: str, folders: pytest.TempPathFactory) -> Subject:
     """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
-    folder = folders.mktemp("onnx")
-    source = make_checkpoint(folder / "source", kind=kind)
-    line = ["quantize", "--target", "onnx", "--recipe", "float32", "--model", str(source), str(folder / kind)]
-    assert cli.run(line) == 0
-    checkpoint = load_checkpoint(str(folder / kind))
+    checkpoint = exported(kind, folders)
     return Subject(
         f"onnx {kind}",
         lambda slots: make_backend("onnx", checkpoint, slots=slots, options={"threads": 1}),
@@ -77,9 +73,9 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
     "reference-codec": lambda folders: model("reference", "codec", folders),
     "reference-duplex": lambda folders: model("reference", "moshi", folders),
-    "onnx-codec": lambda folders: exported("codec", folders),
-    "onnx-duplex": lambda folders: exported("moshi", folders),
-    "onnx-stt": lambda folders: exported("stt", folders),
+    "onnx-codec": lambda folders: graphs("codec", folders),
+    "onnx-duplex": lambda folders: graphs("moshi", folders),
+    "onnx-stt": lambda folders: graphs("stt", folders),
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),

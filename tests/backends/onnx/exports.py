@@ -1,0 +1,55 @@
+"""Small seeded models as graphs, each exported once a test run; they share one codec, and its graphs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from antiphon import cli
+from antiphon.backends.onnx.factory import stages
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
+from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
+from antiphon_quantize.recipe import load_recipe
+from tools.make_checkpoint import make_checkpoint
+
+FIRST = "moshi"
+"""The kind whose codec graphs serve the others."""
+
+
+def source(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
+    """The small checkpoint itself, which the torch backend runs."""
+    folder = folders.getbasetemp() / "onnx-sources" / kind
+    return load_checkpoint(str(folder if folder.exists() else make_checkpoint(folder, kind=kind)))
+
+
+def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
+    """Its graphs, by the command line for the first kind, and for the others what differs."""
+    out = folders.getbasetemp() / "onnx-exports" / kind
+    if not (out / MANIFEST_NAME).exists():
+        checkpoint = source(kind, folders)
+        if kind == FIRST:
+            line = ["--target", "onnx", "--recipe", "float32", "--model", checkpoint.ref, str(out)]
+            assert cli.run(["quantize", *line]) == 0
+        else:
+            _borrow(checkpoint, exported(FIRST, folders), out)
+    return load_checkpoint(str(out))
+
+
+def _borrow(checkpoint: Checkpoint, lender: Checkpoint, out: Path) -> None:
+    assert checkpoint.file("mimi").read_bytes() == lender.file("mimi").read_bytes()
+    out.mkdir(parents=True)
+    borrowed = {name: lender.graphs[name] for name in stages(checkpoint.spec) if name in ("encode", "decode")}
+    for graph in borrowed.values():
+        shutil.copy(lender.file(graph.file), out)
+    recipe = load_recipe("onnx", "float32")
+    made, _ = write_graphs(checkpoint, out, recipe, lambda *_: None, leave_out=("encode", "decode"))
+    sources = {role: name for role, name in COPIED.items() if role in checkpoint.files}
+    for role, name in sources.items():
+        shutil.copy(checkpoint.files[role], out / name)
+    entries = {role: file_entry(out, name) for role, name in sources.items()}
+    manifest = describe_graphs(checkpoint, out, {**borrowed, **made}, entries, recipe, "float32")
+    write_manifest(manifest, out / MANIFEST_NAME)
