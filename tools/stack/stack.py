@@ -23,8 +23,8 @@ from tools.stack.composefile import ROOT, Service, read_compose, services
 from tools.stack.names import name_server
 from tools.stack.process import POLL_S, Process, find_program, until
 
-START_S = 30.0
-"""For a server to be up on a busy machine; alone it takes one or two seconds."""
+START_S = 50.0
+"""For a server to be up on a very busy machine; alone it takes one or two seconds."""
 
 
 def free_port(host: str = "") -> int:
@@ -142,6 +142,10 @@ class Stack:
     def of(self, service: str) -> list[Worker]:
         """The workers of a service."""
         return [worker for worker in self.workers if worker.service.name == service]
+
+    def places(self, name: str) -> list[str]:
+        """Address and port of everybody found by a name, now."""
+        return [f"{host}:{self.workers[0].port}" for host in self.table.get(name, [])]
 
     async def get(self, url: str) -> tuple[int, str, Mapping[str, str]]:
         """Status, body and headers of a request; status 0 when nothing answered."""
