@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from tests.house.tracked import ROOT
-from tests.web.node import find_chromium, run_node_tests
+from tools.node import browser_env, run_node_tests
 
 FILES = sorted((Path(__file__).parent / "browser").glob("*.test.js"))
 CLIP = ROOT / "clients" / "antiphon_client" / "clips" / "hello.ogg"
@@ -23,12 +21,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the files are told: an interpreter, a browser, and what its microphone hears."""
     clip = tmp_path_factory.mktemp("microphone") / "clip.wav"
     write_wav(clip, read_audio(CLIP, 24_000), 24_000)
-    return {
-        **os.environ,
-        "ANTIPHON_TEST_PYTHON": sys.executable,
-        "ANTIPHON_TEST_CHROMIUM": find_chromium(),
-        "ANTIPHON_TEST_CLIP": str(clip),
-    }
+    return browser_env(clip)
 
 
 def test_there_are_files() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from antiphon.serve.static import StaticFiles
+
 STATIC = Path(__file__).parents[2] / "web" / "static"
 PAGES = sorted(STATIC.glob("*.html"))
+CLIPS = STATIC.parents[1] / "clients" / "antiphon_client" / "clips"
+MAX_WEIGHT_BYTES = 150_000
 
 
 class Elements(HTMLParser):
@@ -70,3 +75,24 @@ def test_everybody_can_read_it(page: Path) -> None:
         assert tag != "img" or values.get("alt") is not None
         assert tag != "th" or values.get("scope") in {"row", "col"}
         assert values.get("aria-labelledby") is None or values["aria-labelledby"] in ids
+
+
+def test_everything_together_is_light() -> None:
+    files = StaticFiles(STATIC)
+    names = [path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file()]
+    assets = {name: files.find(name) for name in names}
+    weights = {name: len(asset.gzipped or asset.body) for name, asset in assets.items()}
+    assert sum(weights.values()) < MAX_WEIGHT_BYTES, weights
+
+
+def test_no_module_takes_anything_from_elsewhere() -> None:
+    for path in STATIC.rglob("*.js"):
+        text = path.read_text()
+        for name in re.findall(r"(?:from|import) \"([^\"]+)\"", text):
+            assert (path.parent / name).is_file(), f"{path.name}: {name}"
+        assert "innerHTML" not in text, path.name
+        assert "eval(" not in text, path.name
+
+
+def test_the_recorded_voice_is_a_clip_of_the_clients() -> None:
+    assert (STATIC / "sample.ogg").read_bytes() == (CLIPS / "hello.ogg").read_bytes()

@@ -1,15 +1,14 @@
-"""The page's modules by themselves, in Node.js, and their types."""
+"""The page's modules by themselves, in Node.js."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.house.tracked import ROOT
-from tests.web.node import NODE_MODULES, find_node, run_node_tests
+from tools.node import run_node_tests
 
 FILES = sorted((Path(__file__).parent / "unit").glob("*.test.js"))
 
@@ -19,13 +18,6 @@ def test_in_node(path: Path) -> None:
     run = run_node_tests([path], os.environ, 100)
     assert run.is_green, run.report
     assert run.tests >= 3
-
-
-@pytest.mark.parametrize("project", ["web", "tests/web"])
-def test_types_hold(project: str) -> None:
-    command = [find_node(), str(NODE_MODULES / "typescript" / "bin" / "tsc"), "--project", project]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert run.returncode == 0, run.stdout
 
 
 def test_what_is_installed_is_locked_without_a_registry() -> None:

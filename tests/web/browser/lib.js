@@ -260,6 +260,18 @@ export function bestEcho(said, heard, longestMs) {
   return best;
 }
 
+/**
+ * Take a picture, and keep it where the documents show it when ANTIPHON_TEST_IMAGES names that folder.
+ *
+ * @param {import("playwright-core").Page} page
+ * @param {string} name
+ */
+export async function picture(page, name) {
+  const folder = process.env["ANTIPHON_TEST_IMAGES"];
+  const shot = await page.screenshot(folder ? { path: `${folder}/${name}.png` } : {});
+  if (shot.length < 5000) throw new Error(`the picture ${name} has ${shot.length} bytes: there is nothing on it`);
+}
+
 /** @param {Float32Array} samples */
 export function rms(samples) {
   return Math.sqrt(samples.reduce((sum, it) => sum + it * it, 0) / Math.max(1, samples.length));

@@ -1,12 +1,11 @@
 // What a visitor sees and can reach: desktop and phone, light and dark, with the keyboard, and in trouble.
 import assert from "node:assert/strict";
-import { mkdir } from "node:fs/promises";
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+import { call, eventually, inState, openBrowser, openPage, picture, says, Server, talkedFor } from "./lib.js";
 
-const DESKTOP = { width: 1120, height: 780 };
-const PHONE = { width: 390, height: 780 };
+const DESKTOP = { width: 1120, height: 800 };
+const PHONE = { width: 390, height: 800 };
 
 /** @type {Server} */
 let server;
@@ -21,21 +20,6 @@ after(async () => {
   await browser?.close();
   await server?.stop();
 });
-
-/**
- * Keep a picture where the documents show it, when asked to.
- *
- * @param {import("playwright-core").Page} page
- * @param {string} name
- */
-async function picture(page, name) {
-  const folder = process.env["ANTIPHON_TEST_IMAGES"];
-  const shot = await page.screenshot();
-  assert.ok(shot.length > 5000);
-  if (!folder) return;
-  await mkdir(folder, { recursive: true });
-  await page.screenshot({ path: `${folder}/${name}.png` });
-}
 
 /** Nothing sticks out, and what is to be touched is large enough. @param {import("playwright-core").Page} page */
 async function fits(page) {
@@ -56,7 +40,6 @@ test("a conversation with words, on a desktop in the light and on a phone in the
   await call(desktop.page);
   await eventually("words", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 60);
   await talkedFor(desktop.page, 12);
-  await picture(desktop.page, "web-desktop");
   await fits(desktop.page);
   await desktop.page.click("#latency summary");
   await desktop.page.locator("#numbers").scrollIntoViewIfNeeded();

@@ -1,4 +1,4 @@
-"""Node.js and Chromium for the tests of the page, or a sentence that says what to install."""
+"""Node.js and Chromium, with which the page is tested and measured, or a sentence on how to get them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.house.tracked import ROOT
-
+ROOT = Path(__file__).parents[1]
 NODE_MODULES = ROOT / "node_modules"
+
+
+class MissingToolError(Exception):
+    """A program that pip does not bring is not here; the message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,13 @@ def find_node() -> str:
     """Node.js 18 or newer, with the packages of package.json installed beside it.
 
     Raises:
-        AssertionError: one of them is missing; the message says what to type.
+        MissingToolError: one of them is missing; the message says what to type.
     """
     node = shutil.which("node")
-    assert node, "the tests of the page need Node.js 18 or newer; on Debian: apt-get install nodejs npm"
-    packages = NODE_MODULES / "playwright-core"
-    assert packages.is_dir(), "the tests of the page need their packages; type: npm ci --ignore-scripts"
+    if node is None:
+        raise MissingToolError("Node.js 18 or newer is needed; on Debian: apt-get install nodejs npm")
+    if not (NODE_MODULES / "playwright-core").is_dir():
+        raise MissingToolError("the packages of package.json are needed; type: npm ci --ignore-scripts")
     return node
 
 
@@ -42,17 +47,32 @@ def find_chromium() -> str:
     """The browser: CHROMIUM in the environment, else the first of the usual names.
 
     Raises:
-        AssertionError: there is none; the message says what to type.
+        MissingToolError: there is none; the message says what to type.
     """
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
-    assert found, "the tests of the page need Chromium; on Debian: apt-get install chromium (or set CHROMIUM)"
+    if found is None:
+        raise MissingToolError("Chromium is needed; on Debian: apt-get install chromium (or set CHROMIUM)")
     return found
+
+
+def browser_env(clip: Path) -> dict[str, str]:
+    """What the scripts that drive the browser are told: an interpreter, a browser, what its microphone hears.
+
+    Raises:
+        MissingToolError: there is no Chromium.
+    """
+    return {
+        **os.environ,
+        "ANTIPHON_TEST_PYTHON": sys.executable,
+        "ANTIPHON_TEST_CHROMIUM": find_chromium(),
+        "ANTIPHON_TEST_CLIP": str(clip),
+    }
 
 
 def run_node_tests(paths: Sequence[Path], env: Mapping[str, str], timeout_s: float) -> NodeRun:
     """Run test files one after the other; they have ``timeout_s`` for all of it."""
-    command = [find_node(), "--test", *map(str, paths)]
+    command = [find_node(), "--test", "--test-reporter=tap", *map(str, paths)]
     # A group of its own, so that servers and browsers of a run that hangs end with it.
     process = subprocess.Popen(
         command,
@@ -69,6 +89,6 @@ def run_node_tests(paths: Sequence[Path], env: Mapping[str, str], timeout_s: flo
         os.killpg(process.pid, signal.SIGKILL)
         report, _ = process.communicate()
         return NodeRun(False, 0, f"not done within {timeout_s:g} s:\n{report}")
-    counts = {name: int(count) for name, count in re.findall(r"^[#ℹ] (tests|skipped|todo) (\d+)", report, re.M)}
+    counts = {name: int(count) for name, count in re.findall(r"^# (tests|skipped|todo) (\d+)", report, re.M)}
     is_whole = counts.get("tests", 0) > 0 and counts.get("skipped") == counts.get("todo") == 0
     return NodeRun(process.returncode == 0 and is_whole, counts.get("tests", 0), report)
