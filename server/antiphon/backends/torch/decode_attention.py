@@ -21,11 +21,19 @@ from antiphon.backends.torch.kv import RingView
 SPLIT_SLOTS = 256
 """Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a card."""
 
-BLOCK_SLOTS = 64
-"""Ring slots in one tile."""
+BLOCK_BYTES = 16384
+"""Keys in one tile: two stages of keys and values fit into the 99 KiB a program has on the smaller cards."""
+
+MOST_BLOCK_SLOTS = 64
+"""Ring slots in one tile, at most."""
 
 LEAST_QUERIES = 16
 """Rows of a tile of queries: what the matrix units take at least, however few queries there are."""
+
+
+def block_slots_of(width: int, element_bytes: int) -> int:
+    """Ring slots in one tile of keys of so many elements, a power of two."""
+    return min(MOST_BLOCK_SLOTS, BLOCK_BYTES // (width * element_bytes))
 
 
 def decode_attention(
@@ -36,15 +44,16 @@ def decode_attention(
     length: int,
     *,
     split_slots: int = SPLIT_SLOTS,
-    block_slots: int = BLOCK_SLOTS,
+    block_slots: int | None = None,
 ) -> Tensor:
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
     ``exec_mask`` bool ``[n]``, contiguous (None: every row); rows that do not execute get zeros.
     ``length``: no executed row has filled more slots. D is a power of two and at least 16;
-    ``split_slots`` is a multiple of ``block_slots``. Query t sees what the ring holds up to its own
-    position, as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``).
+    ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card). Query t sees what
+    the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
+    (``transformer.py``).
     """
     rows, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
@@ -74,7 +83,7 @@ def decode_attention(
         WIDTH=width,
         QUERIES=queries,
         SPLIT=split_slots,
-        BLOCK=block_slots,
+        BLOCK=block_slots or block_slots_of(width, ring.k.element_size()),
         IS_INT8=is_int8,
         IS_MASKED=is_masked,
     )

@@ -34,7 +34,7 @@ class StageRunner:
         if self.on_cuda:
             torch.backends.cudnn.allow_tf32 = False
         # Its own: torch's default one for captures is one a process, on the device that first captured.
-        self._stream = torch.cuda.Stream(device) if self.on_cuda else None
+        self._stream = torch.cuda.Stream(device) if self.on_cuda else None  # type: ignore[no-untyped-call]
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._pool = self._new_pool()
         self._marks: list[tuple[str, float | torch.cuda.Event]] = []
