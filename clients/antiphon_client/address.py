@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from antiphon.errors import ConfigError
+from antiphon.protocol.kyutai import PATH as STT_PATH
 
 DEFAULT_PORT = 8998
 _SECURE = {"http": False, "ws": False, "https": True, "wss": True}
@@ -45,7 +46,7 @@ class ServerAddress:
             raise ConfigError(f"no host in {text!r}: write for example http://127.0.0.1:{DEFAULT_PORT}")
         is_secure = _SECURE[scheme.lower()]
         implied = (443 if is_secure else 80) if separator else DEFAULT_PORT
-        prefix = parts.path.rstrip("/").removesuffix("/api/chat")
+        prefix = parts.path.rstrip("/").removesuffix("/api/chat").removesuffix(STT_PATH)
         return cls(host=parts.hostname, port=port or implied, is_secure=is_secure, prefix=prefix)
 
     @property
@@ -56,6 +57,11 @@ class ServerAddress:
     def chat(self, query: Mapping[str, str]) -> str:
         """URL of the chat socket with ``query``."""
         base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}/api/chat"
+        return f"{base}?{urlencode(query)}" if query else base
+
+    def speech(self, query: Mapping[str, str]) -> str:
+        """URL of the socket of speech to text with ``query``."""
+        base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}{STT_PATH}"
         return f"{base}?{urlencode(query)}" if query else base
 
     @property

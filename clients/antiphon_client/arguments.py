@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 
 from antiphon.protocol.chat import AudioFormat
@@ -18,8 +19,16 @@ examples:
   antiphon probe host:8998 --audio clip.mp3 --out reply.wav --plot latency.png
   antiphon probe --sessions 32 --seconds 30 --max-p99-ms 80 --max-lost 0
   antiphon probe http://moshi:8998 --stock              any Moshi server, by the client's clock only
+  antiphon probe --protocol stt --audio clip.wav        words of a recording, in real time
   antiphon probe --sessions 200 --processes 2 --json -  a heavy load, as JSON on standard output
 """
+
+
+class Protocol(StrEnum):
+    """What is spoken with the server."""
+
+    CHAT = "chat"  # /api/chat: a conversation
+    STT = "stt"  # /api/asr-streaming: speech to text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,9 @@ class ProbeOptions:
     sessions: int = 1
     seconds: float | None = None
     format: AudioFormat = AudioFormat.OPUS
+    protocol: Protocol = Protocol.CHAT
     is_stock: bool = False
+    is_unpaced: bool = False
     message_ms: int | None = None
     wait_s: float = 0.0
     ready_timeout_s: float = 10.0
@@ -59,6 +70,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
     values = vars(parser.parse_args(argv))
     if values["is_stock"] and values["format"] not in (None, AudioFormat.OGG):
         parser.error(f"--stock servers speak ogg only, not {values['format']}")
+    _check_protocol(parser, values)
     default = AudioFormat.OGG if values["is_stock"] else AudioFormat.OPUS
     limits = Limits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(Limits)})
     return ProbeOptions(
@@ -69,6 +81,16 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
         limits=limits,
         **values,
     )
+
+
+def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
+    """End with code 2 where the protocol has no use for an option."""
+    is_stt = values["protocol"] is Protocol.STT
+    for name, flag in (("is_stock", "--stock"), ("format", "--format"), ("out", "--out")):
+        if is_stt and values[name]:
+            parser.error(f"{flag} is of no use with --protocol stt")
+    if values["is_unpaced"] and not is_stt:
+        parser.error("--as-fast-as-possible needs --protocol stt: a conversation has its own pace")
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -102,7 +124,16 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--seconds", type=_positive, metavar="S", help="speak so long, repeating the clip [the clip once]"
     )
     group.add_argument(
-        "--message-ms", type=int, metavar="MS", help="audio in one message: 20, 40 or 80 [by format]"
+        "--message-ms",
+        type=int,
+        metavar="MS",
+        help="audio in one message: 20, 40 or 80; stt: 1 to 1000 [by format]",
+    )
+    group.add_argument(
+        "--as-fast-as-possible",
+        action="store_true",
+        dest="is_unpaced",
+        help="send without regard to time (--protocol stt)",
     )
     group.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"
@@ -111,6 +142,13 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_connection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--protocol",
+        type=Protocol,
+        choices=list(Protocol),
+        default=Protocol.CHAT,
+        help="chat: a conversation; stt: speech to text, as Kyutai's servers speak it [chat]",
+    )
     group.add_argument("--model", metavar="NAME", help="one of several models [the server's own choice]")
     add_key_arguments(group.add_argument)
     group.add_argument(

@@ -12,6 +12,7 @@ import numpy as np
 
 from antiphon.audio.files import read_audio
 from antiphon.errors import AudioError, ConfigError
+from antiphon.protocol import kyutai
 from antiphon.protocol.chat import AudioFormat
 from antiphon.protocol.moshi import Audio, encode
 from antiphon_client.encoding import FRAME_SAMPLES, PACKET_MS, SAMPLE_RATE, MessageEncoder
@@ -98,6 +99,25 @@ def encode_clip(pcm: Samples, audio_format: AudioFormat, *, message_ms: int | No
     return EncodedClip(
         format=audio_format,
         messages=tuple(encode(Audio(encoder.encode(chunk))) for chunk in chunks),
+        message_samples=message_samples,
+        frames=pcm.size // FRAME_SAMPLES,
+    )
+
+
+def encode_speech(pcm: Samples, *, message_ms: int | None = None) -> EncodedClip:
+    """A clip of whole frames, float32 ``[samples]``, as audio messages of ``/api/asr-streaming``.
+
+    Raises:
+        ConfigError: no message length from 1 ms to a second.
+    """
+    message_ms = message_ms or MESSAGE_MS[AudioFormat.PCM_F32LE]
+    if not 1 <= message_ms <= 1000:
+        raise ConfigError(f"messages of speech to text hold 1 to 1000 ms of audio, got {message_ms} ms")
+    message_samples = message_ms * SAMPLE_RATE // 1000
+    chunks = np.split(pcm, range(message_samples, pcm.size, message_samples))
+    return EncodedClip(
+        format=AudioFormat.PCM_F32LE,
+        messages=tuple(kyutai.encode(kyutai.Audio(chunk)) for chunk in chunks),
         message_samples=message_samples,
         frames=pcm.size // FRAME_SAMPLES,
     )

@@ -36,6 +36,15 @@ class Hearing:
         self._keeps_audio = keeps_audio
         self._meter = ReplyMeter(audio_format)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last frame sent has its whole reply, or none was sent."""
+        return self.recorder.is_answered or not self.recorder.frames_sent
+
+    def word_latencies_ms(self) -> tuple[float, ...]:
+        """A conversation has no words with times."""
+        return ()
+
     def hear(self, data: bytes, now_s: float) -> None:
         """Take in one binary message that arrived now.
 

@@ -19,6 +19,9 @@ from antiphon_client.session import ProbeSession, SessionPlan, SessionResult, Se
 RAMP_S_PER_SESSION = 0.01
 """Sessions connect spread over this much time each, so that a hundred upgrades do not arrive as one."""
 
+GRACE_S = 2.0
+"""How long a session in real time waits for its last replies."""
+
 CONNECT_TIMEOUT_S = 10.0
 WATCH_INTERVAL_S = 0.05
 PROGRESS_INTERVAL_S = 0.25
@@ -85,8 +88,13 @@ def spread(
     is_extended: bool = True,
     ready_timeout_s: float = 10.0,
     keeps_audio: bool = False,
+    is_transcript: bool = False,
+    unpaced_grace_s: float | None = None,
 ) -> tuple[SessionPlan, ...]:
-    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to."""
+    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to.
+
+    With ``unpaced_grace_s`` they send as fast as they can and then wait so long for the last replies.
+    """
     chance = random.Random(seed)
     ramp_s = sessions * RAMP_S_PER_SESSION
     return tuple(
@@ -99,6 +107,9 @@ def spread(
             silent_frames=silent_frames,
             ready_timeout_s=ready_timeout_s,
             keeps_audio=keeps_audio and session == 0,
+            is_transcript=is_transcript,
+            is_unpaced=unpaced_grace_s is not None,
+            grace_s=GRACE_S if unpaced_grace_s is None else unpaced_grace_s,
         )
         for session in range(sessions)
     )

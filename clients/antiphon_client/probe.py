@@ -14,13 +14,13 @@ from typing import Any, TextIO
 
 from antiphon.audio.wav import write_wav
 from antiphon.errors import ConfigError, SessionError
-from antiphon_client.arguments import ProbeOptions, parse_arguments
+from antiphon_client.arguments import ProbeOptions, Protocol, parse_arguments
 from antiphon_client.card import make_card, render_card
-from antiphon_client.clip import EncodedClip, encode_clip, fit_clip, load_clip
+from antiphon_client.clip import EncodedClip, encode_clip, encode_speech, fit_clip, load_clip
 from antiphon_client.encoding import SAMPLE_RATE
 from antiphon_client.facts import ServerFacts, ask_facts
 from antiphon_client.generator import LoadResult, generate
-from antiphon_client.load import Load, Progress, spread
+from antiphon_client.load import GRACE_S, Load, Progress, spread
 from antiphon_client.plot import load_matplotlib, plot_records
 from antiphon_client.progress import ProgressBar
 from antiphon_client.replies import decode_replies
@@ -52,9 +52,7 @@ def main(argv: list[str]) -> int:
     """
     options = parse_arguments(argv)
     check_outputs(options)
-    clip = encode_clip(
-        fit_clip(load_clip(options.audio), options.seconds), options.format, message_ms=options.message_ms
-    )
+    clip = make_clip(options)
     done = run_probe(options, clip, sys.stderr)
     write_files(options, done)
     text = sys.stderr if options.json == "-" else sys.stdout
@@ -64,6 +62,19 @@ def main(argv: list[str]) -> int:
     if done.result.was_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_BROKEN if done.broken else 0
+
+
+def make_clip(options: ProbeOptions) -> EncodedClip:
+    """What every session says, as the messages of its protocol.
+
+    Raises:
+        AudioError: the recording cannot be read.
+        ConfigError: a message length that the format does not have.
+    """
+    pcm = fit_clip(load_clip(options.audio), options.seconds)
+    if options.protocol is Protocol.STT:
+        return encode_speech(pcm, message_ms=options.message_ms)
+    return encode_clip(pcm, options.format, message_ms=options.message_ms)
 
 
 def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> ProbeResult:
@@ -76,13 +87,15 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     facts = asyncio.run(_ask(options))
     silent_frames = options.silent_frames if options.silent_frames is not None else facts.silent_frames or 0
     plans = spread(
-        options.address.chat(chat_query(options)),
+        probe_url(options),
         options.sessions,
         seed=options.seed,
         silent_frames=silent_frames,
-        is_extended=not options.is_stock,
+        is_extended=not options.is_stock and options.protocol is Protocol.CHAT,
         ready_timeout_s=options.ready_timeout_s + options.wait_s,
         keeps_audio=options.out is not None,
+        is_transcript=options.protocol is Protocol.STT,
+        unpaced_grace_s=GRACE_S + options.sessions * clip.seconds if options.is_unpaced else None,
     )
     bar = ProgressBar(progress, is_quiet=options.is_quiet)
     planned = options.sessions * clip.frames
@@ -120,6 +133,15 @@ async def _facts_after(options: ProbeOptions, before: ServerFacts) -> ServerFact
         return dataclasses.replace(before, memory={})  # it is gone: the report says what became of it
 
 
+def probe_url(options: ProbeOptions) -> str:
+    """Where the sessions connect to, in the protocol they speak."""
+    if options.protocol is Protocol.CHAT:
+        return options.address.chat(chat_query(options))
+    model = {"model": options.model} if options.model is not None else {}
+    wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
+    return options.address.speech({**wait, **model, **options.query})
+
+
 def chat_query(options: ProbeOptions) -> dict[str, str]:
     """The query of the chat socket; nothing of ours for a stock server but the model, if one is named."""
     model = {"model": options.model} if options.model is not None else {}
@@ -133,9 +155,10 @@ def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
     """The load in words, for the card."""
     sessions = f"{options.sessions} session{'s' if options.sessions > 1 else ''}"
     message_ms = clip.message_s * 1000
+    pace = "as fast as possible" if options.is_unpaced else "real time"
     return (
         f"{sessions} of {clip.seconds:.1f} s ({clip.frames} frames), {clip.format} in {message_ms:.0f} ms "
-        "messages, real time, random phases"
+        f"messages, {pace}, random phases"
     )
 
 

@@ -50,6 +50,7 @@ class SessionRecord:
     ``silent_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
     came out of order, twice, or to a frame never sent. ``dropped_messages`` were too old to send after a
     pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last count.
+    ``word_latencies_ms`` run, for each word transcribed, from when its beginning was sent to its arrival.
     """
 
     session: int
@@ -72,6 +73,7 @@ class SessionRecord:
     server_late: int = 0
     server_dropped: int = 0
     text: str = ""
+    word_latencies_ms: tuple[float, ...] = ()
 
     @property
     def frame_s(self) -> float:
@@ -143,6 +145,11 @@ class Recorder:
             self._place(frame + self.silent_frames, piece, now_s, math.nan, math.nan)
             self._heard_samples += piece
             samples -= piece
+
+    def answered(self, frame: int, now_s: float) -> None:
+        """A reply to input frame ``frame`` arrived that holds no audio."""
+        self._arrived(0, now_s)
+        self._place(frame, self.frame_samples, now_s, math.nan, math.nan)
 
     def interrupted(self, at_frame: int) -> None:
         """The server dropped replies: the next one it may send answers frame ``at_frame`` or later."""

@@ -90,7 +90,11 @@ class GeneratorReport:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """One session in numbers. ``first_audio_ms`` runs from its first message to the first audio heard."""
+    """One session in numbers.
+
+    ``first_audio_ms`` runs from its first message to the first audio heard (stt: to the first frame
+    answered), ``word_latency_ms`` from when the beginning of a word was sent to its arrival.
+    """
 
     session: int
     outcome: Outcome
@@ -100,6 +104,7 @@ class SessionReport:
     ready_ms: float | None
     first_audio_ms: float | None
     text: str
+    word_latency_ms: Distribution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,7 @@ class ProbeReport:
     frames_per_s: float
     generator: GeneratorReport
     per_session: tuple[SessionReport, ...]
+    word_latency_ms: Distribution | None = None
 
     @property
     def answered_share(self) -> float:
@@ -155,6 +161,7 @@ def report_session(record: SessionRecord) -> SessionReport:
         ready_ms=_elapsed_ms(record.connect_s, record.ready_s),
         first_audio_ms=_elapsed_ms(record.first_sent_s, first_s),
         text=record.text,
+        word_latency_ms=Distribution.of(record.word_latencies_ms),
     )
 
 
@@ -192,6 +199,7 @@ def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -
             dropped_messages=sum(record.dropped_messages for record in records),
         ),
         per_session=sessions,
+        word_latency_ms=Distribution.of([ms for record in records for ms in record.word_latencies_ms]),
     )
 
 

@@ -12,12 +12,13 @@ from enum import StrEnum
 import aiohttp
 
 from antiphon.errors import AudioError, ProtocolError
-from antiphon.protocol import events, moshi
+from antiphon.protocol import events, kyutai, moshi
 from antiphon_client.clip import EncodedClip
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.hearing import Hearing
 from antiphon_client.pacing import Pacer
 from antiphon_client.record import Outcome, Recorder, SessionRecord
+from antiphon_client.transcript import LAST_MARKER, TranscriptHearing
 
 MAX_MESSAGE_BYTES = 1 << 20
 CLOSE_TIMEOUT_S = 1.0
@@ -46,7 +47,9 @@ class SessionPlan:
 
     The session connects ``connect_after_s`` into the run, gives the server ``ready_timeout_s`` to let it
     in, sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
-    ``is_extended`` says whether the server stamps and answers in events, or is a stock one.
+    ``is_extended`` says whether the server stamps and answers in events, or is a stock one;
+    ``is_transcript`` that it writes words instead, and ``is_unpaced`` that it is sent audio as fast as it
+    takes it.
     """
 
     session: int
@@ -58,6 +61,8 @@ class SessionPlan:
     ready_timeout_s: float = 10.0
     grace_s: float = 2.0
     keeps_audio: bool = False
+    is_transcript: bool = False
+    is_unpaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,15 @@ class ProbeSession:
         self._clip = clip
         self._start_s = start_s
         self._clock = clock
-        self._hearing = Hearing(
-            clip.format,
-            is_extended=plan.is_extended,
-            silent_frames=plan.silent_frames,
-            keeps_audio=plan.keeps_audio,
+        self._hearing = (
+            TranscriptHearing()
+            if plan.is_transcript
+            else Hearing(
+                clip.format,
+                is_extended=plan.is_extended,
+                silent_frames=plan.silent_frames,
+                keeps_audio=plan.keeps_audio,
+            )
         )
         self._begin = asyncio.Event()  # let in, or told to stop
         self._answered = asyncio.Event()
@@ -154,7 +163,9 @@ class ProbeSession:
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._let_in()
         self.state = SessionState.SPEAKING
-        await self._send_clip(socket)
+        await (self._send_all(socket) if self._plan.is_unpaced else self._send_clip(socket))
+        if self._plan.is_transcript:
+            await socket.send_bytes(kyutai.encode(kyutai.Marker(LAST_MARKER)))
         self.state = SessionState.LISTENING
         self._check_answered()
         with contextlib.suppress(TimeoutError):
@@ -190,6 +201,17 @@ class ProbeSession:
             await socket.send_bytes(message)
         self._dropped_messages = pacer.dropped
 
+    async def _send_all(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Send without looking at the time; the server reads no faster than it hears."""
+        for message in self._clip.messages:
+            if self._is_stopped:
+                break
+            now_s = self._clock()
+            self._first_sent_s = now_s if self._first_sent_s is None else self._first_sent_s
+            self.recorder.sent(self._clip.message_samples, now_s, 0.0)
+            self._bytes_out += len(message)
+            await socket.send_bytes(message)
+
     async def _begun_within(self, seconds: float) -> None:
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
@@ -213,7 +235,7 @@ class ProbeSession:
         raise _EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
 
     def _check_answered(self) -> None:
-        if self.recorder.is_answered or not self.recorder.frames_sent:
+        if self._hearing.is_answered:
             self._answered.set()
 
     def _record(self, connect_s: float, outcome: Outcome, detail: str) -> SessionRecord:
@@ -239,6 +261,7 @@ class ProbeSession:
             server_late=hearing.server_late,
             server_dropped=hearing.server_dropped,
             text=hearing.text,
+            word_latencies_ms=hearing.word_latencies_ms(),
         )
 
 

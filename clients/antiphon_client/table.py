@@ -57,6 +57,7 @@ def _distributions(report: ProbeReport) -> str:
         ("  server: step", report.times.step),
         ("inter-arrival jitter", report.times.jitter),
         ("time to first audio", report.first_audio_ms),
+        ("word latency", report.word_latency_ms),
         ("connect to ready", report.ready_ms),
     ]
     head = f"{'ms':<24}{'p50':>9}{'p95':>9}{'p99':>9}{'max':>9}"

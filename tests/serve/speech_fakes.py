@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -89,8 +90,6 @@ class ScribeBackend:
     def step(self, inputs: StepInputs) -> StepOutputs:
         assert inputs.pcm is not None
         if self.step_s:
-            import time
-
             time.sleep(self.step_s)
         self.steps += 1
         n = inputs.rows
@@ -159,6 +158,13 @@ class Scribe:
         self.messages: list[kyutai.ServerMessage] = []
         self.closed: Closed | None = None
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        connection = self.ws._response.connection
+        assert connection is not None
+        assert isinstance(connection.transport, asyncio.Transport)
+        return connection.transport
+
     async def send(self, message: kyutai.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai.encode(message))
 
@@ -170,7 +176,8 @@ class Scribe:
 
     async def receive(self) -> kyutai.ServerMessage | Closed:
         async with asyncio.timeout(PATIENCE_S):
-            message = await self.ws.receive()
+            while (message := await self.ws.receive()).type is WSMsgType.PING:
+                pass  # a client without autoping that gives no sign of life
         if message.type is WSMsgType.BINARY:
             decoded = kyutai.decode_server(message.data)
             self.messages.append(decoded)

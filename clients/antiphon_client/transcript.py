@@ -1,0 +1,94 @@
+"""What a session makes of the messages of ``/api/asr-streaming``. Sans I/O: bytes and times in.
+
+A ``Step`` answers one frame of the audio sent. Servers count steps from 1 for each session (ours) or for all
+sessions together (Kyutai's), so the first one gives the count its beginning. A model without pause heads
+sends none: then every frame counts as answered when the last marker is back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.protocol import kyutai
+from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
+from antiphon_client.record import Recorder
+
+LAST_MARKER: Final = 1
+"""The id of the marker after the last of the audio."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardWord:
+    """A word, when it began in the audio sent, and when it was heard of, on the client's clock."""
+
+    text: str
+    start_s: float
+    heard_s: float
+
+
+class TranscriptHearing:
+    """One session's ear for words; its attributes are those of :class:`antiphon_client.hearing.Hearing`."""
+
+    def __init__(self) -> None:
+        """Nothing has been heard."""
+        self.recorder = Recorder(frame_samples=FRAME_SAMPLES, silent_frames=0)
+        self.ready_s: float | None = None
+        self.has_handshake = False
+        self.error = ""
+        self.payloads: list[bytes] = []
+        self.words: list[HeardWord] = []
+        self.bytes_in = 0
+        self.interruptions = self.server_late = self.server_dropped = 0
+        self.is_marked = False
+        self._first_step: int | None = None
+
+    @property
+    def text(self) -> str:
+        """All words, in order."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all that was said has been transcribed."""
+        return self.is_marked
+
+    def hear(self, data: bytes, now_s: float) -> None:
+        """Take in one binary message that arrived now.
+
+        Raises:
+            ProtocolError: it means nothing here.
+        """
+        self.bytes_in += len(data)
+        match kyutai.decode_server(data):
+            case kyutai.Ready():
+                self.ready_s = now_s if self.ready_s is None else self.ready_s
+            case kyutai.Step(step_idx):
+                self._first_step = step_idx if self._first_step is None else self._first_step
+                self.recorder.answered(step_idx - self._first_step, now_s)
+            case kyutai.Word(text, start_s):
+                self.words.append(HeardWord(text, start_s, now_s))
+            case kyutai.Marker(marker):
+                if marker == LAST_MARKER:
+                    self._end(now_s)
+            case kyutai.Error(words):
+                self.error = words
+
+    def word_latencies_ms(self) -> tuple[float, ...]:
+        """How long after its beginning was sent each word was heard of, the model's own delay included.
+
+        A word that begins after the last whole frame is left out.
+        """
+        sent_s = self.recorder.timeline().sent_s
+        frame_s = FRAME_SAMPLES / SAMPLE_RATE
+        return tuple(
+            (word.heard_s - float(sent_s[frame])) * 1000
+            for word in self.words
+            if (frame := int(word.start_s / frame_s)) < sent_s.size
+        )
+
+    def _end(self, now_s: float) -> None:
+        self.is_marked = True
+        if self._first_step is None:
+            for frame in range(self.recorder.frames_sent):
+                self.recorder.answered(frame, now_s)

@@ -1,0 +1,181 @@
+"""Recordings by POST: every container, the limits, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from antiphon.audio.wav import encode_wav
+from antiphon.backends.base import FloatArray
+from antiphon.protocol.kyutai import PATH, Ready
+from tests.serve.harness import Server
+from tests.serve.speech_fakes import scribe, sentence, spoken, transcribing
+
+
+def encoded(pcm: FloatArray, container: str, codec: str, rate: int) -> bytes:
+    """A recording in a container of FFmpeg's."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as out:
+        stream: Any = out.add_stream(codec, rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(pcm[None], format="fltp", layout="mono")
+        frame.sample_rate = 24_000
+        context = stream.codec_context
+        fit = av.AudioResampler(
+            format=context.format, layout="mono", rate=rate, frame_size=context.frame_size or 0
+        )
+        for piece in (*fit.resample(frame), *fit.resample(None)):
+            out.mux(stream.encode(piece))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+async def post(server: Server, data: Any, **headers: str) -> tuple[int, Any]:
+    body = io.BytesIO(data) if isinstance(data, bytes) else data
+    async with server.http.post(server.url(PATH), data=body, headers=headers) as response:
+        text = await response.text()
+        return response.status, json.loads(text) if text[:1] in "[{" else text
+
+
+def words(answer: Any) -> list[str]:
+    return [entry["text"] for entry in answer if entry["type"] == "Word"]
+
+
+async def test_the_answer_is_words_and_their_ends_in_order() -> None:
+    tokens, texts = sentence(20)
+    async with transcribing() as (server, _):
+        status, answer = await post(server, encode_wav(spoken(tokens), 24_000))
+        assert status == 200
+        assert words(answer) == texts
+        assert [list(entry) for entry in answer[:2]] == [
+            ["type", "text", "start_time"],
+            ["type", "stop_time"],
+        ]
+        assert [entry["type"] for entry in answer] == ["Word", "EndWord"] * 20
+        starts = [entry["start_time"] for entry in answer if entry["type"] == "Word"]
+        assert starts == pytest.approx([(4 * word + 2) * 0.08 for word in range(20)])
+        assert answer[-1]["stop_time"] <= len(tokens) * 0.08 + 1e-6
+        await server.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rate"),
+    [
+        *(("wav", "pcm_s16le", 24_000), ("wav", "pcm_f32le", 48_000), ("wav", "pcm_mulaw", 8000)),
+        *(("flac", "flac", 44_100), ("mp3", "libmp3lame", 44_100), ("ogg", "libopus", 48_000)),
+    ],
+)
+async def test_every_container_is_heard_whole(container: str, codec: str, rate: int) -> None:
+    pcm = np.zeros(24_000 * 3, np.float32)
+    async with transcribing() as (server, backend):
+        status, answer = await post(server, encoded(pcm, container, codec, rate))
+        assert (status, answer) == (200, [])
+        assert 1 + 37 <= backend.steps <= 1 + 37 + 3 + 7  # its frames, perhaps a codec's padding, the delay
+
+
+@pytest.mark.parametrize("container", ["wav", "flac"])
+async def test_what_loses_nothing_has_all_its_words(container: str) -> None:
+    tokens, texts = sentence(10)
+    codec = {"wav": "pcm_f32le", "flac": "flac"}[container]
+    async with transcribing() as (server, _):
+        status, answer = await post(server, encoded(spoken(tokens), container, codec, 24_000))
+        assert status == 200
+        assert words(answer) == texts
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no recording that can be read"),
+        (b"#EXTM3U\nfile:///etc/passwd\n", "no recording that can be read"),
+        (b"RIFF\xff\xff\xff\xffWAVE" + bytes(3000), "this wav file cannot be read"),
+        (b"fLaC" + b"\x7f" * 3000, "this flac file cannot be read"),
+        (b"OggS" + b"\x00" * 3000, "this ogg file cannot be read"),
+        (b"ID3" + b"\x01" * 3000, "this mp3 file cannot be read"),
+    ],
+)
+async def test_what_is_no_recording_is_refused(data: bytes, says: str) -> None:
+    async with transcribing() as (server, _):
+        status, answer = await post(server, data)
+        assert status == 415
+        assert says in answer
+        await server.is_empty()
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_recording_of_too_many_bytes_is_refused(is_announced: bool) -> None:
+    wav = encode_wav(np.zeros(24_000, np.float32), 24_000)
+
+    async def stream() -> Any:
+        for start in range(0, len(wav), 5000):
+            yield wav[start : start + 5000]
+
+    async with transcribing(limits={"max_upload_bytes": 20_000}) as (server, backend):
+        status, answer = await post(server, wav if is_announced else stream())
+        assert status == 413
+        assert "the limit is 20000" in answer
+        assert backend.steps == 0
+
+
+async def test_a_recording_that_lasts_too_long_is_refused() -> None:
+    async with transcribing(limits={"max_upload_s": 2.0}) as (server, _):
+        status, answer = await post(server, encode_wav(np.zeros(24_000 * 5, np.float32), 24_000))
+        assert status == 413
+        assert "longer than 2 s" in answer
+        await server.is_empty()
+        status, _ = await post(server, encode_wav(np.zeros(24_000 * 2, np.float32), 24_000))
+        assert status == 200
+
+
+async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> None:
+    async def trickle() -> Any:
+        for _ in range(100):
+            yield b"RIFF"
+            await asyncio.sleep(0.05)
+
+    async with transcribing(limits={"upload_timeout_s": 0.3}) as (server, backend):
+        status, answer = await post(server, trickle())
+        assert status == 408
+        assert "bytes came in 0.3 s" in answer
+        assert backend.steps == 0
+
+
+async def test_a_recording_waits_for_a_row_unless_it_may_go_elsewhere() -> None:
+    tokens, texts = sentence(2)
+    wav = encode_wav(spoken(tokens), 24_000)
+    async with transcribing(slots=1) as (server, _), scribe(server) as first:
+        assert await first.receive() == Ready()
+        assert (await post(server, wav, **{"X-Antiphon-Elsewhere": "1"}))[0] == 503
+        waiting = asyncio.create_task(post(server, wav))
+        await server.eventually(lambda: server.engine.health().queued == 1)
+        await first.ws.close()
+        status, answer = await waiting
+        assert status == 200
+        assert words(answer) == texts
+
+
+async def test_who_leaves_before_the_answer_gives_the_row_back() -> None:
+    wav = encode_wav(np.zeros(24_000 * 60, np.float32), 24_000)
+    async with transcribing(step_s=0.01) as (server, _):
+        asking = asyncio.create_task(post(server, wav))
+        await server.eventually(lambda: server.engine.health().active == 1)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await server.is_empty()
+
+
+async def test_a_recording_is_heard_while_a_live_caller_speaks() -> None:
+    tokens, texts = sentence(10)
+    async with transcribing(step_s=0.002) as (server, _), scribe(server) as live:
+        long = encode_wav(np.zeros(24_000 * 20, np.float32), 24_000)
+        uploading = asyncio.create_task(post(server, long))
+        await live.speak(spoken([*tokens, *[3] * 10]), pause_s=0.01)
+        while len(live.texts) < len(texts):
+            await live.receive()
+        assert live.texts == texts
+        assert (await uploading)[0] == 200
