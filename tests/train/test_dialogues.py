@@ -1,0 +1,209 @@
+"""The talker's recipe: what is kept from training, time lines in codes, and a trainer that goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moshi.models.lm import _delay_sequence
+from moshi.utils.compile import no_compile
+
+from train import talker as talker_module
+from train.answers import Answer
+from train.codec import load_mimi
+from train.dialogues import LEAD_FRAMES, REACTION_FRAMES, STOP_FRAMES, Composer, Voicebox, text_stream
+from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, is_fact_held_out
+from train.recogniser import answers_grammar, questions_grammar, word_errors
+from train.segments import STRIP_FRAMES, Scene, Segment
+from train.talker import Settings, Talker, Trainer, collate, delay, lm_config, start_from_codec
+from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+
+ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+SENTENCES = ("two plus three is five", "the sky is blue", "hello nice to meet you")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TalkerTokenizer:
+    return TalkerTokenizer.made(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+
+
+@pytest.fixture(scope="module")
+def voicebox(tokenizer: TalkerTokenizer) -> Voicebox:
+    mimi = load_mimi(ECHO)
+    mimi.eval()
+    rng = np.random.default_rng(0)
+    answers = {}
+    for sentence in SENTENCES:
+        words = tuple(sentence.split())
+        pcm = (rng.standard_normal(int(0.3 * len(words) * 24_000)) * 0.1).astype(np.float32)
+        answers[sentence] = Answer(words, tuple(0.3 * i for i in range(len(words))), pcm)
+    return Voicebox(mimi, answers, tokenizer)
+
+
+def _scene(rng: np.random.Generator, frames: int = 20) -> Scene:
+    def codes(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+        return rng.integers(0, 512, (8, count)).astype(np.int16)
+
+    segments = [
+        Segment(codes(frames), 2, frames - 7, "what is two plus three", SENTENCES[i % 3]) for i in range(6)
+    ]
+    return Scene(codes(STRIP_FRAMES), tuple(segments))
+
+
+def test_training_never_asks_what_is_held_out() -> None:
+    domain, rng = Domain(), random.Random(0)
+    held_out = {
+        intent: {fact.answer for fact in facts if is_fact_held_out(intent, fact)}
+        for intent, facts in domain.facts.items()
+    }
+    assert all(held_out[intent] for intent in ("add", "subtract", "count"))
+    for _ in range(3000):
+        turn = domain.draw(rng)
+        assert turn.answer not in held_out[turn.intent]
+        assert not turn.is_held_out
+    for intent in PHRASINGS:
+        for _ in range(50):
+            assert domain.draw_held_out(rng, intent).is_held_out
+
+
+def test_every_word_is_one_token(tokenizer: TalkerTokenizer) -> None:
+    words = Domain().words()
+    tokens = [tokenizer.encode(word) for word in words]
+    assert all(len(one) == 1 for one in tokens)
+    assert len({one[0] for one in tokens}) == len(words)
+    assert not {EPAD, 1, 2, PAD} & {one[0] for one in tokens}
+    assert tokenizer.encode("xylophone") == [EPAD]
+
+
+def test_sums_are_right_and_every_intent_has_a_weight() -> None:
+    domain = Domain()
+    assert set(WEIGHTS) == set(PHRASINGS)
+    numbers = {word: n for n, word in enumerate(NUMBERS)}
+    for fact in domain.facts["add"]:
+        a, _, b, _, c = fact.answer.split()
+        assert numbers[a] + numbers[b] == numbers[c]
+
+
+def test_text_runs_in_order_with_a_mark_before_each_pause(tokenizer: TalkerTokenizer) -> None:
+    words = ("two", "plus", "three", "is", "five")
+    answer = Answer(words, (0.0, 0.02, 0.5, 0.6, 1.2), np.zeros(1, np.float32))
+    text = text_stream(answer, 25, tokenizer)
+    said = [int(token) for token in text if token not in (EPAD, PAD)]
+    assert said == tokenizer.encode(" ".join(words))
+    assert [int(frame) for frame in np.flatnonzero((text != EPAD) & (text != PAD))] == [0, 1, 6, 7, 15]
+    assert [int(frame) for frame in np.flatnonzero(text == EPAD)] == [5, 14]
+
+
+def test_a_dialogue_answers_after_the_question_and_falls_silent_when_interrupted(voicebox: Voicebox) -> None:
+    rng = np.random.default_rng(1)
+    composer = Composer(
+        [_scene(rng)], [rng.integers(0, 512, (8, STRIP_FRAMES)).astype(np.int16)], voicebox, 300
+    )
+    interrupted = 0
+    for _ in range(60):
+        dialogue = composer.draw(rng)
+        assert dialogue.talker.shape == dialogue.user.shape == (8, 300)
+        for asked, following in zip_longest(dialogue.asked, dialogue.asked[1:]):
+            first = asked.end + REACTION_FRAMES
+            codes, text = voicebox.codes[asked.answer], voicebox.text[asked.answer]
+            stop = 300 if following is None else following.start + STOP_FRAMES
+            length = min(codes.shape[1], stop - first)
+            assert (dialogue.talker[:, first : first + length] == codes[:, :length]).all()
+            shown = min(length, (following.end + REACTION_FRAMES - 1 - first) if following else length)
+            assert (dialogue.text[first : first + shown] == text[:shown]).all()
+            if length < codes.shape[1]:
+                interrupted += 1
+                quiet = dialogue.talker[:, stop : following.end + REACTION_FRAMES] if following else None
+                assert quiet is None or (quiet == voicebox.silence[:, None]).all()
+        if not dialogue.asked:
+            assert (dialogue.text == PAD).all()
+    assert interrupted > 5
+    assert LEAD_FRAMES < REACTION_FRAMES
+
+
+def test_delay_is_upstreams() -> None:
+    codes = torch.randint(0, 9, (2, 17, 20), generator=torch.Generator().manual_seed(0))
+    initial = torch.full((2, 17, 1), 99)
+    delays = lm_config(164)["delays"]
+    assert torch.equal(delay(delays, codes, initial), _delay_sequence(delays, codes, initial))
+
+
+def test_embeddings_start_as_the_codecs_geometry(tokenizer: TalkerTokenizer) -> None:
+    mimi = load_mimi(ECHO)
+    model = Talker(lm_config(tokenizer.size), Settings()).lm
+    start_from_codec(model, mimi)
+    vectors = mimi.quantizer.rvq_first.vq.layers[0]._codebook.embedding
+    vectors = vectors @ mimi.quantizer.rvq_first.output_proj.weight[:, :, 0].T
+    for side in (0, 8):
+        rows = model.emb[side].weight[:512]
+        ours, theirs = torch.cdist(rows[:40], rows[:40]), torch.cdist(vectors[:40], vectors[:40])
+        kept = torch.triu_indices(40, 40, 1)
+        scale = ours[kept[0], kept[1]] / theirs[kept[0], kept[1]]
+        assert scale.std() / scale.mean() < 1e-3
+
+
+def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
+    tmp_path: Path, voicebox: Voicebox, tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    scene = _scene(rng)
+    quiet = rng.integers(0, 512, (1, 8, STRIP_FRAMES)).astype(np.int16)
+    (tmp_path / "segments").mkdir()
+    (tmp_path / "segments" / "0000.npz").touch()
+    monkeypatch.setattr(talker_module, "read_segments", lambda _: ([scene], quiet))
+    monkeypatch.setattr(talker_module, "answers_kept_in", lambda *_: {})
+    monkeypatch.setattr(talker_module, "Voicebox", lambda *_: voicebox)
+    small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 4, "depformer_dim": 16}
+    monkeypatch.setattr(talker_module, "lm_config", lambda _: small)
+    settings = replace(Settings(), batch=2, frames=100, total_steps=4, warm_up_steps=1)
+
+    def trainer(out: Path) -> Trainer:
+        return Trainer(settings, tmp_path / "segments", tmp_path / "none", ECHO, out)
+
+    with no_compile():
+        whole = trainer(tmp_path / "whole")
+        losses = [whole.train_step() for _ in range(4)]
+        assert losses[-1]["text"] < losses[0]["text"]
+        first = trainer(tmp_path / "halves")
+        _ = [first.train_step() for _ in range(2)]
+        first.save()
+        second = trainer(tmp_path / "halves")
+        assert second.step == 2
+        assert [second.train_step() for _ in range(2)] == losses[2:]
+    folder = tmp_path / "halves" / "last"
+    assert json.loads((folder / "config.json").read_text())["dim"] == 128
+    assert (folder / "model.safetensors").stat().st_size > 100_000
+
+
+def test_only_what_the_talker_says_trains_its_voice(voicebox: Voicebox, tokenizer: TalkerTokenizer) -> None:
+    rng = np.random.default_rng(3)
+    composer = Composer([_scene(rng)], [_scene(rng).strip], voicebox, 200)
+    dialogue = next(d for d in (composer.draw(rng) for _ in range(20)) if d.asked)
+    batch = collate([dialogue], voicebox.silence, tokenizer)
+    speaking = batch.is_speaking[0].numpy()
+    silent = (dialogue.talker == voicebox.silence[:, None]).all(0) & (dialogue.text == PAD)
+    assert speaking[~silent].all()
+    assert speaking.sum() < 200
+    assert [span[3] for span in batch.spans] == [tokenizer.encode(one.question) for one in dialogue.asked]
+
+
+def test_word_errors_count_edits() -> None:
+    assert word_errors("two plus three", "two plus three") == 0
+    assert word_errors("two plus three", "two three") == 1
+    assert word_errors("two plus three", "") == 3
+    assert word_errors("", "two") == 1
+    assert word_errors("a b c d", "b c d a") == 2
+
+
+def test_grammars_know_every_word() -> None:
+    domain = Domain()
+    spoken = {word for sentence in domain.answers() for word in sentence.split()}
+    grammar = answers_grammar().replace("|", " ").split()
+    assert spoken <= set(grammar)
+    assert questions_grammar().count("<n>") > 10
