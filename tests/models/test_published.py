@@ -254,7 +254,7 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers(
 
 
 def test_weights_of_another_layout_are_refused() -> None:
-    header = {name.replace("emb.0", "audio_embs.0"): info for name, info in lm_header().items()}
+    header = {name.replace("emb.0", "embeddings.0"): info for name, info in lm_header().items()}
     with pytest.raises(CheckpointFormatError, match="the weights hold 3 audio streams"):
         lm_spec(LM, "moshi", header, "name")
     header = {name.removesuffix(".weight"): info for name, info in lm_header().items()}
