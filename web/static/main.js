@@ -44,6 +44,7 @@ const AROUND = {
 async function explain(url) {
   try {
     const response = await fetch(url.replace(/^ws/, "http"));
+    if (response.status === 401) return "This server asks for an access key: enter it under Settings.";
     const isRefusal = response.status >= 400 && response.status < 500 && response.status !== 426;
     return isRefusal ? await response.text() : null;
   } catch {
@@ -96,7 +97,6 @@ class Page {
     addEventListener("pagehide", () => void this._call?.end());
     setInterval(() => this._show(), 500);
     this._show();
-    const models = await fetchModels();
     this._settings = new Settings(
       {
         dialog: part("settings", HTMLDialogElement),
@@ -104,7 +104,6 @@ class Page {
         reset: part("settings-reset", HTMLButtonElement),
         note: part("settings-note", HTMLElement),
       },
-      models,
       {
         onParameters: (values) => this._call?.session.set(values),
         onMicrophone: (deviceId) => void this._call?.changeMicrophone(deviceId),
@@ -112,7 +111,7 @@ class Page {
       },
     );
     part("settings-open", HTMLButtonElement).addEventListener("click", () => void this._settings?.open());
-    this._named(this._settings.model);
+    await this._settings.ask();
     document.body.dataset["ready"] = "";
   }
 
@@ -349,16 +348,6 @@ function chatAddress(query) {
   const url = new URL(`api/chat?${query}`, document.baseURI);
   url.protocol = url.protocol.replace("http", "ws");
   return url.href;
-}
-
-/** @returns {Promise<import("./parameters.js").Model[]>} */
-async function fetchModels() {
-  try {
-    const response = await fetch("api/models");
-    return response.ok ? (await response.json()).models : [];
-  } catch {
-    return []; // the call will say that nobody is there
-  }
 }
 
 void new Page().begin();

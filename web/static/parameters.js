@@ -1,8 +1,11 @@
 /** A session's parameters: what the server says they may be, how people call them, what a query says of them. Pure. */
 
+/** Where a conversation is held; a server may also have models that only transcribe or only read aloud. */
+const CHAT = "/api/chat";
+
 /**
  * @typedef {{ low: number, high: number, is_whole: boolean, zero_means: string, is_optional: boolean }} Range
- * @typedef {{ name: string, kind: string, slots: { used: number, queued: number, total: number },
+ * @typedef {{ name: string, kind: string, paths: string[], is_default: boolean, slots: { used: number, queued: number, total: number },
  *   parameters: Record<string, number | null>, ranges: Record<string, Range>, voices: string[] | null }} Model
  * @typedef {Record<string, number | null>} Values null is the default of parameters that have no number
  */
@@ -22,6 +25,16 @@ export const LABELS = /** @type {Readonly<Record<string, [string, string]>>} */ 
     max_steps: ["Longest call", "In frames of 80 milliseconds."],
   })
 );
+
+/**
+ * The models one can talk to, the server's own choice first.
+ *
+ * @param {Model[]} models
+ */
+export function conversational(models) {
+  const ours = models.filter((model) => model.paths.includes(CHAT));
+  return [...ours.filter((model) => model.is_default), ...ours.filter((model) => !model.is_default)];
+}
 
 /** @param {string} name */
 export function labelOf(name) {
@@ -83,13 +96,15 @@ export function show(value, range) {
  * @param {number} wish.waitS
  * @param {string} wish.textPrompt
  * @param {string} wish.voicePrompt
+ * @param {string} wish.key what a server that asks for one is shown
  */
-export function queryOf({ model, values, format, waitS, textPrompt, voicePrompt }) {
+export function queryOf({ model, values, format, waitS, textPrompt, voicePrompt, key }) {
   const query = new URLSearchParams({ ext: "1", format, wait: String(waitS) });
   if (model) query.set("model", model.name);
   for (const [name, value] of Object.entries(changed(model, values))) query.set(name, String(value));
   if (textPrompt && model?.voices) query.set("text_prompt", textPrompt);
   if (voicePrompt && model?.voices) query.set("voice_prompt", voicePrompt);
+  if (key) query.set("auth_id", key);
   return query.toString();
 }
 

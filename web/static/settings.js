@@ -1,7 +1,7 @@
 /** The settings dialog: drawn from what the server says its models can be asked, remembered in this browser. */
 
 import { listMicrophones } from "./microphone.js";
-import { changed, isTyped, labelOf, LABELS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
+import { changed, conversational, isTyped, labelOf, LABELS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
 
 /** @typedef {import("./parameters.js").Model} Model */
 /** @typedef {import("./parameters.js").Values} Values */
@@ -14,11 +14,15 @@ import { changed, isTyped, labelOf, LABELS, queryOf, show, sliderLow, snap, step
  * @property {number} waitS
  * @property {string} textPrompt
  * @property {string} voicePrompt
+ * @property {string} key
  * @property {Values} values
  */
 
 /** @type {Kept} */
-const FRESH = { model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", values: {} };
+const FRESH = {
+  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "" },
+  values: {},
+};
 const STORE = "antiphon.settings";
 const FORMATS = /** @type {[string, string][]} */ ([
   ["auto", "Opus where the browser has it"],
@@ -35,16 +39,22 @@ const WAITS = /** @type {[string, string][]} */ ([
 export class Settings {
   /**
    * @param {{ dialog: HTMLDialogElement, body: HTMLElement, reset: HTMLElement, note: HTMLElement }} parts
-   * @param {Model[]} models
    * @param {{ onParameters: (values: Values) => void, onMicrophone: (deviceId: string) => void,
    *   onModel: (model: Model | null) => void }} listener told of what a call can change while it lasts
    */
-  constructor(parts, models, listener) {
+  constructor(parts, listener) {
     this._parts = parts;
-    this._models = models;
+    /** @type {Model[]} */
+    this._models = [];
     this._listener = listener;
     this._kept = load();
     parts.reset.addEventListener("click", () => this._reset());
+  }
+
+  /** Ask the server which models it has. */
+  async ask() {
+    this._models = conversational(await fetchModels(this._kept.key));
+    this._listener.onModel(this.model);
   }
 
   async open() {
@@ -72,8 +82,7 @@ export class Settings {
    * @param {string} format
    */
   query(format) {
-    const { values, waitS, textPrompt, voicePrompt } = this._kept;
-    return queryOf({ model: this.model, values, format, waitS, textPrompt, voicePrompt });
+    return queryOf({ ...this._kept, model: this.model, format });
   }
 
   /** @param {Partial<Kept>} change */
@@ -87,7 +96,7 @@ export class Settings {
   }
 
   _reset() {
-    this._keep(FRESH);
+    this._keep({ ...FRESH, key: this._kept.key });
     this._parts.note.textContent = "Everything is back to its default.";
     this._listener.onParameters(defaultsOf(this.model));
     this._listener.onModel(this.model);
@@ -131,8 +140,23 @@ export class Settings {
       }),
       choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
       choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
+      this._keyField(),
     );
     return group;
+  }
+
+  _keyField() {
+    const key = document.createElement("input");
+    key.type = "password";
+    key.name = "key";
+    key.autocomplete = "off";
+    key.value = this._kept.key;
+    key.addEventListener("change", async () => {
+      this._keep({ key: key.value.trim() });
+      await this.ask();
+      await this._draw();
+    });
+    return field("Access key", "Only where the server asks for one. It is kept in this browser.", key, null);
   }
 
   /** @param {string[]} voices */
@@ -227,6 +251,19 @@ function defaultsOf(model) {
 function describe(model) {
   const kinds = /** @type {Record<string, string>} */ ({ codec: "repeats your voice", duplex: "converses" });
   return kinds[model.kind] ? `${model.name}, ${kinds[model.kind]}` : model.name;
+}
+
+/**
+ * @param {string} key
+ * @returns {Promise<Model[]>}
+ */
+async function fetchModels(key) {
+  try {
+    const response = await fetch("api/models", key ? { headers: { Authorization: `Bearer ${key}` } } : {});
+    return response.ok ? (await response.json()).models : [];
+  } catch {
+    return []; // the call will say that nobody is there
+  }
 }
 
 /** @returns {Kept} */

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changed, isTyped, labelOf, queryOf, show, sliderLow, snap } from "../../../web/static/parameters.js";
+import { changed, conversational, isTyped, labelOf, queryOf, show, sliderLow, snap } from "../../../web/static/parameters.js";
 
 const TEMPERATURE = { low: 0.2, high: 1.2, is_whole: false, zero_means: "greedy", is_optional: false };
 const TOPK = { low: 10, high: 500, is_whole: true, zero_means: "all", is_optional: false };
@@ -14,12 +14,14 @@ const PAUSES = { low: -4, high: 4, is_whole: false, zero_means: "", is_optional:
 const MODEL = {
   name: "a model",
   kind: "duplex",
+  paths: ["/api/chat"],
+  is_default: false,
   slots: { used: 0, queued: 0, total: 1 },
   parameters: { text_temperature: 0.7, text_topk: 25, text_seed: null },
   ranges: { text_temperature: TEMPERATURE, text_topk: TOPK, text_seed: SEED },
   voices: null,
 };
-const WISH = { model: MODEL, values: {}, format: "opus", waitS: 60, textPrompt: "be kind", voicePrompt: "ada" };
+const WISH = { model: MODEL, values: {}, format: "opus", waitS: 60, textPrompt: "be kind", voicePrompt: "ada", key: "" };
 
 test("between 0 and the least there is nothing", () => {
   assert.deepEqual([0.05, 0.1, 0.15, 0.74, 2, -1].map((it) => snap(it, TEMPERATURE)), [0, 0.2, 0.2, 0.74, 1.2, 0]);
@@ -47,6 +49,16 @@ test("a query says what differs, and what every one of ours has", () => {
 test("a prompt is only said to a model that takes one", () => {
   assert.match(queryOf({ ...WISH, model: { ...MODEL, voices: [] } }), /text_prompt=be\+kind&voice_prompt=ada$/);
   assert.equal(queryOf({ ...WISH, model: null }), "ext=1&format=opus&wait=60");
+});
+
+test("a key is shown to a server that asks for one", () => {
+  assert.match(queryOf({ ...WISH, key: "a b" }), /&auth_id=a\+b$/);
+});
+
+test("only models that converse are offered, the server's choice first", () => {
+  const stt = { ...MODEL, name: "stt", paths: ["/api/asr-streaming"], is_default: true };
+  const chosen = { ...MODEL, name: "chosen", is_default: true };
+  assert.deepEqual(conversational([stt, MODEL, chosen]).map((it) => it.name), ["chosen", "a model"]);
 });
 
 test("a parameter of tomorrow goes by its own name", () => {

@@ -1,0 +1,42 @@
+// A server with several models and a key: the page offers what one can talk to, and asks for the key.
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { mkdtemp, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { call, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+
+const KEY = "a key of this test";
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+
+before(async () => void (browser = await openBrowser()));
+after(() => browser?.close());
+
+test("a key is asked for, and then the model is chosen", async (t) => {
+  const keys = join(await mkdtemp(join(tmpdir(), "antiphon-")), "keys");
+  await writeFile(keys, `visitor:${createHash("sha256").update(KEY).digest("hex")}\n`);
+  const models = ["--model", "echo", "--model", "duplex-seeded"];
+  const server = await Server.start(...models, "--backend", "null", "--slots", "1", "--api-keys", keys);
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await page.click("#talk");
+  await says(page, /asks for an access key: enter it under Settings/);
+  await page.click("#settings-open");
+  await page.fill("#settings input[name=key]", KEY);
+  await page.press("#settings input[name=key]", "Tab");
+  await page.waitForSelector("#model");
+  assert.deepEqual(await page.$$eval("#model option", (all) => all.map((it) => it.getAttribute("value"))), ["echo", "duplex-seeded"]);
+  await page.selectOption("#model", "duplex-seeded");
+  assert.equal(await page.textContent("#reply-name"), "Reply");
+  await page.click("#settings button[value=close]");
+  await call(page);
+  await talkedFor(page, 2);
+  assert.ok(((await page.textContent("#transcript")) ?? "").length > 3, "the chosen model has words");
+  await page.click("#talk");
+  await inState(page, "ended");
+  await close();
+});
