@@ -6,6 +6,7 @@ operator sets, field 7 the graph with its weights, which is stepped over.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -27,7 +28,7 @@ def read_opset(path: Path) -> int:
     with path.open("rb") as file:
         while (key := _varint(file, path)) is not None:
             if key >> 3 == _OPSET_IMPORT and key & 7 == _BYTES:
-                version = _opset_version(file.read(_varint(file, path) or 0))
+                version = _opset_version(io.BytesIO(file.read(_varint(file, path) or 0)), path)
                 if version is not None:
                     return version
             else:
@@ -35,21 +36,15 @@ def read_opset(path: Path) -> int:
     raise CheckpointFormatError(f"{path} is no ONNX graph: it names no opset")
 
 
-def _opset_version(entry: bytes) -> int | None:
+def _opset_version(entry: BinaryIO, path: Path) -> int | None:
     """The version in an ``OperatorSetIdProto``, if it is that of ONNX's own domain."""
-    place, version, domain = 0, None, b""
-    while place < len(entry):
-        field, place = entry[place] >> 3, place + 1
-        value = shift = 0
-        while place < len(entry):
-            byte, place = entry[place], place + 1
-            value, shift = value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                break
-        if field == _VERSION:
+    version, domain = None, b""
+    while (key := _varint(entry, path)) is not None:
+        value = _varint(entry, path)
+        if key >> 3 == _VERSION:
             version = value
-        elif field == _DOMAIN:
-            domain, place = entry[place : place + value], place + value
+        elif key >> 3 == _DOMAIN:
+            domain = entry.read(value or 0)
     return version if domain in (b"", b"ai.onnx") else None
 
 

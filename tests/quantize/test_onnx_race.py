@@ -1,0 +1,57 @@
+"""The race inside the depformer's graph, beside the norm's numpy reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon.models.row_sampler import RowSampler
+from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, sample
+from antiphon.models.spec import LMSpec
+from antiphon_quantize.onnx_modules import race
+
+ROWS, STEPS, CARD = 6, 3, 50
+SPEC = LMSpec(
+    dim=8, num_layers=1, num_heads=1, context=8, n_q=6, dep_q=STEPS, card=CARD, text_card=9, delays=(0,) * 7
+)
+TEMPERATURES = (0.0, 0.7, 1.0, 3.0, 0.7, 1.0)
+TOP_KS = (5, 1, 10, 0, 50, 400)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_race_chooses_as_the_norm_does(seed: int) -> None:
+    """Logits with many ties, infinities and NaN, for rows of every kind at once."""
+    random = np.random.default_rng(seed)
+    logits = np.round(random.normal(0, 2, (ROWS, CARD)), 1).astype(np.float32)
+    logits[random.random(logits.shape) < 0.1] = random.choice([np.nan, np.inf, -np.inf])
+    logits[seed % ROWS] = -np.inf
+    sampler, frames = RowSampler(SPEC, ROWS), random.integers(0, 2**40, ROWS)
+    for row in range(ROWS):
+        sampler.set_parameters(
+            row,
+            SamplingParameters(
+                audio_temperature=TEMPERATURES[row], audio_topk=TOP_KS[row], audio_seed=2**63 - row
+            ),
+        )
+    noise = np.full((ROWS, STEPS, CARD), np.nan, dtype=np.float32)
+    inverse, topk = sampler.voice_race(frames, np.ones(ROWS, dtype=np.bool_), noise)
+    for step in range(STEPS):
+        wanted = sample(
+            logits,
+            temperature=TEMPERATURES,
+            topk=TOP_KS,
+            seed=np.array([2**63 - row for row in range(ROWS)], dtype=np.uint64),
+            step=frames,
+            stream=TEXT_STREAM + 1 + step,
+        )
+        scaled = torch.from_numpy(logits) * torch.from_numpy(inverse)[:, None]
+        got = race(scaled, torch.from_numpy(noise[:, step]), torch.from_numpy(topk), int(topk.max()))
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_rows_that_do_not_execute_draw_nothing() -> None:
+    sampler, noise = RowSampler(SPEC, ROWS), np.full((2, STEPS, CARD), 7, dtype=np.float32)
+    sampler.voice_race(np.zeros(2, dtype=np.int64), np.array([False, True]), noise)
+    assert (noise[0] == 7).all()
+    assert (noise[1] != 7).all()
