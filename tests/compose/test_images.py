@@ -1,0 +1,106 @@
+"""Dockerfiles, manifests and the workflow, held against their own tools and against compose.yaml."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tools.stack.composefile import ROOT, services
+
+DOCKER = ROOT / "deploy" / "docker"
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+MANIFESTS = [file for file in sorted(KUBERNETES.glob("*.yaml")) if file.name != "kustomization.yaml"]
+
+
+@pytest.mark.parametrize("name", ["cpu.Dockerfile", "cuda.Dockerfile"])
+def test_hadolint_finds_nothing(name: str) -> None:
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert program is not None
+    command = [program, str(DOCKER / name)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (0, ""), run.stderr
+
+
+@pytest.mark.parametrize("name", ["cpu.Dockerfile", "cuda.Dockerfile"])
+def test_images_are_small_pinned_and_nobodys(name: str) -> None:
+    text = (DOCKER / name).read_text()
+    bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+    assert bases == ["python:3.11.10-slim-bookworm"] * 2  # built in one, run in another
+    assert "USER 10001:10001" in text
+    assert 'ENTRYPOINT ["antiphon"]' in text
+    assert "-c constraints.txt" in text
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for source in " ".join(line[5:] for line in text.splitlines() if line.startswith("COPY ")).split():
+        if (ROOT / source).exists() and not source.startswith("."):
+            assert f"!{source}" in ignored
+
+
+def documents() -> list[dict[str, Any]]:
+    return [item for file in MANIFESTS for item in yaml.safe_load_all(file.read_text())]
+
+
+@pytest.mark.parametrize(
+    "document", documents(), ids=lambda item: f"{item['kind']}-{item['metadata']['name']}"
+)
+def test_manifests_are_what_kubernetes_schemas_say(document: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of its own imports
+        import kubernetes_validate
+
+        kubernetes_validate.validate(document, "1.30", strict=True)
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate({**document, "spce": {}}, "1.30", strict=True)
+
+
+def test_every_manifest_is_named() -> None:
+    kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    assert sorted(kustomization["resources"]) == sorted(file.name for file in MANIFESTS)
+    for generator in kustomization["configMapGenerator"]:
+        assert all((KUBERNETES / file).is_file() for file in generator["files"])
+
+
+def test_pods_are_as_hardened_as_services_and_drain() -> None:
+    pods = [item["spec"]["template"]["spec"] for item in documents() if item["kind"] == "Deployment"]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["terminationGracePeriodSeconds"] == 75
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["lifecycle"]["preStop"]
+    door, duplex = sorted((pod["containers"][0] for pod in pods), key=lambda container: container["name"])
+    assert door["image"] == services()["door"].raw["image"]
+    assert [*door["command"], *door["args"]] == services()["door"].argv
+    wanted = [
+        word for word in services()["duplex-gpu"].argv if word.startswith(("--host", "--port", "--agent"))
+    ]
+    assert set(wanted) <= set(duplex["args"])
+
+
+def test_the_autoscaler_asks_for_a_recorded_number() -> None:
+    (scaler,) = [item for item in documents() if item["kind"] == "HorizontalPodAutoscaler"]
+    name = scaler["spec"]["metrics"][0]["external"]["metric"]["name"]
+    recorded = (ROOT / "deploy" / "prometheus" / "rules" / "recorded.yml").read_text()
+    assert f"record: {name.replace('_', ':', 1)}\n" in recorded
+
+
+def test_the_workflow_starts_what_compose_has() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "images.yml").read_text())
+    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    text = "\n".join(steps)
+    for name in ("cpu.Dockerfile", "cuda.Dockerfile"):
+        assert f"deploy/docker/{name}" in text
+    for secret in ("tls.pem", "grafana-password"):
+        assert f"deploy/secrets/{secret}" in text
+    assert "--profile edge up" in text
