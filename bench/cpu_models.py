@@ -42,7 +42,7 @@ from antiphon.models.catalog import load_checkpoint
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from bench.long_call import Call, judge_call, measure_call, render_call
 from bench.turns import UNTIMED_TURNS, clock_name, take_turns
-from tools.make_checkpoint import mimi_config
+from tools.small_models import mimi_config
 
 STT_1B: Mapping[str, Any] = {
     "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 750, "n_q": 32, "dep_q": 0, "card": 2048,

@@ -27,7 +27,8 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.mlx.backend import MlxBackend
 from antiphon.backends.mlx.factory import make
 from antiphon.models.catalog import load_checkpoint
-from tools.make_checkpoint import KINDS, make_checkpoint
+from tools.make_checkpoint import make_checkpoint
+from tools.small_models import KINDS
 
 TENTHS = 10
 SLOWER = 1.5

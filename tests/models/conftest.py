@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.make_checkpoint import KINDS, make_checkpoint
+from tools.make_checkpoint import make_checkpoint
+from tools.small_models import KINDS
 
 
 @pytest.fixture(scope="session")

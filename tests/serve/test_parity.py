@@ -22,7 +22,8 @@ from antiphon.protocol.chat import AudioFormat
 from tests.backends.contract import Reply
 from tests.backends.reference import upstream
 from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving
-from tools.make_checkpoint import make_checkpoint, trial_signal
+from tools.make_checkpoint import make_checkpoint
+from tools.small_models import trial_signal
 
 SLOTS = 4
 FRAMES = 52

@@ -27,7 +27,8 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.protocol.kyutai import PATH, Audio, EndWord, Marker, Step, Word
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.speech_fakes import Scribe, scribe
-from tools.make_checkpoint import NOT_LM, make_checkpoint, trial_signal
+from tools.make_checkpoint import NOT_LM, make_checkpoint
+from tools.small_models import trial_signal
 
 DELAY = 6
 SECONDS = 4

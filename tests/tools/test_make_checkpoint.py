@@ -17,7 +17,8 @@ from moshi.utils.compile import no_compile
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.manifest import sha256
 from tools import make_checkpoint as make_checkpoint_module
-from tools.make_checkpoint import KINDS, main, make_checkpoint, trial_signal
+from tools.make_checkpoint import main, make_checkpoint
+from tools.small_models import KINDS, trial_signal
 
 FRAMES = 40
 LMS = sorted(KINDS.keys() - {"codec", "personaplex"})  # personaplex's config is wrong on purpose
@@ -160,4 +161,4 @@ def test_command_line_writes_a_manifest_and_links(tmp_path: Path, capsys: pytest
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    assert "python tools/make_checkpoint.py out/stt --kind stt" in capsys.readouterr().out
+    assert "python -m tools.make_checkpoint out/stt --kind stt" in capsys.readouterr().out
