@@ -1,0 +1,36 @@
+// Watches a call in a browser: one JSON line about it a second, as long as it is told to.
+// Usage: node bench/web_delay.js URL SECONDS FORMAT, with the surroundings of tools/node.py.
+import { call, eventually, numbers, openBrowser, openPage } from "../tests/web/browser/lib.js";
+
+const [url = "", seconds = "10", format = "opus"] = process.argv.slice(2);
+
+/** @param {Record<string, unknown>} values */
+const tell = (values) => process.stdout.write(`${JSON.stringify(values)}\n`);
+
+/**
+ * What a browser remembers of an earlier visit.
+ *
+ * @param {string} origin
+ * @param {Record<string, string>} settings
+ */
+function keptSettings(origin, settings) {
+  const localStorage = [{ name: "antiphon.settings", value: JSON.stringify(settings) }];
+  return { cookies: [], origins: [{ origin, localStorage }] };
+}
+
+const browser = await openBrowser();
+try {
+  const visitMs = Date.now();
+  const { page } = await openPage(browser, url, { storageState: keptSettings(url, { format }) });
+  await call(page);
+  const level = () => page.$eval("#level-reply", (it) => Number(getComputedStyle(it).getPropertyValue("--level")));
+  await eventually("the reply is heard", async () => (await level()) > 0.3, level);
+  tell({ first_sound_ms: Date.now() - visitMs });
+  const startMs = Date.now();
+  for (let second = 1; second <= Number(seconds); second++) {
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0, startMs + second * 1000 - Date.now())));
+    tell({ at_s: (Date.now() - startMs) / 1000, state: await page.getAttribute("body", "data-state"), ...(await numbers(page)) });
+  }
+} finally {
+  await browser.close();
+}
