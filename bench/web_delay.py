@@ -124,10 +124,11 @@ def render(values: Values) -> str:
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before: "
         f"{values['machine']['load_average_before'][0]}.\n\n"
         f"{settings['seconds']:.0f} s of talk in {settings['format']}, in a headless Chromium on the same "
-        f"machine. First visit to first sound: {found['first_sound_ms'] / 1000:.1f} s. Mouth to ear, medians: "
-        f"{found['first_ms']:.0f} ms in the first tenth, {found['last_ms']:.0f} ms in the last "
-        f"({found['growth_ms']:+.0f} ms; the limit is {GROWTH_LIMIT_MS:.0f} ms). {verdict} At most "
-        f"{found['max_ms']:.0f} ms; {found['gaps']} gaps, {found['late']} frames late, {found['lost']} lost "
+        f"machine. First visit to first sound: {found['first_sound_ms'] / 1000:.1f} s. "
+        f"Mouth to ear, medians: {found['first_ms']:.0f} ms in the first tenth, "
+        f"{found['last_ms']:.0f} ms in the last ({found['growth_ms']:+.0f} ms; the limit is "
+        f"{GROWTH_LIMIT_MS:.0f} ms). {verdict} At most {found['max_ms']:.0f} ms; {found['gaps']} gaps, "
+        f"{found['late']} frames late, {found['lost']} lost "
         "or dropped.\n\n![mouth to ear over time](web-delay.png)\n"
     )
 
