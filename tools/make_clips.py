@@ -39,7 +39,14 @@ class Line:
         return ["espeak-ng", "-v", self.voice, "-s", "150", "-w", str(wav), self.words]
 
 
-CLIPS = {
+QUESTIONS = {
+    "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
+    "question-count": (Line("flite", "rms", "Count from three to seven"),),
+    "question-name": (Line("flite", "rms", "What is your name"),),
+    "question-sum": (Line("flite", "rms", "What is three plus five"),),
+}
+"""What the built-in model knows to answer, in voices it was not trained on."""
+CLIPS = QUESTIONS | {
     "hello": (
         Line("flite", "slt", "Hello. This is a recorded voice, in pieces of eighty milliseconds."),
         Line("flite", "slt", "Each piece is answered before the next one."),

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.caller import FRAME_SAMPLES, STEP_SAMPLES, call, loud_at
 from train.answers import speak_answers
 from train.augment import add_noise, coloured_noise
-from train.caller import FRAME_SAMPLES, Heard, call
 from train.domain import PHRASINGS
 from train.questions import Utterance
 from train.recogniser import answers_grammar, recognise, word_errors
@@ -25,9 +25,6 @@ RATE = 24_000
 LISTEN_S = 5.0
 QUESTIONS_PER_CALL = 6
 SNR_DB = 20.0
-LOUD = 0.015
-"""The root mean square of 20 ms from which a reply is heard; an answer has 0.12, decoded silence 0.001."""
-STEP = 480
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +36,6 @@ class Result:
     text: str
     sound: FloatArray
     latency_ms: float | None
-
-
-def loud_at(pcm: FloatArray) -> NDArray[np.int64]:
-    """The starts, in samples, of all stretches of 20 ms that can be heard."""
-    steps = pcm[: pcm.size // STEP * STEP].reshape(-1, STEP)
-    return np.flatnonzero(np.sqrt(np.mean(steps**2, axis=1)) > LOUD) * STEP
-
-
-def wall_s(heard: Heard, sample: int) -> float:
-    """When a sample of the reply had been received, had it been played as it came."""
-    frame = sample // FRAME_SAMPLES
-    return heard.heard_s.get(frame, float("inf")) + sample % FRAME_SAMPLES / RATE
-
-
-def spoken_s(heard: Heard, sample: int) -> float:
-    """When the caller said a sample: a frame is sent once its last sample is spoken."""
-    frame = sample // FRAME_SAMPLES
-    return heard.said_s[frame] - 0.08 + sample % FRAME_SAMPLES / RATE
 
 
 async def _ask(server: str, group: Sequence[tuple[Utterance, bool]], seed: int) -> list[Result]:
@@ -79,9 +58,9 @@ async def _ask(server: str, group: Sequence[tuple[Utterance, bool]], seed: int) 
     for (one, is_noisy), (end, stop) in zip(group, places, strict=True):
         sound = heard.pcm[end:stop]
         loud = loud_at(sound)
-        latency_ms = (wall_s(heard, end + int(loud[0])) - spoken_s(heard, end)) * 1000 if loud.size else None
+        after_s = heard.heard_at_s(end + int(loud[0])) - heard.said_at_s(end) if loud.size else None
         text = heard.text(end // FRAME_SAMPLES, stop // FRAME_SAMPLES)
-        results.append(Result(one, is_noisy, text, sound, latency_ms))
+        results.append(Result(one, is_noisy, text, sound, None if after_s is None else after_s * 1000))
     return results
 
 
@@ -130,7 +109,7 @@ async def _interrupt(server: str, first: Utterance, second: Utterance) -> float 
         if at - last > RATE * 0.3:
             break
         last = int(at)
-    return (wall_s(heard, last + STEP) - spoken_s(heard, start)) * 1000
+    return (heard.heard_at_s(last + STEP_SAMPLES) - heard.said_at_s(start)) * 1000
 
 
 async def interrupt_all(

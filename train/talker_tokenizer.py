@@ -29,6 +29,7 @@ class TalkerTokenizer:
                 sentence_iterator=iter([" ".join(words)] * 2 + words),
                 model_writer=writer,
                 model_type="word",
+                normalization_rule_name="identity",
                 vocab_size=len(words) + 4,
                 unk_id=EPAD,
                 bos_id=1,

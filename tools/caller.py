@@ -17,7 +17,11 @@ from antiphon_client.address import ServerAddress
 
 FRAME_SAMPLES = 1920
 FRAME_S = 0.08
+SAMPLE_RATE = 24_000
 GRACE_S = 1.0
+LOUD = 0.015
+"""The root mean square of 20 ms from which a reply can be heard."""
+STEP_SAMPLES = 480
 
 
 @dataclass(slots=True)
@@ -36,6 +40,21 @@ class Heard:
     def text(self, start: int, stop: int) -> str:
         """What was said in text from frame ``start`` up to ``stop``."""
         return "".join(piece for frame, piece in self.words if start <= frame < stop).strip()
+
+    def said_at_s(self, sample: int) -> float:
+        """When a sample was spoken: a frame is sent once its last one is."""
+        return self.said_s[sample // FRAME_SAMPLES] - FRAME_S + sample % FRAME_SAMPLES / SAMPLE_RATE
+
+    def heard_at_s(self, sample: int) -> float:
+        """When a sample of the reply sounded, played as it came; infinite for one that never did."""
+        received_s = self.heard_s.get(sample // FRAME_SAMPLES, float("inf"))
+        return received_s + sample % FRAME_SAMPLES / SAMPLE_RATE
+
+
+def loud_at(pcm: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The starts, in samples, of all stretches of 20 ms that can be heard."""
+    steps = pcm[: pcm.size // STEP_SAMPLES * STEP_SAMPLES].reshape(-1, STEP_SAMPLES)
+    return np.flatnonzero(np.sqrt(np.mean(steps**2, axis=1)) > LOUD) * STEP_SAMPLES
 
 
 async def call(server: str, pcm: NDArray[np.float32]) -> Heard:

@@ -1,0 +1,80 @@
+"""Make the built-in model from nothing: speak a corpus, train the codec, compose dialogues, train the talker.
+
+Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120]
+
+Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again.
+The last stage writes the model's folder; `python -m train.evaluate` measures it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from train import codec, corpus, questions, segments, ship, talker
+
+Stage = tuple[str, Callable[[list[str]], int], list[str]]
+
+
+def stages(out: Path, codec_minutes: float, talker_minutes: float) -> list[Stage]:
+    """What is done, in order: a title, a stage's main function and its arguments."""
+
+    def at(name: str) -> str:
+        return str(out / name)
+
+    codec_folder = at("codec")
+    asked, heard = at("questions"), at("segments")
+    return [
+        ("speech for the codec", corpus.main, ["--shards", "100", "--out", at("codec-speech")]),
+        ("held-out speech", corpus.main, ["--held-out", "--shards", "1", "--out", at("codec-test")]),
+        ("questions", questions.main, ["--shards", "80", "--out", asked]),
+        ("held-out questions", questions.main, ["--held-out", "--shards", "4", "--out", f"{asked}-test"]),
+        (
+            "the codec",
+            codec.main,
+            ["--speech", at("codec-speech"), "--out", codec_folder, "--minutes", str(codec_minutes)],
+        ),
+        ("codes", segments.main, ["--questions", asked, "--codec", codec_folder, "--out", heard]),
+        (
+            "held-out codes",
+            segments.main,
+            ["--questions", f"{asked}-test", "--codec", codec_folder, "--out", f"{heard}-test"],
+        ),
+        (
+            "the talker",
+            talker.main,
+            [
+                *("--segments", heard, "--test", f"{heard}-test/0000.npz", "--codec", codec_folder),
+                *("--out", at("talker"), "--minutes", str(talker_minutes)),
+            ],
+        ),
+        (
+            "the model's folder",
+            ship.main,
+            ["--talker", at("talker"), "--codec", codec_folder, "--out", at("tiny")],
+        ),
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run every stage until one fails or is stopped."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/train"), help="[%(default)s]")
+    parser.add_argument("--codec-minutes", type=float, default=60, help="[%(default)s]")
+    parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
+    options = parser.parse_args(argv)
+    plan = stages(options.out, options.codec_minutes, options.talker_minutes)
+    for number, (title, stage, arguments) in enumerate(plan, 1):
+        sys.stderr.write(f"==> {number} of {len(plan)}: {title}\n")
+        code = stage(arguments)
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
