@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 
 import { call, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
 
-const KEY = "a key of this test";
+const KEY = "key-of-this-test";
 
 /** @type {import("playwright-core").Browser} */
 let browser;
