@@ -81,6 +81,10 @@ def test_a_live_frame_is_in_the_next_tick_whoever_floods(files: int) -> None:
     engine.ticks()
     assert all(len(recording.replies) == 100 for recording in recordings)
     assert engine.engine.health().ready  # a flood's own delays shut nobody out
+    assert [session.stats().late for session in (live, *(it.session for it in recordings))] == [0] * (
+        1 + files
+    )
+    assert engine.read("late_frames_total") == 0
 
 
 def test_a_session_without_room_is_left_out_and_holds_up_nobody() -> None:

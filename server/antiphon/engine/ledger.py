@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from antiphon.engine.inbox import Inbox
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.outbox import FrameReply, Outbox
+from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -60,6 +61,7 @@ class FrameLedger:
         self._silent_frames = spec.silent_frames
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS  # text is complete long before it is spoken
+        self._is_live = POLICIES[spec.kind].is_live
         self._step_ms: deque[float] = deque(maxlen=RECENT_TICKS)
         self._wait_ms: deque[float] = deque(maxlen=RECENT_TICKS)
         self._first_complete_s: float | None = None
@@ -103,7 +105,7 @@ class FrameLedger:
         if complete_s:
             self._metrics.dropped_in.inc(len(complete_s))
         for frame_complete_s in complete_s:
-            if self._next_is_overdue(frame_complete_s, now_s):
+            if now_s - self._next_due_s(frame_complete_s) > self._frame_s:
                 self._pressure.record(now_s, is_late=True)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
@@ -112,23 +114,27 @@ class FrameLedger:
         Late is late, whoever caused it. But only what the server is to blame for counts towards late
         pressure, else one caller who floods or does not read would shut out everybody: a frame is due
         from the time real time would have brought it, and the peer's own slowness is taken off.
+
+        A pipeline that is not live counts every latency from when the frame is due: its callers may send a
+        recording as fast as it is read, and a second at a time.
         """
         if reply.pcm is not None and not self._is_heard and self._first_complete_s is not None:
             self._is_heard = True
             self._metrics.first_audio_seconds.observe(sent_s - self._first_complete_s)
         if not self._has_deadlines:
             return
-        latency_s = sent_s - reply.complete_s
+        due_s = self._next_due_s(reply.complete_s)
+        latency_s = max(0.0, sent_s - (reply.complete_s if self._is_live else due_s))
         self._metrics.frame_latency_seconds.observe(latency_s)
         if latency_s > self._frame_s:
             self.late += 1
             self._metrics.late_frames.inc()
-        self._pressure.record(sent_s, is_late=self._next_is_overdue(reply.complete_s, sent_s - peer_wait_s))
+        self._pressure.record(sent_s, is_late=sent_s - peer_wait_s - due_s > self._frame_s)
 
-    def _next_is_overdue(self, complete_s: float, now_s: float) -> bool:
-        """Whether the session's next frame has been due for more than its length, by the server's fault."""
+    def _next_due_s(self, complete_s: float) -> float:
+        """When the session's next frame is due: when it was complete, or when real time would have it."""
         self._due_s = max(complete_s, self._due_s + PACE * self._frame_s)
-        return now_s - self._due_s > self._frame_s
+        return self._due_s
 
     def stats(self, inbox: Inbox, outbox: Outbox) -> SessionStats:
         """All counters, with those that the session's queues keep themselves."""
