@@ -40,8 +40,7 @@ class Call:
 
     def turn(self) -> bool:
         """Encode a frame as a server does and decode it as a server does; true while there are more."""
-        for packet in self.encoder.encode(self.frames[self.left % len(self.frames)]):
-            self.decoder.feed(packet)
+        self.decoder.feed_all(self.encoder.encode(self.frames[self.left % len(self.frames)]))
         self.left -= 1
         if self.left == 0:
             self.done.release()
@@ -66,8 +65,7 @@ def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
     packets = [encoder.encode(frame) for frame in frames]
     encoded_s = time.perf_counter()
     for group in packets:
-        for packet in group:
-            decoder.feed(packet)
+        decoder.feed_all(group)
     decoded_s = time.perf_counter()
     per_frame_ms = 1000 / len(frames)
     return (encoded_s - begun_s) * per_frame_ms, (decoded_s - encoded_s) * per_frame_ms

@@ -6,12 +6,13 @@ whole number of samples a message. All are mono at 24 kHz.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from antiphon.audio.ogg import OggOpusReader, OggOpusWriter
-from antiphon.audio.opus import SAMPLE_RATE, OpusDecoder, OpusEncoder
+from antiphon.audio.opus import PACKET_MS, SAMPLE_RATE, OpusDecoder, OpusEncoder
+from antiphon.audio.packets import join_packets, split_packet
 from antiphon.audio.pcm import (
     FloatArray,
     f32le_from_float,
@@ -25,6 +26,8 @@ FORMATS = ("ogg", "opus", "pcm_s16le", "pcm_f32le")
 
 PACKET_SAMPLES = SAMPLE_RATE * 20 // 1000
 """In ``opus``, one packet of 20 ms a message."""
+
+_CALL_SAMPLES = tuple(SAMPLE_RATE * milliseconds // 1000 for milliseconds in sorted(PACKET_MS, reverse=True))
 
 MAX_FEED_SAMPLES = 60 * SAMPLE_RATE
 """Audio in one message: two bytes of Opus can stand for 120 ms, so bytes alone bound nothing."""
@@ -76,6 +79,17 @@ class AudioDecoder:
                 raise AudioError(f"a message of {len(data)} bytes holds more than {MAX_FEED_SAMPLES} samples")
         return np.concatenate(pieces)
 
+    def feed_all(self, messages: Sequence[bytes]) -> FloatArray:
+        """Several messages' payloads to float32 ``[N]``, exactly as :meth:`feed` one by one, but sooner.
+
+        Raises:
+            AudioError: data that is not what the format says; the decoder can be fed on.
+        """
+        if len(messages) == 1:
+            return self.feed(messages[0])
+        packets = messages if self._opus is None or self._ogg is not None else join_packets(messages)
+        return np.concatenate([self.feed(packet) for packet in packets])
+
     def _decode(self, packet: bytes) -> FloatArray:
         assert self._opus is not None
         return self._opus.decode(packet)
@@ -121,10 +135,14 @@ class AudioEncoder:
             return [headers + page]
         if not pcm.size or pcm.size % PACKET_SAMPLES:
             raise AudioError(f"{pcm.size} samples are no whole number of packets of {PACKET_SAMPLES}")
-        return [
-            self._opus.encode(pcm[start : start + PACKET_SAMPLES])
-            for start in range(0, pcm.size, PACKET_SAMPLES)
-        ]
+        packets: list[bytes] = []
+        start = 0
+        while start < pcm.size:
+            # As much as one call can take, and then as the protocol wants it: see audio/packets.py.
+            samples = next(size for size in _CALL_SAMPLES if size <= pcm.size - start)
+            packets += split_packet(self._opus.encode(pcm[start : start + samples]))
+            start += samples
+        return packets
 
     def finish(self) -> list[bytes]:
         """What ends the stream, to be sent last: with ``ogg``, its last page if there was a first."""

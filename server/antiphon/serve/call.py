@@ -168,8 +168,8 @@ class Call:
         if self._is_inline:
             self._transcoder.take_in_now(data, now_s)
         else:
-            self._transcoder.put(data, now_s)
-            self._codec_lane.wake()
+            if self._transcoder.put(data, now_s):
+                self._codec_lane.wake()
 
     async def _wait_for_room(self, socket: Socket) -> None:
         self._room = asyncio.get_running_loop().create_future()

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.opus import SAMPLE_RATE
+from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
 from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session, SessionState
@@ -42,11 +44,15 @@ PCM_FORMATS = frozenset({AudioFormat.PCM_S16LE, AudioFormat.PCM_F32LE})
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Audio bytes, or None for a flush; when the last of them had been read; whether not to be heard."""
+    """Audio bytes, or None for a flush; when the last of them had been read; whether not to be heard.
+
+    ``samples`` is what it counts for until a frame is whole: what its packet says, or a whole frame.
+    """
 
     data: bytes | None
     received_s: float
     is_muted: bool
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,12 @@ class Transcoder:
         self._log = services.log
         self._announce = announce
         self._inbox: deque[Piece] = deque()
+        # Packets of 20 ms: four are decoded at once, when the last of a frame is here. Until then nobody can
+        # do anything with the others.
+        self._gathers = request.format is AudioFormat.OPUS
+        self._frame_samples = model.engine.info.spec.frame_samples
+        self._put_samples = self._taken_samples = self._heard_samples = 0
+        self._missing_samples = 0
         self._outbox: deque[Batch] = deque()
         self._flushed_at_frame: int | None = None
         self._is_held = False
@@ -98,13 +110,27 @@ class Transcoder:
         """Whether the loop should stop reading the socket."""
         return len(self._inbox) >= MAX_PENDING
 
-    def put(self, data: bytes | None, received_s: float) -> None:
-        """Queue a message's audio, or a flush (None); the lane is to be woken."""
+    def put(self, data: bytes | None, received_s: float) -> bool:
+        """Queue a message's audio, or a flush (None); true when the lane is to be woken."""
         if data is None or not self._slices or len(data) <= PIECE_BYTES:
-            self._inbox.append(Piece(data, received_s, self.is_muted))
-            return
-        for start in range(0, len(data), PIECE_BYTES):
-            self._inbox.append(Piece(data[start : start + PIECE_BYTES], received_s, self.is_muted))
+            self._queue(data, received_s)
+        else:
+            for start in range(0, len(data), PIECE_BYTES):
+                self._queue(data[start : start + PIECE_BYTES], received_s)
+        return self._has_input()
+
+    def _queue(self, data: bytes | None, received_s: float) -> None:
+        samples = self._frame_samples
+        if self._gathers and data is not None:
+            samples = round(packet_ms(data) * SAMPLE_RATE / 1000) or samples
+        self._inbox.append(Piece(data, received_s, self.is_muted, samples))
+        self._put_samples += samples
+
+    def _has_input(self) -> bool:
+        """Whether what is queued is worth a turn; asked after each put and, by the lane, after each turn."""
+        if not self._gathers or self.is_room_wanted:
+            return bool(self._inbox)
+        return bool(self._inbox) and self._put_samples - self._taken_samples >= self._missing_samples
 
     def collect(self) -> Batch | None:
         """All output so far as one batch."""
@@ -132,7 +158,8 @@ class Transcoder:
         if session is None or self.error is not None:
             return
         try:
-            has_output = self._take_in(session, Piece(data, received_s, self.is_muted))
+            piece = Piece(data, received_s, self.is_muted, self._frame_samples)
+            has_output = self._take_in(session, [piece])
         except AntiphonError as error:
             self.fail(error)
             return
@@ -142,7 +169,7 @@ class Transcoder:
     # The lane's side.
 
     def turn(self) -> bool:
-        """Send what is ready, then take in one piece; true when more pieces wait."""
+        """Send what is ready, then take in what makes a frame whole, or one piece; true when more waits."""
         session = self.session
         if self._is_closed:
             self._decoder.close()
@@ -151,8 +178,8 @@ class Transcoder:
         if session is None or self.error is not None:
             return False
         has_output = self._reply(session)
-        if self._inbox:
-            has_output |= self._take_in(session, self._inbox.popleft())
+        if self._has_input():
+            has_output |= self._take_in(session, self._gather())
         state = session.state
         is_news = state is not self._seen_state or state is SessionState.QUEUED
         self._seen_state = state
@@ -160,7 +187,7 @@ class Transcoder:
             self.is_done = is_news = True
         if has_output or is_news or (self.is_room_wanted and len(self._inbox) <= MAX_PENDING // 2):
             self._announce()
-        return bool(self._inbox)
+        return self._has_input()
 
     def fail(self, error: Exception) -> None:
         """Keep the error that ends the call: the peer's fault when we have a word for it, else ours."""
@@ -171,18 +198,34 @@ class Transcoder:
             self.error = SessionFailedError(f"the server could not transcode: {type(error).__name__}")
         self._announce()
 
-    def _take_in(self, session: Session, piece: Piece) -> bool:
+    def _gather(self) -> list[Piece]:
+        """The next piece and, of packets that are joined, those after it that the frame still needs."""
+        pieces = [self._inbox.popleft()]
+        samples = pieces[0].samples
+        while self._gathers and self._inbox and samples < self._missing_samples:
+            following = self._inbox[0]
+            if following.data is None or following.is_muted is not pieces[0].is_muted:
+                break
+            pieces.append(self._inbox.popleft())
+            samples += following.samples
+        self._taken_samples += samples
+        return pieces
+
+    def _take_in(self, session: Session, pieces: Sequence[Piece]) -> bool:
         """Decode and push, or flush; true when that made output."""
-        if piece.data is None:
+        data = [piece.data for piece in pieces if piece.data is not None]
+        if not data:
             # Told with the next replies, which may have to wait: of many flushes only the last is news.
             self._flushed_at_frame = session.flush()
             return self._reply(session)
         start_s = 0.0 if self._tracer is None else self._clock()
-        pcm = self._decoder.feed(piece.data)
+        pcm = self._decoder.feed_all(data)
         self._trace("decode", start_s, session)
         # Before admission the decoder only follows the stream: its headers come once.
-        if pcm.size and not piece.is_muted and session.state is SessionState.ACTIVE:
-            session.push(pcm, piece.received_s)
+        if pcm.size and not pieces[-1].is_muted and session.state is SessionState.ACTIVE:
+            session.push(pcm, pieces[-1].received_s)
+            self._heard_samples += pcm.size
+            self._missing_samples = self._frame_samples - self._heard_samples % self._frame_samples
         return False
 
     def _reply(self, session: Session) -> bool:

@@ -1,0 +1,134 @@
+"""Opus packets cut and joined: not a bit of the audio changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.opus import Application, OpusDecoder, OpusEncoder
+from antiphon.audio.packets import MAX_PACKET_MS, join_packets, packet_ms, split_packet
+from antiphon.errors import AudioError
+from tests.audio.signals import speech
+
+PACKET = 480
+
+
+def packets_of(application: Application, bitrate: int, sizes: tuple[int, ...]) -> list[bytes]:
+    """Packets of the given numbers of 20 ms, over and over."""
+    encoder = OpusEncoder(application=application, bitrate=bitrate)
+    pcm = speech(3.0)
+    made: list[bytes] = []
+    start = 0
+    while start + PACKET * max(sizes) <= pcm.size:
+        samples = PACKET * sizes[len(made) % len(sizes)]
+        made.append(encoder.encode(pcm[start : start + samples]))
+        start += samples
+    return made
+
+
+SETTINGS = [
+    (application, bitrate)
+    for application in Application
+    for bitrate in (8_000, 16_000, 24_000, 48_000, 128_000)
+]
+
+
+@pytest.mark.parametrize(("application", "bitrate"), SETTINGS)
+@pytest.mark.parametrize("sizes", [(1,), (1, 1, 2), (4, 1)])
+def test_joined_packets_sound_the_same(
+    application: Application, bitrate: int, sizes: tuple[int, ...]
+) -> None:
+    packets = packets_of(application, bitrate, sizes)
+    alone, together = OpusDecoder(), OpusDecoder()
+    for start in range(0, len(packets), 4):
+        group = packets[start : start + 4]
+        joined = join_packets(group)
+        assert sum(map(packet_ms, joined)) == sum(map(packet_ms, group))
+        heard = np.concatenate([together.decode(packet) for packet in joined])
+        np.testing.assert_array_equal(heard, np.concatenate([alone.decode(packet) for packet in group]))
+
+
+@pytest.mark.parametrize("bitrate", [16_000, 48_000, 128_000])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_packet_cut_into_its_frames_sounds_the_same(bitrate: int, size: int) -> None:
+    whole, cut = OpusDecoder(), OpusDecoder()
+    for packet in packets_of(Application.LOW_DELAY, bitrate, (size,)):
+        parts = split_packet(packet)
+        assert [packet_ms(part) for part in parts] == [20.0] * size
+        heard = np.concatenate([cut.decode(part) for part in parts])
+        np.testing.assert_array_equal(heard, whole.decode(packet))
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda head, body: bytes((head,)) + body,
+            st.sampled_from([0x00, 0x08, 0x48, 0x60, 0x80, 0x98, 0xB8, 0xBC, 0xB9, 0xBB]),
+            st.binary(max_size=300) | st.binary(min_size=1270, max_size=1280),
+        )
+        | st.binary(max_size=3),
+        max_size=8,
+    )
+)
+def test_whatever_comes_joined_it_is_heard_or_refused_as_alone(packets: list[bytes]) -> None:
+    def hear(messages: list[list[bytes]]) -> bytes | None:
+        decoder = AudioDecoder("opus")
+        try:
+            return b"".join(decoder.feed_all(group).tobytes() for group in messages)
+        except AudioError:
+            return None
+        finally:
+            decoder.close()
+
+    if packets:
+        assert hear([packets]) == hear([[packet] for packet in packets])
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300).map(lambda body: b"\xb8" + body), min_size=2, max_size=6))
+def test_joining_and_cutting_are_inverse(packets: list[bytes]) -> None:
+    (joined,) = join_packets(packets)
+    assert split_packet(joined) == packets
+
+
+def test_a_packet_is_never_longer_than_opus_allows() -> None:
+    joined = join_packets([b"\xb8ab"] * 15)
+    assert [packet_ms(packet) for packet in joined] == [MAX_PACKET_MS, MAX_PACKET_MS, 60.0]
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_a_packet_that_lies_about_its_frames_is_refused(packet: bytes) -> None:
+    try:
+        parts = split_packet(packet)
+    except AudioError:
+        return
+    assert sum(map(packet_ms, parts)) == packet_ms(packet)
+
+
+@pytest.mark.parametrize(
+    ("packet", "sentence"),
+    [
+        (b"\xb9abc", "2 frames in a packet of 4 bytes do not add up"),
+        (b"\xba\x09abc", "2 frames in a packet of 5 bytes do not add up"),
+        (b"\xba", "a packet of 1 bytes ends in a length"),
+        (b"\xbb", "a packet of 1 bytes is padded, or ends before its frames"),
+        (b"\xbb\x42\x00ab", "a packet of 5 bytes is padded, or ends before its frames"),
+        (b"\xbb\x00", "0 frames in a packet of 2 bytes do not add up"),
+        (b"\xbb\x02abc", "2 frames in a packet of 5 bytes do not add up"),
+        (b"\xbb\x82\x09ab", "2 frames in a packet of 5 bytes do not add up"),
+        (b"\xbb\x82\xff", "a packet of 3 bytes ends in a length"),
+    ],
+)
+def test_what_cannot_be_cut(packet: bytes, sentence: str) -> None:
+    with pytest.raises(AudioError, match=f"^{sentence}$"):
+        split_packet(packet)
+
+
+def test_an_encoder_makes_packets_of_20_ms_from_any_number_of_them() -> None:
+    encoder, decoder = AudioEncoder("opus"), AudioDecoder("opus")
+    for count in (1, 2, 3, 4, 5, 7, 9):
+        packets = encoder.encode(speech(count * 0.02))
+        assert [packet_ms(packet) for packet in packets] == [20.0] * count
+        assert decoder.feed_all(packets).size == count * PACKET
