@@ -7,32 +7,14 @@ import io
 import json
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 
 from antiphon.audio.wav import encode_wav
-from antiphon.backends.base import FloatArray
 from antiphon.protocol.kyutai import PATH, Ready
+from tests.audio.recordings import encoded
 from tests.serve.harness import Server
 from tests.serve.speech_fakes import scribe, sentence, spoken, transcribing
-
-
-def encoded(pcm: FloatArray, container: str, codec: str, rate: int) -> bytes:
-    """A recording in a container of FFmpeg's."""
-    file = io.BytesIO()
-    with av.open(file, "w", format=container) as out:
-        stream: Any = out.add_stream(codec, rate=rate, layout="mono")
-        frame = av.AudioFrame.from_ndarray(pcm[None], format="fltp", layout="mono")
-        frame.sample_rate = 24_000
-        context = stream.codec_context
-        fit = av.AudioResampler(
-            format=context.format, layout="mono", rate=rate, frame_size=context.frame_size or 0
-        )
-        for piece in (*fit.resample(frame), *fit.resample(None)):
-            out.mux(stream.encode(piece))
-        out.mux(stream.encode(None))
-    return file.getvalue()
 
 
 async def post(server: Server, data: Any, **headers: str) -> tuple[int, Any]:
@@ -73,7 +55,7 @@ async def test_the_answer_is_words_and_their_ends_in_order() -> None:
 async def test_every_container_is_heard_whole(container: str, codec: str, rate: int) -> None:
     pcm = np.zeros(24_000 * 3, np.float32)
     async with transcribing() as (server, backend):
-        status, answer = await post(server, encoded(pcm, container, codec, rate))
+        status, answer = await post(server, encoded(pcm[None], 24_000, container, codec, rate))
         assert (status, answer) == (200, [])
         assert 1 + 37 <= backend.steps <= 1 + 37 + 3 + 7  # its frames, perhaps a codec's padding, the delay
 
@@ -83,7 +65,7 @@ async def test_what_loses_nothing_has_all_its_words(container: str) -> None:
     tokens, texts = sentence(10)
     codec = {"wav": "pcm_f32le", "flac": "flac"}[container]
     async with transcribing() as (server, _):
-        status, answer = await post(server, encoded(spoken(tokens), container, codec, 24_000))
+        status, answer = await post(server, encoded(spoken(tokens)[None], 24_000, container, codec))
         assert status == 200
         assert words(answer) == texts
 

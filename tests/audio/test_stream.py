@@ -1,0 +1,97 @@
+"""Recordings decoded piece by piece: the whole of them, and nothing that is none."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.stream import KINDS, container_of, decode_pieces
+from antiphon.audio.wav import encode_wav
+from antiphon.errors import AudioError
+from tests.audio.recordings import encoded
+
+
+def decoded(data: bytes, rate: int = 24_000) -> FloatArray:
+    return np.concatenate([np.zeros(0, np.float32), *decode_pieces(io.BytesIO(data), rate)])
+
+
+def tone(rate: int, seconds: float = 1.0) -> FloatArray:
+    time_s = np.arange(round(rate * seconds)) / rate
+    return (0.4 * np.sin(2 * np.pi * 330 * time_s)).astype(np.float32)
+
+
+@given(st.integers(0, 5000))
+def test_a_wav_at_our_rate_is_what_it_holds(samples: int) -> None:
+    pcm = np.random.default_rng(samples).uniform(-1, 1, samples).astype(np.float32)
+    assert decoded(encode_wav(pcm, 24_000, is_float=True)).tolist() == pcm.tolist()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(
+    ("container", "codec", "rate", "error"),
+    [
+        *(("wav", "pcm_s16le", 44_100, 0.01), ("flac", "flac", 48_000, 0.01)),
+        *(("mp3", "libmp3lame", 44_100, 0.2), ("ogg", "libopus", 48_000, 0.2)),
+    ],
+)
+def test_rates_and_channels_become_ours(
+    container: str, codec: str, rate: int, error: float, channels: int
+) -> None:
+    heard = decoded(encoded(np.tile(tone(rate), (channels, 1)), rate, container, codec))
+    assert heard.size == pytest.approx(24_000, abs=2500)  # lossy codecs pad
+    middle = heard[6000:18_000]
+    assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.4 / np.sqrt(2), rel=error)
+    spectrum = np.abs(np.fft.rfft(middle))
+    assert int(spectrum.argmax()) * 24_000 / middle.size == pytest.approx(330, abs=3)
+
+
+def test_samples_are_clipped_and_must_be_finite() -> None:
+    loud = np.array([[0.5, 7.0, -7.0]], np.float32)
+    assert decoded(encoded(loud, 24_000, "wav", "pcm_f32le")).tolist() == [0.5, 1.0, -1.0]
+    data = bytearray(encode_wav(np.zeros(8, np.float32), 24_000, is_float=True))
+    data[-4:] = np.float32("nan").tobytes()
+    with pytest.raises(AudioError, match="samples that are not finite"):
+        decoded(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        *((b"RIFF\0\0\0\0WAVE", "wav"), (b"fLaC", "flac"), (b"OggS", "ogg")),
+        *((b"ID3\x04", "mp3"), (b"\xff\xfb\x90\x00", "mp3")),
+    ],
+)
+def test_a_container_is_told_by_its_first_bytes(head: bytes, kind: str) -> None:
+    assert container_of(head) == kind
+    assert kind in KINDS
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"RIFF\0\0\0\0AVI ", b"#EXTM3U\n", b"ffconcat", b"\xff\x00", b"\x00" * 12]
+)
+def test_nothing_else_is_opened(head: bytes) -> None:
+    with pytest.raises(AudioError, match="no recording that can be read: WAV, FLAC, MP3 or Ogg"):
+        decoded(head)
+
+
+@given(st.sampled_from([b"RIFF\xff\xff\xff\xffWAVE", b"fLaC", b"OggS", b"ID3\x04"]), st.binary(max_size=300))
+def test_damage_is_audio_or_an_audio_error(head: bytes, rest: bytes) -> None:
+    try:
+        pcm = decoded(head + rest)
+    except AudioError:
+        return
+    assert np.isfinite(pcm).all()
+
+
+def test_pieces_are_small_however_long_the_recording() -> None:
+    pieces = [
+        piece.size
+        for piece in decode_pieces(io.BytesIO(encode_wav(np.zeros(480_000, np.float32), 24_000)), 24_000)
+    ]
+    assert sum(pieces) == 480_000
+    assert max(pieces) <= 48_000
