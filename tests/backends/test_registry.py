@@ -106,6 +106,15 @@ def test_auto_takes_what_suits_the_machine_and_the_model(
     assert found == wanted
 
 
+@pytest.mark.parametrize("name", ["torch", "mlx"])
+@pytest.mark.parametrize("machine", [PLAIN, GPU, APPLE])
+def test_what_was_rounded_for_one_backend_is_for_that_one(
+    checkpoint: Checkpoint, name: str, machine: Machine
+) -> None:
+    rounded = replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, backends={name: BackendFormat(())}))
+    assert resolve_auto(rounded, find=lambda module: object(), machine=machine) == name
+
+
 def test_without_a_driver_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise OSError(name)

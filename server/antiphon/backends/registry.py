@@ -69,7 +69,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
         "onnx": BackendEntry(
             "antiphon.backends.onnx.factory:make",
             modules=("onnxruntime",),
-            options={"threads": int},
+            options={"threads": int, "spin": bool},
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
         "mlx": BackendEntry(
@@ -133,9 +133,12 @@ def make_backend(
 def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     """The backends for a checkpoint on a machine, best first.
 
-    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU.
+    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU. What
+    was rounded for one backend, and has a manifest that names no other, is for that one.
     """
-    order = ["torch"] if machine.has_cuda else []
+    made_for = list(checkpoint.backends)
+    order = made_for if len(made_for) == 1 and not checkpoint.graphs else []
+    order += ["torch"] if machine.has_cuda else []
     order += ["mlx"] if machine.is_apple_silicon else []
     order += ["onnx"] if checkpoint.graphs else []
     order += ["torch", "reference"]

@@ -169,9 +169,10 @@ class Sampler:
         ]
         if not rows:
             return None
-        seeds = np.array([getattr(given[row], f"{what}_seed") for row in rows], np.uint64)
         noise = np.zeros((len(frames), len(streams), width), np.float32)
-        noise[rows] = gumbel_table(seeds, frames[rows], streams, width)
+        for row in rows:  # one by one: the numbers of several no longer fit into a core's cache
+            seed = np.array([getattr(given[row], f"{what}_seed")], np.uint64)
+            noise[row] = gumbel_table(seed, frames[row : row + 1], streams, width)[0]
         return mx.array(noise)
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
