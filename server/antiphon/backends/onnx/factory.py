@@ -19,12 +19,17 @@ KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
 
 
 def make(
-    checkpoint: Checkpoint, *, slots: int, device: str | None = None, threads: int | None = None
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    threads: int | None = None,
+    spin: bool = False,
 ) -> OnnxBackend:
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
-    a CPU (None: all cores but one).
+    a CPU (None: all cores but one), and ``spin`` lets them keep their cores while a step runs.
 
     Raises:
         UnsupportedError: a pipeline that cannot be run.
@@ -46,7 +51,7 @@ def make(
             )
         form = checkpoint.graphs[stage]
         path = checkpoint.file(form.file)
-        session = open_session(path, providers, cpu_threads)
+        session = open_session(path, providers, cpu_threads, spin=spin)
         check_graph(session, form, path)
         graphs[stage] = Graph(session, form, slots)
         weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))

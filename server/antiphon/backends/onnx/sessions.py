@@ -43,12 +43,12 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
 
 
 def open_session(
-    path: Path, providers: list[tuple[str, dict[str, Any]]], threads: int
+    path: Path, providers: list[tuple[str, dict[str, Any]]], threads: int, *, spin: bool = False
 ) -> onnxruntime.InferenceSession:
     """Load a graph to run on ``threads`` threads, the calling one included.
 
-    Threads spin while a step runs, since its parts follow each other within microseconds, and stop with it:
-    between frames the cores belong to sockets and codecs.
+    A thread that waits for its next part of a step sleeps, or, with ``spin``, keeps its core for the length
+    of the step. Between steps none of them does: the cores belong to sockets and codecs then.
 
     Raises:
         CheckpointFormatError: the file is no graph this ONNX Runtime can run.
@@ -57,6 +57,7 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)

@@ -1,0 +1,120 @@
+"""The onnx backend around its graphs, on the built-in models; the contract suite has the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import StepInputs
+from antiphon.backends.onnx import backend as module
+from antiphon.backends.onnx.backend import OnnxBackend
+from antiphon.backends.onnx.factory import make
+from antiphon.backends.onnx.graph import Graph
+from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.prompt import Prompt
+from antiphon.models.spec import PipelineKind
+
+
+def backend_of(model: str, slots: int = 3) -> OnnxBackend:
+    return make(load_checkpoint(model), slots=slots, threads=1)
+
+
+def tick(rows: int, *, reset: bool = False, seed: int = 0) -> StepInputs:
+    pcm = np.random.default_rng(seed).normal(0, 0.1, (rows, 1920)).astype(np.float32)
+    return StepInputs(np.ones(rows, dtype=np.bool_), np.full(rows, reset), pcm)
+
+
+def test_facts_about_the_built_in_models() -> None:
+    info = backend_of("duplex-seeded").info
+    assert (info.name, info.device, info.dtype, info.quantization) == ("onnx", "cpu", "float32", "none")
+    assert info.buckets == (1, 2, 3)
+    assert info.memory["weights"] > 4 * info.spec.parameters * 0.9
+    assert not info.can_prime
+
+
+def test_warm_up_reports_its_progress_and_leaves_fresh_rows() -> None:
+    backend, seen = backend_of("duplex-seeded"), []
+    backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
+    assert seen == [(0, 3, "1 rows"), (1, 3, "2 rows"), (2, 3, "3 rows"), (3, 3, "ready")]
+    fresh = backend_of("duplex-seeded")
+    for row in range(3):
+        for name, tensor in backend.snapshot(row).tensors.items():
+            np.testing.assert_array_equal(tensor, fresh.snapshot(row).tensors[name])
+
+
+def test_a_failing_graph_names_its_rows_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_of("echo")
+    backend.step(tick(3, reset=True))
+    kept = backend.snapshot(2)
+
+    def fail(self: Graph, rows: int) -> None:
+        raise RuntimeError("no such kernel")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Graph, "run", fail)
+        with pytest.raises(
+            StepError, match=r"a step over rows \[0, 1\] failed: RuntimeError: no such kernel"
+        ) as caught:
+            backend.step(tick(2))
+        assert caught.value.rows == (0, 1)
+    for name, tensor in backend.snapshot(2).tensors.items():
+        np.testing.assert_array_equal(tensor, kept.tensors[name])
+
+
+def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_of("echo")
+
+    def failing_step() -> type[Exception]:
+        with monkeypatch.context() as patch:
+            patch.setattr(module.Graph, "run", lambda self, rows: 1 / 0)
+            with pytest.raises((StepError, DeviceLostError)) as caught:
+                backend.step(tick(1))
+        return caught.type
+
+    assert [failing_step() for _ in range(2)] == [StepError, StepError]
+    backend.step(tick(1))
+    assert [failing_step() for _ in range(3)] == [StepError, StepError, DeviceLostError]
+
+
+def test_a_snapshot_of_another_model_is_refused_and_changes_nothing() -> None:
+    echo, duplex = backend_of("echo"), backend_of("duplex-seeded")
+    duplex.step(tick(3, reset=True))
+    before = duplex.snapshot(1)
+    with pytest.raises(UnsupportedError, match=r"the snapshot has no lm\.position, this model int64 \[\]"):
+        duplex.restore(1, echo.snapshot(0))
+    other = replace(before, tensors={**before.tensors, "lm.0.k": np.zeros((4, 9, 16), dtype=np.float32)})
+    with pytest.raises(UnsupportedError, match=r"has float32 \[4, 9, 16\] as lm\.0\.k, this model float32"):
+        duplex.restore(1, other)
+    words = replace(before, tensors={**before.tensors, "sampler.words": np.zeros(3, dtype=np.int32)})
+    with pytest.raises(UnsupportedError, match=r"the snapshot's sampler\.words does not fit \[200\]"):
+        duplex.restore(1, words)
+    for name, tensor in duplex.snapshot(1).tensors.items():
+        np.testing.assert_array_equal(tensor, before.tensors[name])
+
+
+def test_what_cannot_be_is_said() -> None:
+    checkpoint = load_checkpoint("echo")
+    with pytest.raises(ConfigError, match="threads is 0; a model needs at least 1"):
+        make(checkpoint, slots=1, threads=0)
+    spoken = replace(checkpoint, spec=replace(checkpoint.spec, kind=PipelineKind.TTS))
+    with pytest.raises(
+        UnsupportedError, match=r"onnx backend runs codec, duplex, stt models, echo is tts"
+    ):
+        make(spoken, slots=1)
+    prompt = Prompt(np.zeros((4, 17), dtype=np.int32))
+    with pytest.raises(UnsupportedError, match=r"takes no prompts \(this one has 4 frames\); torch does"):
+        backend_of("duplex-seeded").prime(0, prompt)
+
+
+def test_threads_may_spin_and_say_the_same() -> None:
+    checkpoint = load_checkpoint("echo")
+    outputs = [
+        make(checkpoint, slots=1, threads=2, spin=spin).step(tick(1, reset=True)).pcm
+        for spin in (False, True)
+    ]
+    assert outputs[0] is not None
+    assert outputs[1] is not None
+    np.testing.assert_array_equal(outputs[0], outputs[1])
