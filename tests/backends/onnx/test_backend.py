@@ -100,9 +100,7 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match="threads is 0; a model needs at least 1"):
         make(checkpoint, slots=1, threads=0)
     spoken = replace(checkpoint, spec=replace(checkpoint.spec, kind=PipelineKind.TTS))
-    with pytest.raises(
-        UnsupportedError, match=r"onnx backend runs codec, duplex, stt models, echo is tts"
-    ):
+    with pytest.raises(UnsupportedError, match=r"onnx backend runs codec, duplex, stt models, echo is tts"):
         make(spoken, slots=1)
     prompt = Prompt(np.zeros((4, 17), dtype=np.int32))
     with pytest.raises(UnsupportedError, match=r"takes no prompts \(this one has 4 frames\); torch does"):
