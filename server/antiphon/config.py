@@ -133,6 +133,13 @@ class ServerConfig:
     )
     threads: int | None = option(None, "codec threads; auto is one a CPU", minimum=1)
     log_level: str = option("info", "how much is logged", choices=LEVELS)
+    record: str | None = option(
+        None, "where calls are recorded whose callers agree (consent=record); none are without", metavar="DIR"
+    )
+    record_max_s: float = option(600.0, "the longest part of a call that is recorded", minimum=1)
+    record_max_bytes: int = option(
+        10_000_000_000, "all recordings together, beyond which the oldest are removed", minimum=1_000_000
+    )
     trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
     trace_file: str = option("antiphon-trace.json", "where the trace goes")
     null_step_ms: float = option(5.0, "backend null: time of one step", minimum=0)

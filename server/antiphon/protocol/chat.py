@@ -33,7 +33,8 @@ class AudioFormat(StrEnum):
 class ChatRequest:
     """One client's wishes.
 
-    ``wait_s`` is how long it would stay in the queue. ``extended`` clients get events and stamped audio;
+    ``wait_s`` is how long it would stay in the queue. ``may_record`` is the caller's consent to being
+    recorded, which nobody gives by saying nothing. ``extended`` clients get events and stamped audio;
     without it ``format`` is Ogg and ``wait_s`` is 0.
     """
 
@@ -41,6 +42,7 @@ class ChatRequest:
     extended: bool = False
     format: AudioFormat = AudioFormat.OGG
     wait_s: float = 0.0
+    may_record: bool = False
     model: str | None = None
     text_prompt: str | None = None
     voice_prompt: str | None = None
@@ -111,8 +113,15 @@ def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) 
         extended=True,
         format=_format(query.get("format", AudioFormat.OGG)),
         wait_s=parse_wait(query),
+        may_record=_consent(query.get("consent")),
         model=_name("model", query.get("model")),
     )
+
+
+def _consent(text: str | None) -> bool:
+    if text not in (None, "", "record"):
+        raise ProtocolError(f"consent={text[:20]!r} is not known: record agrees to being recorded")
+    return text == "record"
 
 
 def parse_wait(query: Mapping[str, str]) -> float:

@@ -113,8 +113,12 @@ def ready(
     frame_samples: int,
     slots: int,
     parameters: Mapping[str, Any],
+    recorded: bool = False,
 ) -> Event:
-    """Admitted: from now on audio is heard. ``parameters`` as :func:`chat.parameters_to_json` gives them."""
+    """Admitted: from now on audio is heard. ``parameters`` as :func:`chat.parameters_to_json` gives them.
+
+    ``recorded`` is said only when it is so.
+    """
     return Event(
         "ready",
         {
@@ -124,6 +128,7 @@ def ready(
             "frame_samples": frame_samples,
             "slots": slots,
             "parameters": dict(parameters),
+            **({"recorded": True} if recorded else {}),
         },
     )
 

@@ -21,6 +21,7 @@ from antiphon.serve.health import healthz, readyz
 from antiphon.serve.kinds import ROUTES
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics, watch_process
+from antiphon.serve.recording import make_recorder
 from antiphon.serve.routes import add_question, add_routes
 from antiphon.serve.security import allowed_hosts, host_check
 from antiphon.serve.served import Models, ServedModel
@@ -47,13 +48,15 @@ def build_app(
     engines'. ``page`` is the folder of the web client, found by itself when None.
 
     Raises:
-        ConfigError: keys or proxies that cannot be used, or two models of one name.
+        ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
     served, door = Models(models), access or Access(config)
     hosts = allowed_hosts(config, asks_for_keys=door.asks_for_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
     )
+
+    recorder = make_recorder(config)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
@@ -68,9 +71,12 @@ def build_app(
             clock=clock,
             log=log or Log(),
             tracer=tracer,
+            recorder=recorder,
         )
         yield
         pool.close()
+        if recorder is not None:
+            recorder.close()
 
     app.cleanup_ctx.append(services)
     app.on_shutdown.append(_close_sockets)

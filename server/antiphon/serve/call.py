@@ -82,6 +82,9 @@ class Call:
             self._request.parameters, wait_s=wait_s, notify=self._codec_lane.wake, prompt=self._prompt
         )
         self._transcoder.session = self._session
+        recorder = self._services.recorder
+        if recorder is not None and self._request.may_record:
+            self._transcoder.recording = recorder.open(self._session.id)
         self._log = self._log.bind(session=self._session.id)
         self._log.info(
             "session opened",
@@ -101,6 +104,8 @@ class Call:
         if not self._is_over:
             self._is_over = True
             self._transcoder.close()
+            if self._transcoder.recording is not None:
+                self._transcoder.recording.close()
             self._codec_lane.close()
             self._lane.close()
 
@@ -229,7 +234,9 @@ class Call:
             self._is_ready = True
             self._patience.begin(self._clock())
             self._send(moshi.Handshake())
-            self._say(notices.ready(session, self._model.name, self._model.engine.info))
+            is_recorded = self._transcoder.recording is not None
+            info = self._model.engine.info
+            self._say(notices.ready(session, self._model.name, info, is_recorded=is_recorded))
         elif session.state is SessionState.QUEUED and (ahead := session.ahead) != self._told_ahead:
             self._told_ahead = ahead
             self._say(notices.queued(session, ahead))

@@ -14,7 +14,7 @@ def queued(session: Session, ahead: int) -> Event:
     return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
 
 
-def ready(session: Session, model: str, info: BackendInfo) -> Event:
+def ready(session: Session, model: str, info: BackendInfo, *, is_recorded: bool = False) -> Event:
     """It has a row, of the model that callers call so."""
     return events.ready(
         session=session.id,
@@ -23,6 +23,7 @@ def ready(session: Session, model: str, info: BackendInfo) -> Event:
         frame_samples=info.spec.frame_samples,
         slots=info.slots,
         parameters=parameters_to_json(session.parameters),
+        recorded=is_recorded,
     )
 
 

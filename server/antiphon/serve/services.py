@@ -16,6 +16,7 @@ from antiphon.log import Log
 from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.recording import Recorder
 from antiphon.serve.served import Models
 
 
@@ -52,6 +53,7 @@ class Services:
     clock: Callable[[], float]
     log: Log
     tracer: Tracer | None = None
+    recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)
 
 

@@ -26,6 +26,7 @@ from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat, ChatRequest
 from antiphon.serve.frames import frame
+from antiphon.serve.recording import Recording
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
 
@@ -75,6 +76,7 @@ class Transcoder:
     ) -> None:
         """Make a decoder and an encoder of the request's format."""
         self.session: Session | None = None
+        self.recording: Recording | None = None
         self.error: AntiphonError | None = None
         self.is_congested = False
         self.is_muted = False
@@ -223,6 +225,8 @@ class Transcoder:
         self._trace("decode", start_s, session)
         # Before admission the decoder only follows the stream: its headers come once.
         if pcm.size and not pieces[-1].is_muted and session.state is SessionState.ACTIVE:
+            if self.recording is not None:
+                self.recording.heard(pcm)
             session.push(pcm, pieces[-1].received_s)
             self._heard_samples += pcm.size
             self._missing_samples = self._frame_samples - self._heard_samples % self._frame_samples
@@ -254,6 +258,8 @@ class Transcoder:
 
     def _frame_reply(self, reply: FrameReply, parts: list[bytes]) -> None:
         """Audio first, then its text, as upstream's server sends them."""
+        if reply.pcm is not None and self.recording is not None:
+            self.recording.said(reply.pcm)
         if reply.pcm is not None:
             for payload in self._encode(reply.pcm):
                 message = (

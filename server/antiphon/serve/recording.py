@@ -1,0 +1,185 @@
+"""Recordings of calls whose callers agreed: off unless asked for, never in a call's way, never without end.
+
+Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
+and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
+not be heard. Nothing grows without bound: a call is recorded for so long, and the oldest files go when the
+folder holds more than it may.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from antiphon.audio.pcm import FloatArray, s16le_from_float
+from antiphon.config import ServerConfig
+from antiphon.errors import ConfigError
+from antiphon.log import Log
+
+QUEUE_PIECES = 1024
+"""Pieces waiting for the disk: half a minute of one call, half a second of a hundred."""
+
+NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+-(heard|said)\.wav")
+"""Files of ours: no others are ever removed."""
+
+_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds of one call, and bytes of all recordings together."""
+
+    max_s: float
+    max_bytes: int
+
+
+class Recording:
+    """One call's two files; its owner's lane may call it from any thread, and never waits."""
+
+    def __init__(self, recorder: Recorder, stem: str, max_samples: int) -> None:
+        """Nothing is written before there is something to write."""
+        self._recorder = recorder
+        self._stem = stem
+        self._left = {"heard": max_samples, "said": max_samples}
+
+    def heard(self, pcm: FloatArray) -> None:
+        """Keep what the caller said: float32 ``[samples]``."""
+        self._keep("heard", pcm)
+
+    def said(self, pcm: FloatArray) -> None:
+        """Keep what the model said: float32 ``[samples]``."""
+        self._keep("said", pcm)
+
+    def close(self) -> None:
+        """The call is over."""
+        for side in self._left:
+            self._recorder.put(f"{self._stem}-{side}.wav", None)
+
+    def _keep(self, side: str, pcm: FloatArray) -> None:
+        piece = pcm[: self._left[side]]
+        if piece.size:
+            self._left[side] -= piece.size
+            self._recorder.put(f"{self._stem}-{side}.wav", s16le_from_float(piece))
+
+
+class Recorder:
+    """Writes recordings into a folder, on a thread of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        *,
+        sample_rate: int = 24000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Start the thread; the folder is made when it is not there.
+
+        Raises:
+            ConfigError: nothing can be written there.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ".writable").touch()
+            (folder / ".writable").unlink()
+        except OSError as error:
+            raise ConfigError(f"cannot record into {folder}: {error.strerror}") from error
+        self._folder = folder
+        self._limits = limits
+        self._sample_rate = sample_rate
+        self._clock = clock
+        self._queue: queue.Queue[tuple[str, bytes | None] | None] = queue.Queue(QUEUE_PIECES)
+        self._files: dict[str, BinaryIO] = {}
+        self.left_out = 0
+        self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
+        self._thread.start()
+
+    def open(self, session: str) -> Recording:
+        """A recording of the session with this id."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        return Recording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
+
+    def put(self, name: str, data: bytes | None) -> None:
+        """Queue bytes for a file, or its end (None); when the disk is too slow they are left out."""
+        try:
+            self._queue.put_nowait((name, data))
+        except queue.Full:
+            self.left_out += 1
+
+    def close(self) -> None:
+        """Write what is queued, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                self._write(*item)
+            except OSError as error:  # a full disk must end recordings, not calls
+                Log(__name__).error("recording failed", file=item[0], reason=error.strerror)
+                self._drop(item[0])
+        for name in tuple(self._files):
+            self._finish(name)
+
+    def _write(self, name: str, data: bytes | None) -> None:
+        if data is None:
+            self._finish(name)
+            return
+        file = self._files.get(name)
+        if file is None:
+            self._make_room()
+            file = self._files[name] = (self._folder / name).open("xb")
+            file.write(header(0, self._sample_rate))
+        file.write(data)
+
+    def _finish(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is None:
+            return
+        with file:
+            size = file.tell() - _HEADER.size
+            file.seek(0)
+            file.write(header(size, self._sample_rate))
+        self._make_room()
+
+    def _drop(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.close()
+
+    def _make_room(self) -> None:
+        """Remove the oldest finished recordings while there is more than there may be."""
+        found = sorted(path for path in self._folder.iterdir() if NAME.fullmatch(path.name))
+        sizes = {path: path.stat().st_size for path in found}
+        for path in found:
+            if sum(sizes.values()) <= self._limits.max_bytes:
+                return
+            if path.name not in self._files:
+                path.unlink()
+                del sizes[path]
+
+
+def header(data_bytes: int, sample_rate: int) -> bytes:
+    """The 44 bytes before 16-bit mono samples (RIFF/WAVE)."""
+    return _HEADER.pack(
+        *(b"RIFF", 36 + data_bytes, b"WAVE", b"fmt ", 16, 1, 1),
+        *(sample_rate, 2 * sample_rate, 2, 16, b"data", data_bytes),
+    )
+
+
+def make_recorder(config: ServerConfig) -> Recorder | None:
+    """The recorder that a configuration asks for; by default none.
+
+    Raises:
+        ConfigError: nothing can be written into its folder.
+    """
+    if config.record is None:
+        return None
+    return Recorder(Path(config.record), Limits(config.record_max_s, config.record_max_bytes))

@@ -1,0 +1,110 @@
+"""Recordings: none without both consents, all of it with them, and never more than there may be."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.audio.wav import read_wav
+from antiphon.backends.base import FloatArray
+from antiphon.errors import ConfigError, ProtocolError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.protocol.chat import parse_chat_query
+from antiphon.serve.recording import Limits, Recorder
+from antiphon.serve.services import SERVICES
+from tests.serve.harness import Server, serving, speech
+
+GENEROUS = Limits(max_s=60.0, max_bytes=10**8)
+
+
+async def held_call(server: Server, query: str, frames: int) -> tuple[bool, FloatArray, FloatArray]:
+    """A call of so many frames: whether it was told of a recording, what it said and what it heard."""
+    said, heard = speech(frames), []
+    async with server.call(f"ext=1&format=pcm_f32le&{query}") as client:
+        ready = await client.event("ready")
+        for frame in np.split(said, frames):
+            await client.speak(frame)
+            heard.append((await client.reply())[1])
+    await server.is_empty()
+    return bool(ready.fields.get("recorded")), said, np.concatenate(heard)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(("query", "records"), [("", True), ("consent=", True), ("consent=record", False)])
+async def test_without_both_consents_nothing_is_kept(tmp_path: Path, query: str, records: bool) -> None:
+    async with serving() as server:
+        recorder = Recorder(tmp_path, GENEROUS) if records else None
+        server.app[SERVICES].recorder = recorder
+        is_told, _, _ = await held_call(server, query, 3)
+        assert not is_told
+        if recorder is not None:
+            recorder.close()
+            server.app[SERVICES].recorder = None
+    assert files_in(tmp_path) == []
+
+
+async def test_with_both_consents_the_call_is_kept_as_it_was(tmp_path: Path) -> None:
+    async with serving() as server:
+        recorder = server.app[SERVICES].recorder = Recorder(tmp_path, GENEROUS)
+        is_told, said, heard = await held_call(server, "consent=record", 5)
+        assert is_told
+        recorder.close()
+        server.app[SERVICES].recorder = None
+    caller, model = files_in(tmp_path)
+    for path, pcm in ((caller, said), (model, heard)):
+        kept, rate = read_wav(path)
+        assert rate == 24000
+        np.testing.assert_allclose(kept[0], np.clip(pcm, -1, 1), atol=1 / 32000)
+
+
+def test_consent_is_a_word_and_nothing_else() -> None:
+    defaults = SamplingParameters()
+    assert parse_chat_query({"ext": "1", "consent": "record"}, defaults=defaults).may_record
+    assert not parse_chat_query({"ext": "1"}, defaults=defaults).may_record
+    assert not parse_chat_query({"consent": "record"}, defaults=defaults).may_record  # not of the extension
+    with pytest.raises(ProtocolError, match="consent='yes' is not known: record agrees to being recorded"):
+        parse_chat_query({"ext": "1", "consent": "yes"}, defaults=defaults)
+
+
+def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) -> None:
+    now = iter(range(1000, 2000))
+    seconds = 24000 * 2
+    other = tmp_path / "notes.wav"
+    other.write_bytes(b"not ours" * 100_000)
+    recorder = Recorder(tmp_path, Limits(max_s=1.0, max_bytes=3 * seconds), clock=lambda: next(now))
+    for call in range(5):
+        recording = recorder.open(f"{call:04x}")
+        for _ in range(30):  # 2.4 s, of which one is kept
+            recording.heard(speech(1))
+        recording.close()
+    recorder.close()
+    kept = sorted(path.name for path in tmp_path.iterdir() if path != other)
+    assert [name.split("-")[1] for name in kept] == ["0003", "0004"]
+    assert {read_wav(tmp_path / name)[0].size for name in kept} == {24000}
+    assert other.is_file()
+
+
+def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, GENEROUS)
+    gate = threading.Event()
+    write = recorder._write
+    recorder._write = lambda name, data: (gate.wait(), write(name, data))[1]  # type: ignore[method-assign]
+    recording = recorder.open("ab")
+    for _ in range(2000):
+        recording.heard(speech(1)[:240])
+    assert 900 <= recorder.left_out <= 1000
+    gate.set()
+    recorder.close()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError, match=r"cannot record into .*file"):
+        Recorder(file / "below", GENEROUS)
