@@ -17,6 +17,7 @@ from antiphon.backends.mlx.backend import MlxBackend, read_bucket, row_buckets
 from antiphon.backends.mlx.factory import make
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.lm_weights import cut
+from antiphon.backends.mlx.loading import device_bytes
 from antiphon.backends.mlx.matrix import Matrix, Weights, stack
 from antiphon.errors import CheckpointFormatError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -224,6 +225,13 @@ def test_a_failing_step_ends_its_own_rows_and_a_failing_device_all(
         patch.setattr(mx, "eval", break_off)
         with pytest.raises(DeviceLostError, match=r"could not compute a step: \[metal::malloc\] no memory"):
             backend.step(inputs)
+
+
+def test_a_macs_gpu_has_as_much_memory_as_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_bytes(mx.Device(mx.DeviceType.cpu)) == {}
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx.metal, "device_info", lambda: {"max_recommended_working_set_size": 17})
+    assert device_bytes(mx.Device(mx.DeviceType.gpu)) == {"total": 17}
 
 
 def test_it_takes_no_prompt_and_no_broken_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.mlx.loading import Loaded, quantization_of
+from antiphon.backends.mlx.loading import Loaded, device_bytes, quantization_of
 from antiphon.backends.mlx.pipeline import Pipeline, Tick
 from antiphon.backends.mlx.stages import evaluate
 from antiphon.errors import StepError, UnsupportedError
@@ -71,6 +71,7 @@ class MlxBackend:
             memory={
                 "weights": loaded.weight_bytes,
                 "state_per_row": self._pipeline.state.bytes() // slots,
+                **device_bytes(device),
             },
         )
 

@@ -66,6 +66,13 @@ def pick_device(name: str | None) -> mx.Device:
     return mx.Device(kind)
 
 
+def device_bytes(device: mx.Device) -> dict[str, int]:
+    """What ``BackendInfo.memory`` says of the device: of a GPU ``total``, as much as Metal recommends."""
+    if device.type == mx.DeviceType.cpu or not mx.metal.is_available():
+        return {}
+    return {"total": int(mx.metal.device_info()["max_recommended_working_set_size"])}
+
+
 def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> Loaded:
     """Load Mimi, always in float32, and the language model where there is one.
 
