@@ -1,0 +1,79 @@
+"""``antiphon quantize --target onnx``: what it refuses, and how built-in models share their graphs.
+
+What it writes is run by the contract suite and the tests of the onnx backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon import cli
+from antiphon.errors import MissingExtraError, UnsupportedError
+from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon_quantize import main as module
+from antiphon_quantize.onnx_target import stage_makers
+from antiphon_quantize.recipe import load_recipe
+from tools.make_checkpoint import make_checkpoint
+from tools.ship_graphs import fits, lean_on, without_graphs
+
+
+def test_a_pipeline_without_graphs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "tts", kind="tts")
+    with pytest.raises(UnsupportedError, match="onnx target writes codec, duplex, stt models, tts is tts"):
+        stage_makers(load_checkpoint(str(source)))
+
+
+def test_weights_that_are_int8_already_are_refused(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "moshi", kind="moshi")
+    line = [
+        "quantize",
+        "--target",
+        "torch",
+        "--recipe",
+        "int8",
+        "--model",
+        str(source),
+        str(tmp_path / "int8"),
+    ]
+    assert cli.run(line) == 0
+    with pytest.raises(UnsupportedError, match=r"has \d+ INT8 layers; start from its float weights"):
+        stage_makers(load_checkpoint(str(tmp_path / "int8")))
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "onnxscript" else object())
+    with pytest.raises(MissingExtraError, match=r"'onnxscript'.*pip install 'antiphon\[quantize\]'"):
+        module.main(["--target", "onnx", "--recipe", "float32", "--model", "echo", str(tmp_path / "out")])
+
+
+def test_the_float_recipe_rounds_nothing() -> None:
+    recipe = load_recipe("onnx", "float32")
+    assert (recipe.bits, recipe.quantize) == (32, ())
+
+
+def test_a_model_on_anothers_codec_leans_on_its_graphs() -> None:
+    echo, duplex = (load_checkpoint(name) for name in ("echo", "duplex-seeded"))
+    assert echo.manifest is not None
+    assert lean_on(builtin_folder("echo"), echo) == ({}, {})
+    graphs, files = lean_on(builtin_folder("duplex-seeded"), duplex)
+    assert graphs == dict(echo.graphs)
+    assert {role: entry.path for role, entry in files.items()} == {
+        "onnx.encode": "../echo/encode.onnx",
+        "onnx.decode": "../echo/decode.onnx",
+    }
+    assert duplex.spec.lm is not None
+    other = replace(duplex, spec=replace(duplex.spec, lm=replace(duplex.spec.lm, dep_q=4)))
+    assert fits(echo.manifest, duplex)
+    assert not fits(echo.manifest, other)
+
+
+def test_old_graphs_are_forgotten_before_new_ones_are_made() -> None:
+    manifest = load_checkpoint("duplex-seeded").manifest
+    assert manifest is not None
+    bare = without_graphs(manifest)
+    assert not bare.graphs
+    assert set(manifest.files) - set(bare.files) == {graph.file for graph in manifest.graphs.values()}
+    assert "onnx" in manifest.backends.keys() - bare.backends.keys()
