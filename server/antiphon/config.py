@@ -142,6 +142,9 @@ class ServerConfig:
     )
     trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
     trace_file: str = option("antiphon-trace.json", "where the trace goes")
+    otel_every: int = option(
+        0, "export one tick of so many as an OpenTelemetry trace (extra otel), 0 for none", minimum=0
+    )
     null_step_ms: float = option(5.0, "backend null: time of one step", minimum=0)
     null_hold_gil: bool = option(False, "backend null: compute instead of sleeping")
     switch_interval_ms: float = option(

@@ -32,6 +32,7 @@ from antiphon.serve.app import build_app
 from antiphon.serve.engines import running_models
 from antiphon.serve.lifecycle import Lifecycle
 from antiphon.serve.options import parse_command_line
+from antiphon.serve.otel import OtelTracer, otlp_exporter
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import SERVICES
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take their time
     families = Families(CollectorRegistry())
-    tracer = Tracer(config.trace) if config.trace else None
+    tracer = make_tracer(config)
     lifecycle = Lifecycle(config.limits)
     progress = _progress(sys.stderr.isatty())
     with running_models(
@@ -63,8 +64,24 @@ def main(argv: Sequence[str]) -> int:
         gc.collect()
         gc.freeze()
         app = build_app(models, config, families, access=access, tracer=tracer)
-        with _saved_trace(tracer, Path(config.trace_file)):
+        with _saved_trace(tracer if config.trace else None, Path(config.trace_file)):
             return asyncio.run(_serve(app, models, config, lifecycle))
+
+
+def make_tracer(config: ServerConfig) -> Tracer | None:
+    """What records where the time goes, if anything does.
+
+    Raises:
+        ConfigError: both kinds of trace at once.
+        MissingExtraError: OpenTelemetry is not installed.
+    """
+    if config.trace and config.otel_every:
+        raise ConfigError(
+            f"trace = {config.trace} and otel_every = {config.otel_every}: one of them, not both at once"
+        )
+    if config.otel_every:
+        return OtelTracer(config.otel_every, otlp_exporter())
+    return Tracer(config.trace) if config.trace else None
 
 
 @contextlib.contextmanager

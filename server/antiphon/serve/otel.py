@@ -1,0 +1,128 @@
+"""The way of a frame as OpenTelemetry traces: some ticks, with what was done for their sessions.
+
+A trace is one tick: gathering, the step with the backend's stages, scattering, notifying, and then the
+encoding and sending of its replies on other threads. Only every so many ticks is exported, since a server at
+work has dozens a second and each has spans for every session. No span has audio, text or a query: names and
+numbers alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.engine.trace import Span, Tracer
+from antiphon.errors import MissingExtraError
+
+MAX_FOLLOWING = 1024
+"""Spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
+
+ENGINE_TRACKS = frozenset({"engine", "backend"})
+
+
+class OtelTracer(Tracer):
+    """A tracer that never ends: exports one tick of every ``every``; may be used from any thread.
+
+    ``exporter`` is an OpenTelemetry span exporter, ``clock`` the engine's.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        exporter: Any,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Start exporting in the background.
+
+        Raises:
+            MissingExtraError: the OpenTelemetry SDK is not installed.
+        """
+        super().__init__(1)
+        try:
+            from opentelemetry import trace
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise MissingExtraError("tracing", extra="otel", module="opentelemetry") from error
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "antiphon"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._otel = self._provider.get_tracer("antiphon")
+        self._in_span = trace.set_span_in_context
+        self._every = every
+        self._zero_ns = wall_ns() - round(clock() * 1e9)
+        self._tick = 0
+        self._gathered: list[Span] = []
+        self._parent: Any = None
+        self._following = 0
+        self._guard = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Always: what is exported is chosen by ticks."""
+        return True
+
+    def span(self, name: str, start_s: float, end_s: float, *, track: str, **details: Any) -> None:
+        """Keep a span of the tick under way, or export one that follows an exported tick elsewhere."""
+        span = Span(name, track, start_s, end_s, details)
+        with self._guard:
+            if track in ENGINE_TRACKS:
+                if self._tick % self._every == 0:
+                    self._gathered.append(span)
+            elif self._parent is not None and self._following < MAX_FOLLOWING:
+                self._following += 1
+                self._export(span, self._parent)
+
+    def end_tick(self) -> None:
+        """Export the tick that is over, when it is one of those; its replies are sent from now on."""
+        with self._guard:
+            gathered, self._gathered = self._gathered, []
+            self._tick += 1
+            self._parent, self._following = None, 0
+            if gathered:
+                self._export_tick(gathered)
+
+    def close(self) -> None:
+        """Export what is kept."""
+        self._provider.shutdown()
+
+    def _export_tick(self, spans: list[Span]) -> None:
+        start_s, end_s = min(span.start_s for span in spans), max(span.end_s for span in spans)
+        root = Span("tick", "engine", start_s, end_s, {"tick": self._tick - 1})
+        self._parent = self._export(root, None)
+        step = self._parent
+        for span in spans:
+            context = self._export(span, step if span.track == "backend" else self._parent)
+            if span.name == "step":
+                step = context
+
+    def _export(self, span: Span, parent: Any) -> Any:
+        attributes = {f"antiphon.{name}": value for name, value in span.details.items()}
+        exported = self._otel.start_span(
+            span.name,
+            context=parent,
+            start_time=self._wall(span.start_s),
+            attributes={**attributes, "thread.name": span.track},
+        )
+        exported.end(self._wall(span.end_s))
+        return self._in_span(exported)
+
+    def _wall(self, at_s: float) -> int:
+        return self._zero_ns + round(at_s * 1e9)
+
+
+def otlp_exporter() -> Any:
+    """The exporter of the ``OTEL_EXPORTER_OTLP_*`` variables, over HTTP.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise MissingExtraError("tracing", extra="otel", module="opentelemetry.exporter.otlp") from error
+    return OTLPSpanExporter()
