@@ -192,7 +192,9 @@ class EngineLoop:
         rows = [lane.slot.row for lane in lanes]
         bucket = bucket_for(max(rows) + 1, self._buckets)
         inputs = self._batch.inputs(rows, [lane.slot.row for lane in lanes if lane.is_fresh], bucket)
-        self._metrics.frames_taken.inc(sum(not lane.visit.is_aside for lane in lanes))
+        aside = sum(lane.visit.is_aside for lane in lanes)
+        self._metrics.frames_taken.inc(len(lanes) - aside)
+        self._metrics.aside_frames.inc(aside)
         self._metrics.batch_rows.observe(len(lanes))
         self._metrics.bucket_rows.observe(bucket)
         start_s = self._clock()

@@ -111,6 +111,9 @@ class EngineMetrics:
             buckets=STAGE_BUCKETS_S,
         )
         self.frames_taken = self._counter("frames_taken", "Input frames that took part in a tick.")
+        self.aside_frames = self._counter(
+            "aside_frames", "Frames of silence heard aside to bring markers back (stt)."
+        )
         self.replies = self._counter("replies", "Replies queued for a socket.")
         self.late_frames = self._counter("late_frames", "Frames whose latency was over one frame's length.")
         self.lost_frames = self._counter(
