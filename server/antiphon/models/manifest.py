@@ -201,8 +201,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
     for asking, role in roles:
         if role not in files:
             raise CheckpointFormatError(
-                f"{where}: {asking} wants the file '{role}'{hint(role, files)}, "
-                f"files has {', '.join(files)}"
+                f"{where}: {asking} wants the file '{role}'{hint(role, files)}, files has {', '.join(files)}"
             )
     recipe = top.get("quantization")
     return Manifest(
