@@ -11,7 +11,6 @@ from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import SLOTS, Driver, Subject
 from tests.backends.subjects import SUBJECTS
 
-
 EXPORT_TIMEOUT_S = 600
 """Exporting graphs takes half a minute of an idle core; whichever test comes first waits for it."""
 
