@@ -70,7 +70,10 @@ class StageRunner:
 
         function: _Pure = pure
         if self._compiles:
-            function = self._compiled.setdefault((name, rows, key, bool(mask)), mx.compile(pure))
+            shape = (name, rows, key, bool(mask))
+            if shape not in self._compiled:
+                self._compiled[shape] = mx.compile(pure)
+            function = self._compiled[shape]
         if name not in self._names:
             self._names[name] = tuple(n for n in self._state.tensors if n.startswith(prefixes))
         tensors = {tensor: self._state.tensors[tensor] for tensor in self._names[name]}

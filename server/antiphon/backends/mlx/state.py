@@ -59,8 +59,8 @@ class State:
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
         """Copy one row: name to array of ``spec.shape``."""
-        index = mx.array([row])
-        copies = {name: tensor[index][0] for name, tensor in self.tensors.items()}
+        index = mx.array(row)  # an array gathers into memory of its own; a number would give a view
+        copies = {name: tensor[index] for name, tensor in self.tensors.items()}
         mx.eval(copies)
         return copies
 
