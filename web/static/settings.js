@@ -49,6 +49,9 @@ export class Settings {
     this._listener = listener;
     this._kept = load();
     parts.reset.addEventListener("click", () => this._reset());
+    navigator.mediaDevices?.addEventListener("devicechange", () => {
+      if (parts.dialog.open) void this._draw(); // a microphone was plugged in or out
+    });
   }
 
   /** Ask the server which models it has. */

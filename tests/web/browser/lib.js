@@ -76,6 +76,11 @@ export class Server {
     await eventually("the server is up", isUp);
   }
 
+  /** Stand still, or go on, as a machine without power or network does. @param {boolean} isFrozen */
+  freeze(isFrozen) {
+    this._child?.kill(isFrozen ? "SIGSTOP" : "SIGCONT");
+  }
+
   /** @param {NodeJS.Signals} signal */
   async stop(signal = "SIGKILL") {
     const child = this._child;

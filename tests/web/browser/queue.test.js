@@ -70,3 +70,17 @@ test("a server that restarts is come back to, and says that what was said is for
   await says(page, /The call is over\./);
   await close();
 });
+
+test("a server that falls silent without a word is noticed, and come back to", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "2");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await call(page);
+  await talkedFor(page, 2);
+  server.freeze(true);
+  await says(page, /The connection was lost\. Trying again/);
+  server.freeze(false);
+  await inState(page, "live");
+  await says(page, /You are back\./);
+  await close();
+});
