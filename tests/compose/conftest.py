@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -33,12 +33,15 @@ def start(tmp_path: Path, certificate: Path) -> Start:
     """
 
     @asynccontextmanager
-    async def start(*, agents: bool = True, **counts: int) -> AsyncIterator[Stack]:
+    async def start(
+        *, agents: bool = True, values: Mapping[str, str] | None = None, **counts: int
+    ) -> AsyncIterator[Stack]:
         door = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
-        async with running_stack(tmp_path, counts, VALUES, certificate, door) as stack:
+        async with running_stack(tmp_path, counts, {**VALUES, **(values or {})}, certificate, door) as stack:
             for service in counts:
                 rows = 2 if agents else 100
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})
+                await stack.sees(f"{service}-queue", {worker.host: 1 for worker in stack.of(service)})
             yield stack
 
     return start

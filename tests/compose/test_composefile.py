@@ -21,8 +21,9 @@ NOT_OURS = {
     "llm": "llama.cpp's own server, with a model of gigabytes",
     "llm-gpu": "vLLM's own server, with a model of gigabytes",
     "duplex-gpu": "the command of duplex and a device; needs a card",
+    "stt-gpu": "the command of stt and a device; needs a card",
 }
-STARTED = {"door", "duplex", "echo", "prometheus"}
+STARTED = {"door", "duplex", "echo", "stt", "prometheus"}
 """What tests/compose starts with the very commands of the file."""
 
 

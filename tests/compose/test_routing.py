@@ -6,11 +6,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
+import msgpack
+import numpy as np
 
+from antiphon.audio.wav import encode_wav
 from tests.compose.callers import Caller, calling, chat, shares
 from tests.compose.conftest import Start
+from tools.make_checkpoint import make_checkpoint
 from tools.stack.stack import Stack, Worker
 
 
@@ -34,7 +39,10 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         for path in ("/api/chat?model=nobody", "/m/nobody/api/chat", "/m/no%20body%0d%0a/", "/?model=echo2"):
             status, body, headers = await stack.get(stack.url + path)
             assert (status, headers["Content-Type"]) == (404, "text/plain")
-            assert body == "no such model here; there is: duplex (duplex-seeded), echo (echo)\n"
+            assert (
+                body
+                == "no such model here; there is: duplex (duplex-seeded), echo (echo), stt (hf://kyutai/stt-1b-en_fr)\n"
+            )
         # Clients that name the model in the path, and the page, which is the same for all.
         status, body, _ = await stack.get(f"{stack.url}/m/echo")
         assert (status, "<title>" in body) == (200, True)
@@ -90,7 +98,8 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         assert body == "every worker of this model is full or leaving; try again soon\n"
         waiting = Caller(chat(stack, query="&wait=30"), stack.http)
         refused = await Caller(chat(stack), stack.http).result()
-        assert refused.record.detail.startswith("all 2 rows are taken and 1 callers wait")
+        words = "all 2 rows are taken and 1 callers wait"
+        assert refused.record.detail.startswith(words), (refused.record.detail, stack.door.text())
         await callers[0].finish()
         await waiting.hears(2)
         assert (await waiting.finish()).lost == 0
@@ -124,3 +133,25 @@ async def filled(stack: Stack, worker: Worker) -> AsyncIterator[None]:
         for caller in callers:
             caller.task.cancel()
         await asyncio.gather(*(caller.task for caller in callers), return_exceptions=True)
+
+
+async def test_speech_to_text_by_its_path_and_told_in_its_own_words_when_full(
+    start: Start, tmp_path: Path
+) -> None:
+    """A real model of the smallest size: the null backend does not transcribe."""
+    model = str(make_checkpoint(tmp_path / "stt", kind="stt", seed=3))
+    values = {"STT_MODEL": model, "STT_BACKEND": "torch", "STT_SLOTS": "2"}
+    async with start(values=values, stt=1) as stack:
+        wav = encode_wav(np.zeros(24000, np.float32), 24000)
+        for path in ("/api/asr-streaming", "/m/stt/api/asr-streaming"):
+            async with stack.http.post(stack.url + path, data=wav) as response:
+                assert response.status == 200, await response.text()
+                assert {item["type"] for item in await response.json()} <= {"Word", "EndWord"}
+        url = f"{stack.url}/api/asr-streaming".replace("http", "ws")
+        async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
+            for socket in (first, second):
+                assert msgpack.unpackb((await socket.receive()).data)["type"] == "Ready"
+            await stack.sees("stt", {"127.0.1.1": 0})
+            async with stack.http.ws_connect(url) as third:
+                told = msgpack.unpackb((await third.receive()).data)
+                assert (told["type"], told["message"]) == ("Error", "no free channels")

@@ -7,7 +7,7 @@ import json
 from antiphon.advise.fit import Fit
 from antiphon.errors import ConfigError
 
-SERVICES = {"duplex": ("duplex", "duplex-gpu")}
+SERVICES = {"duplex": ("duplex", "duplex-gpu"), "stt": ("stt", "stt-gpu")}
 """The services of compose.yaml by what their model does."""
 
 
@@ -30,6 +30,7 @@ def compose_override(fit: Fit, sessions: int) -> str:
         "--host=0.0.0.0",
         "--port=8998",
         "--agent-port=8999",
+        "--trusted-proxy=${ANTIPHON_INSIDE:-172.30.77.0/24}",
         f"--model={model}",
         "--backend=torch",
         f"--slots={sessions}",
