@@ -13,7 +13,8 @@
  * - Overrun: with more waiting than the lead, a frame and 120 ms, the oldest is cut down to the lead and a frame,
  *   cross-faded, and counted as dropped.
  * - Flush: what waits for frames before the given one is forgotten at once, and refused if it still comes.
- * - Ten seconds without a gap make the lead a twentieth shorter, to no less than 20 ms.
+ * - Ten seconds without a gap make the lead shorter, to no less than 20 ms: by a fifth when more than half of it
+ *   was never needed, else by a twentieth.
  */
 
 const FIRST_LEAD_MS = 40;
@@ -29,6 +30,7 @@ const TOLERANCE_MS = 10;
 const WINDOWS = 3;
 const CALM_WINDOWS = 10;
 const SHRINK = 0.95;
+const SHRINK_UNNEEDED = 0.8;
 /** Playing fast, one sample more than so many is used up while so many are heard. */
 const FAST_CYCLE = 50;
 const CAPACITY_MS = 2000;
@@ -60,6 +62,7 @@ export class JitterBuffer {
     this._fadeInLeft = 0;
     this._tailLeft = 0;
     this._calm = 0;
+    this._calmLow = Infinity;
     this._windowLeft = this._windowSamples;
     this._windowLow = Infinity;
     /** The least that waited, in each of the last windows. @type {number[]} */
@@ -152,6 +155,7 @@ export class JitterBuffer {
       this._lead = Math.min(this._lead + growthMs * this._perMs, MOST_LEAD_MS * this._perMs);
       this.gaps += 1;
       this._calm = 0;
+      this._calmLow = Infinity;
     }
     this._waitLeft = this._lead;
   }
@@ -268,12 +272,22 @@ export class JitterBuffer {
     this._windowLeft -= samples;
     if (this._windowLeft > 0) return;
     this._lows = [...this._lows, this._windowLow].slice(-WINDOWS);
+    this._calmLow = Math.min(this._calmLow, this._windowLow);
     this._openWindow();
-    this._calm += 1;
-    if (this._calm % CALM_WINDOWS === 0) this._lead = Math.max(this._lead * SHRINK, LEAST_LEAD_MS * this._perMs);
+    this._relax();
     const excess = Math.min(...this._lows) - this._lead;
     if (this._lows.length === WINDOWS && excess > TOLERANCE_MS * this._perMs) {
       this._owed = Math.round(Math.min(excess, this._windowSamples / FAST_CYCLE));
     }
+  }
+
+  /** A second went by without a gap. */
+  _relax() {
+    this._calm += 1;
+    if (this._calm < CALM_WINDOWS) return;
+    const shrink = this._calmLow > this._lead / 2 ? SHRINK_UNNEEDED : SHRINK;
+    this._lead = Math.max(this._lead * shrink, LEAST_LEAD_MS * this._perMs);
+    this._calm = 0;
+    this._calmLow = Infinity;
   }
 }
