@@ -92,7 +92,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
             "prepend": [],
             "cross": ["speaker_wavs"],
         },
-        "tts_config": {"audio_delay": 0.64, "second_stream_ahead": 2},
+        "tts_config": {"audio_delay": 0.64, "second_stream_ahead": 2, "speaker_frames": 6},
         "lm_gen_config": {"temp": 0.6, "temp_text": 0.6},
     },
     "codec": {"model_type": "mimi"},

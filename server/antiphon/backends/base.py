@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.script import TextEntry as TextEntry
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 FloatArray: TypeAlias = NDArray[np.float32]
@@ -36,22 +37,12 @@ NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class TextEntry:
-    """One word for a tts row: its token ids, padding steps around it, and whether text ends here."""
-
-    tokens: tuple[int, ...]
-    text: str = ""
-    padding_frames: int = 0
-    is_last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StepInputs:
     """One tick's input for rows ``0 .. n-1``.
 
     ``exec`` and ``reset`` are bool ``[n]``. ``pcm`` is float32 ``[n, frame_samples]`` in [-1, 1] for
-    codec, duplex and stt, and None for tts. ``text`` holds, for tts, the entries that reach each row
-    with this tick (usually none or one), and is empty otherwise.
+    codec, duplex and stt, and None for tts. ``text`` holds, for tts, the next entries each row is offered,
+    which it takes all or not at all, and is empty otherwise.
     """
 
     exec: BoolArray
@@ -71,9 +62,11 @@ class StepOutputs:
 
     ``consumed`` and ``emitted`` are bool ``[n]``: the row took its input frame, the row produced an
     output frame (both false for rows not executed; a duplex row inside its first ``max_delay`` frames
-    consumes and does not emit; a tts row that thinks consumes and does not emit either).
+    consumes and does not emit). A tts row consumes when it took what it was offered, and, offered nothing, as
+    long as it has something to do; it rests when it neither consumes nor emits.
     ``pcm`` is float32 ``[n, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is int32 ``[n]``,
-    ``NO_TOKEN`` where there is none (duplex, stt). ``vad`` is float32 ``[n, heads]`` (stt with heads).
+    ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from 0 since the
+    reset, that begins in this frame). ``vad`` is float32 ``[n, heads]`` (stt with heads).
     ``finished`` is bool ``[n]`` (tts: the row has spoken everything). ``stage_ms`` gives the time of
     each stage of this tick, by name ("encode", "lm", "depformer", "sample", "decode").
     """

@@ -64,7 +64,6 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
                 "kv": str,
                 "attention": str,
             },
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
         "onnx": BackendEntry(
             "antiphon.backends.onnx.factory:make",

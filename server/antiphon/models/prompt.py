@@ -1,4 +1,4 @@
-"""What a duplex model has lived through before its caller arrives: a persona, a voice."""
+"""What a model has lived through before its caller arrives: a persona, a voice."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ class Prompt:
     ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, what it hears. Two things may stand
     in for part of them. ``voice`` is float32 ``[V, frame_samples]``: what the codec makes of it is the own
     voice of the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded
-    already. ``key`` is a hash of all this: prompts of equal keys are equal.
+    already. A tts model is given nothing but ``speakers``, float32 ``[V, T, width]``: the voices it is to
+    speak with. ``key`` is a hash of all this: prompts of equal keys are equal.
     """
 
     frames: IntArray
     voice: FloatArray | None = None
     embedded: FloatArray | None = None
+    speakers: FloatArray | None = None
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Hash the content."""
         digest = hashlib.sha256()
-        for part in (self.frames, self.voice, self.embedded):
+        for part in (self.frames, self.voice, self.embedded, self.speakers):
             if part is not None:
                 digest.update(f"{part.dtype}{part.shape}".encode())
                 digest.update(np.ascontiguousarray(part).tobytes())

@@ -211,11 +211,6 @@ def test_an_option_that_cannot_be_is_said(
         make(duplex, **({"slots": 1, "device": "cpu"} | options))
 
 
-def test_a_pipeline_that_cannot_be_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"runs codec, duplex, stt models, .* is tts"):
-        make(checkpoint_of(tmp_path, "tts"), slots=1)
-
-
 def test_kernels_are_not_promised_on_a_cpu(duplex: Checkpoint) -> None:
     with pytest.raises(UnsupportedError, match="attention 'triton' needs a CUDA device, not cpu"):
         make(duplex, slots=1, device="cpu", attention="triton")

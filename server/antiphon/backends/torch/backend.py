@@ -11,6 +11,7 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     BoolArray,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -64,7 +65,7 @@ class TorchBackend:
         """Everything that has a row for each of ``slots``."""
         check_slots(slots)
         spec, mimi, generator = self._spec, self._mimi, self._generator
-        self._pipeline = Pipeline(spec, mimi, generator, rows=slots)
+        self._pipeline = self._make_pipeline(slots)
         self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
         self._context_frames = self._pipeline.context_frames()
         self._primer: Primer | None = None
@@ -91,8 +92,11 @@ class TorchBackend:
             },
         )
 
+    def _make_pipeline(self, slots: int) -> Pipeline:
+        return Pipeline(self._spec, self._mimi, self._generator, rows=slots)
+
     def _host_buffer(self, device_buffer: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(device_buffer.shape, pin_memory=self._runner.on_cuda)
+        return torch.zeros_like(device_buffer, device="cpu", pin_memory=self._runner.on_cuda)
 
     @property
     def info(self) -> BackendInfo:
@@ -239,8 +243,7 @@ class TorchBackend:
         if spec.kind is not PipelineKind.STT:
             pcm = leaving[:, : spec.frame_samples].copy()
         if spec.lm is not None:
-            said = leaving[:, spec.frame_samples].astype(np.int32)
-            tokens = np.where(emitted, said, np.int32(NO_TOKEN))
+            tokens = np.where(emitted, self._read_text(rows), np.int32(NO_TOKEN))
         if leaving.shape[1] > spec.frame_samples + 1:
             vad = leaving[:, spec.frame_samples + 1 :].copy()
         return StepOutputs(executed.copy(), emitted, pcm, tokens, vad, stage_ms=stage_ms)
@@ -289,6 +292,11 @@ class TorchBackend:
         for column, flag in flags.items():
             arriving[:rows, column] = flag
         self._pipeline.buffers.arrived[:rows].copy_(self._arriving[:rows], non_blocking=True)
+
+    def _read_text(self, rows: int) -> IntArray:
+        """The text tokens of a tick that was received, int32 ``[n]``."""
+        bits: IntArray = self._leaving[:rows, self._info.spec.frame_samples].numpy().view(np.int32)
+        return bits
 
     def _receive(self, rows: int) -> dict[str, float]:
         """One transfer back, and the end of the tick."""

@@ -10,15 +10,15 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.devices import pick_device
 from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.torch.conditions import load_conditions
 from antiphon.backends.torch.fused import ATTENTION
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
-from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.backends.torch.speaking import SpeakingBackend
+from antiphon.errors import ConfigError
 from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
-
-KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
 
 
 def make(
@@ -43,13 +43,10 @@ def make(
     attends: "triton", our kernels, or "torch"; "auto" is the kernels where they can run.
 
     Raises:
-        UnsupportedError: a pipeline or an option that cannot be run.
+        UnsupportedError: an option that cannot be run.
         ConfigError: no such device, dtype or other option, or less than one slot or thread.
     """
     spec = checkpoint.spec
-    if spec.kind not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise UnsupportedError(f"the torch backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
     for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
         if value not in ("compute", "int8"):
@@ -63,6 +60,9 @@ def make(
     mimi = load_codec(checkpoint, torch_device)
     if spec.lm is None:
         return TorchBackend(spec, mimi, None, slots=slots)
+    conditions = None
+    if spec.kind is PipelineKind.TTS:
+        conditions = load_conditions(checkpoint.file("lm"), spec, torch_device)
     generator = load_generator(
         checkpoint,
         torch_device,
@@ -72,4 +72,8 @@ def make(
         rounds_input=activations == "int8",
         attention=attention,
     )
-    return TorchBackend(spec, mimi, generator, slots=slots)
+    if conditions is None:
+        return TorchBackend(spec, mimi, generator, slots=slots)
+    if conditions.constant is not None:
+        generator.model.condition = conditions.constant.to(generator.model.dtype)
+    return SpeakingBackend(spec, mimi, generator, conditions, slots=slots)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.delays import DelayCache
+from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.state import Step, TensorSpec
 from antiphon.models.spec import LMSpec
@@ -38,10 +39,11 @@ class Generated:
 class Generator:
     """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
 
-    def __init__(self, model: LanguageModel, spec: LMSpec) -> None:
-        """Join a loaded model and its delays."""
+    def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
+        """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""
         self.model = model
         self.dep_q = spec.dep_q
+        self._audio_delay = audio_delay
         initial = (spec.text_card, *[spec.card] * spec.n_q)
         self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial, model.text_emb.weight.device)
 
@@ -50,20 +52,39 @@ class Generator:
         yield from self.model.specs()
         yield from self.cache.specs()
 
-    def step(self, codes: Tensor, step: Step, choose: TokenChooser, filled: int | None = None) -> Generated:
+    def step(
+        self,
+        codes: Tensor,
+        step: Step,
+        choose: TokenChooser,
+        filled: int | None = None,
+        *,
+        is_silent: bool = False,
+    ) -> Generated:
         """Hear codes int64 ``[n, n_q - dep_q]`` and generate.
 
         A row's tokens are of use once it has seen more than ``max_delay`` frames. ``filled`` bounds
-        reads, in frames seen by any executed row, this one included.
+        reads, in frames seen by any executed row, this one included. ``is_silent``: every executed row is
+        within its audio delay, so there is no audio token to be found.
         """
         frames = step.read("lm.position").clone()
         inputs = self.cache.heard(step, frames, codes)
         hidden, logits = self.model(inputs, step, filled)
         text = choose.text(logits[:, 0].float(), step, frames)
         said = text[:, None]
-        if self.model.depformer is not None:
+        if self.model.depformer is not None and is_silent:
+            nothing = torch.full_like(said, ZERO_TOKEN).expand(-1, self.dep_q)
+            said = torch.cat([said, nothing], dim=1)
+        elif self.model.depformer is not None:
             audio = self.model.depformer(
                 hidden, text, lambda codebook, row: choose.audio(codebook, row.float(), frames)
             )
-            said = torch.cat([said, audio], dim=1)
+            said = torch.cat([said, self._silenced(audio, frames)], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
+
+    def _silenced(self, audio: Tensor, frames: Tensor) -> Tensor:
+        """Audio tokens ``[n, dep_q]``, or nothing where the text's delay has not passed."""
+        if not self._audio_delay:
+            return audio
+        first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
+        return audio.masked_fill(frames[:, None] < first, ZERO_TOKEN)

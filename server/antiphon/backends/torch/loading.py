@@ -15,6 +15,9 @@ from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.weights import load_mimi
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.script import ScriptRules
+from antiphon.models.speaker import SpeakerShape
+from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
@@ -74,6 +77,8 @@ def load_generator(
     if spec.lm is None:
         raise UnsupportedError(f"{spec.name} has no language model")
     is_fused(attention, device, spec.lm.dim // spec.lm.num_heads)  # refuse before anything is read
+    is_tts = spec.kind is PipelineKind.TTS
+    speakers = SpeakerShape.of(spec) if is_tts else None
     with told_as_misfit(spec.name):
         model = load_lm(
             checkpoint.file("lm"),
@@ -86,8 +91,10 @@ def load_generator(
             kv_dtype=attention_dtype(device),
             int8_kv=int8_kv,
             attention=attention,
+            cross_positions=0 if speakers is None else speakers.positions,
         )
-    return Generator(model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input), spec.lm)
+    model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
+    return Generator(model, spec.lm, audio_delay=ScriptRules.of(spec).audio_delay if is_tts else 0)
 
 
 def quantization_of(model: LanguageModel) -> str:

@@ -41,7 +41,8 @@ class Buffers:
 
     ``arrived`` float32 ``[S, frame_samples + 3]``: PCM, then 1 or 0 for "reset", "execute" and "emit".
     ``codes`` int64 ``[S, K]`` heard, ``voice`` int64 ``[S, L]`` to be spoken. ``leaving`` float32
-    ``[S, frame_samples + 1 + heads]``: PCM, the text token, pause probabilities. One transfer each way.
+    ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32 (a float32 would round
+    what carries two texts), pause probabilities. One transfer each way.
     """
 
     arrived: Tensor
@@ -118,11 +119,16 @@ class Pipeline:
         self._begin_again(step)
         out = self.generator.step(self.buffers.codes[:rows, : self.heard], step, self.sampler, filled)
         samples = self.spec.frame_samples
-        self.buffers.leaving[:rows, samples].copy_(out.tokens[:, 0])
+        self.write_text(rows, out.tokens[:, 0])
         self.buffers.voice[:rows].copy_(out.tokens[:, 1:].clamp(min=0))
         if self.buffers.leaving.shape[1] > samples + 1:
             heads = self.generator.model.pause_heads(out.hidden)
             self.buffers.leaving[:rows, samples + 1 :].copy_(heads[:, :, PAUSE_INDEX])
+
+    def write_text(self, rows: int, tokens: Tensor) -> None:
+        """Put text tokens int64 ``[n]`` where the host finds them, all their bits."""
+        bits = tokens.to(torch.int32).view(torch.float32)
+        self.buffers.leaving[:rows, self.spec.frame_samples].copy_(bits)
 
     def _begin_again(self, step: Step) -> None:
         """Let the codec forget a duplex session's first frame, whose codes the model is being given.

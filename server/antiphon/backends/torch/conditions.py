@@ -1,0 +1,117 @@
+"""What a tts model is told besides its text: whose voice to speak with, and how closely to follow.
+
+``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
+is the source of cross-attention, as many positions for everybody; a choice from a table is added to every
+input. Computed in float32, once: a voice becomes keys and values of a row, a choice a constant of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from antiphon.backends.torch.lm_weights import dequantized
+from antiphon.errors import UnsupportedError
+from antiphon.models.speaker import SpeakerShape
+from antiphon.models.spec import ModelSpec
+
+GUIDANCE: Final = 2.0
+"""How closely models follow text and voice that were trained to be told so (upstream's default)."""
+
+_PREFIX: Final = "condition_provider.conditioners"
+_SPEAKERS: Final = "speaker_wavs"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditioners of one model: its constant, and what makes a cross-attention source of a voice.
+
+    ``constant`` float32 ``[1, dim]`` is added to every input. ``projection`` is ``[dim, width]``, ``empty``
+    ``[dim]`` stands where nobody speaks, ``positions`` ``[5 * T, dim]`` is added to everything.
+    """
+
+    constant: Tensor | None
+    shape: SpeakerShape | None = None
+    projection: Tensor | None = None
+    empty: Tensor | None = None
+    positions: Tensor | None = None
+
+    def source(self, speakers: np.ndarray[Any, np.dtype[np.float32]] | None) -> Tensor:
+        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for nobody's."""
+        assert self.shape is not None
+        assert self.empty is not None
+        assert self.positions is not None
+        assert self.projection is not None
+        source = self.empty.expand(self.shape.positions, -1).clone()
+        if speakers is not None:
+            voices = torch.from_numpy(np.ascontiguousarray(speakers)).to(source.device)
+            said = voices.flatten(0, 1) @ self.projection.T
+            source[: len(said)] = said
+        return source + self.positions
+
+
+def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Conditions:
+    """Read a model's conditioners from its file.
+
+    Raises:
+        UnsupportedError: conditions that no published model has, or joined in another way.
+    """
+    config = {} if spec.lm is None else spec.lm.config
+    if not config.get("conditioners"):
+        return Conditions(None)
+    _check(config)
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(_PREFIX)]  # noqa: SIM118 (no mapping)
+        published = {name: file.get_tensor(name) for name in names}
+    parts = [_choice(published, config, name) for name in config["fuser"]["sum"]]
+    constant = torch.stack(parts).sum(0).to(device) if parts else None
+    shape = SpeakerShape.of(spec)
+    if shape is None:
+        return Conditions(constant)
+    name = f"{_PREFIX}.{_SPEAKERS}"
+    projection = dequantized(published, f"{name}.output_proj.weight").float()
+    empty = published.get(f"{name}.learnt_padding", torch.zeros(projection.shape[0])).float().reshape(-1)
+    positions = torch.zeros(shape.positions, projection.shape[0])
+    if config["fuser"].get("cross_attention_pos_emb"):
+        scale = config["fuser"].get("cross_attention_pos_emb_scale", 1)
+        positions = scale * sine_positions(shape.positions, projection.shape[0])
+    return Conditions(constant, shape, projection.to(device), empty.to(device), positions.to(device))
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    fuser = config.get("fuser") or {}
+    tables = {name for name, what in config["conditioners"].items() if what["type"] == "lut"}
+    joined = {name: how for how in ("sum", "cross", "prepend") for name in fuser.get(how, [])}
+    wanted = {**dict.fromkeys(tables, "sum"), _SPEAKERS: "cross"}
+    for name in config["conditioners"]:
+        if wanted.get(name) != joined.get(name):
+            raise UnsupportedError(
+                f"the condition '{name}' is joined by {joined.get(name)!r}; only tables can be added, and "
+                f"only {_SPEAKERS} be looked at by cross-attention"
+            )
+
+
+def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
+    """The vector ``[1, dim]`` of what we choose from a table; where it has no such value, of no choice."""
+    prefix = f"{_PREFIX}.{name}"
+    values = config["conditioners"][name]["lut"].get("possible_values") or []
+    wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
+    if wanted not in values:
+        return published[f"{prefix}.learnt_padding"].float().reshape(1, -1)
+    entry = published[f"{prefix}.embed.weight"][values.index(wanted)].float()
+    projection = f"{prefix}.output_proj.weight"
+    return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]
+
+
+def sine_positions(count: int, dim: int, max_period: float = 10000.0) -> Tensor:
+    """Sines of positions ``[count, dim]``, cosines first (Vaswani et al. 2017, in upstream's order)."""
+    half = dim // 2
+    phase = torch.arange(count)[:, None] / max_period ** (torch.arange(half) / (half - 1))
+    return torch.cat([phase.cos(), phase.sin()], dim=-1)

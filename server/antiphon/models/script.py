@@ -1,0 +1,265 @@
+"""What a delayed-streams speech model is told to say: words to text tokens, one step at a time.
+
+Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed streams modeling", section 3.3;
+the rules are those of ``StateMachine`` in ``moshi/models/tts.py`` of kyutai-labs/moshi. The model itself says
+when it wants the next word; then the word's tokens are fed to it, one a step. Models with a second text
+stream are shown, beside a word, the one that comes ``lookahead`` words later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final, NamedTuple
+
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.models.spec import ModelSpec
+from antiphon.models.strict import check_type
+
+NEW_WORD: Final = 0
+"""The model's word for "the next one, please", and what it is told when it gets one."""
+NOTHING: Final = -1
+"""In the second stream: no token."""
+
+MAX_DELAY_S: Final = 60.0
+MAX_LOOKAHEAD: Final = 16
+"""No delay is longer, and nobody looks further ahead: a larger number is a mistake."""
+
+SPARE_WORDS: Final = 8
+"""Words a row holds beyond those it needs to see: what it may begin within one tick is far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextEntry:
+    """One word for a tts row: its token ids, steps before the next word, and whether text ends here.
+
+    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, nothing but the end.
+    """
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    padding_frames: int = 0
+    is_last: bool = False
+
+
+class Choices(NamedTuple):
+    """What the model is fed after it has asked for a word, and after it has not."""
+
+    word: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRules:
+    """How a model was trained to be told.
+
+    ``entries`` is the size of its text table, by which two tokens are put into one. Audio comes
+    ``audio_delay`` steps after its text, the last codebook ``acoustic_delay`` steps later still.
+    ``max_padding``: steps after which it gets a word unasked. ``initial_padding``: steps before the first
+    word, so that it is not cut. ``final_padding``: steps of sound after the end.
+    """
+
+    entries: int
+    audio_delay: int
+    acoustic_delay: int
+    lookahead: int = 0
+    pad: int = 3
+    max_padding: int = 8
+    initial_padding: int = 2
+    final_padding: int = 4
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> ScriptRules:
+        """The rules of a model, from its ``tts_config``.
+
+        Raises:
+            CheckpointFormatError: a delay or a lookahead out of range.
+            UnsupportedError: a model of another kind, or one of two voices in one.
+        """
+        if spec.lm is None:
+            raise UnsupportedError(f"{spec.name} has no language model")
+        config = spec.generation.get("tts_config", {})
+        if config.get("multistream"):
+            raise UnsupportedError(f"{spec.name} speaks with two voices at once, which cannot be run")
+        delay_s, ahead = config.get("audio_delay", 0.0), config.get("second_stream_ahead", 0)
+        check_type(delay_s, float, "tts_config.audio_delay")
+        check_type(ahead, int, "tts_config.second_stream_ahead")
+        for what, value, most in (
+            ("audio_delay", delay_s, MAX_DELAY_S),
+            ("second_stream_ahead", ahead, MAX_LOOKAHEAD),
+        ):
+            if not 0 <= value <= most:
+                raise CheckpointFormatError(f"tts_config.{what} is {value}, it must be 0 to {most:g}")
+        return cls(
+            entries=spec.lm.text_card + 1,
+            audio_delay=int(delay_s * spec.mimi.frame_rate + 1e-6),
+            acoustic_delay=spec.lm.max_delay,
+            lookahead=ahead,
+            pad=spec.lm.text_padding_id,
+        )
+
+    @property
+    def first_sound(self) -> int:
+        """The first step after which a frame is complete in all its codebooks."""
+        return self.audio_delay + self.acoustic_delay
+
+
+@dataclass(slots=True)
+class Script:
+    """Where one speaker is in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
+
+    ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` holds (step, index) of
+    entries that were begun and not yet heard. ``end_step`` is where the model asked for a word and there was
+    none left.
+    """
+
+    rules: ScriptRules
+    step: int = 0
+    end_step: int | None = None
+    is_complete: bool = False
+    begun: deque[tuple[int, int]] = field(default_factory=deque)
+    _entries: deque[TextEntry] = field(default_factory=deque)
+    _taken: int = 0
+    _queued: deque[int] = field(default_factory=deque)
+    _ahead: deque[int] = field(default_factory=deque)
+    _may_pad: int = 0
+    _must_pad: int = 0
+
+    def __post_init__(self) -> None:
+        """A model begins with a pause."""
+        if not self.step:
+            self._may_pad = self._must_pad = self.rules.initial_padding
+
+    def copy(self) -> Script:
+        """One that goes on by itself."""
+        return replace(
+            self,
+            begun=deque(self.begun),
+            _entries=deque(self._entries),
+            _queued=deque(self._queued),
+            _ahead=deque(self._ahead),
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more entries should come; they are few, since all others wait elsewhere."""
+        return len(self._entries) < self.rules.lookahead + SPARE_WORDS
+
+    def add(self, entries: tuple[TextEntry, ...]) -> None:
+        """Add what is to be said next. What comes after the end is not heard."""
+        for entry in entries:
+            if self.is_complete:
+                return
+            if entry.tokens or entry.padding_frames:
+                self._entries.append(entry)
+            self.is_complete = entry.is_last
+
+    @property
+    def can_step(self) -> bool:
+        """Whether the next step is certain: nothing that may still come could change what is fed.
+
+        So what is said never depends on how fast the text arrives.
+        """
+        if self.is_finished:
+            return False
+        if self.is_complete or self._queued or self._must_pad > 0:
+            return True
+        if not self._entries:
+            return False
+        if not self.rules.lookahead or not self._entries[0].tokens:
+            return True
+        return sum(bool(entry.tokens) for entry in self._entries) > self.rules.lookahead
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything has been said and heard to its end."""
+        rules = self.rules
+        return self.end_step is not None and self.step >= (
+            self.end_step + rules.first_sound + rules.final_padding
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the next step makes no audio token yet: it reads text only."""
+        return self.step < self.rules.audio_delay
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the next step completes a frame."""
+        return self.step >= self.rules.first_sound
+
+    @property
+    def choices(self) -> Choices:
+        """The tokens for the next step: see :class:`Choices`."""
+        return Choices(self._fed(asked=True), self._fed(asked=False))
+
+    def _gives_word(self, *, asked: bool) -> bool:
+        """Whether the next step takes an entry, or notices the end."""
+        if self._queued or self._must_pad > 0:
+            return False
+        return asked or self._may_pad <= 0
+
+    def _fed(self, *, asked: bool) -> int:
+        rules, entry = self.rules, self._entries[0] if self._entries else None
+        is_word = False
+        if self._gives_word(asked=asked):
+            is_word = bool(entry.tokens) if entry is not None else self._is_ending
+        if not rules.lookahead:
+            return NEW_WORD if is_word else self._queued[0] if self._queued else rules.pad
+        if is_word:
+            return self._join(NEW_WORD, entry.tokens[0] if entry is not None else rules.pad)
+        first = self._queued[0] if self._queued else rules.pad
+        return self._join(self._ahead[0] if self._ahead else NOTHING, first)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a model with a second stream is yet to be shown the end."""
+        return bool(self.rules.lookahead) and self.end_step is None
+
+    def _join(self, second: int, first: int) -> int:
+        return (second + 1) * self.rules.entries + first
+
+    def advance(self, token: int) -> None:
+        """The model said ``token`` and was fed what :attr:`choices` had for it."""
+        is_pad = True
+        if self._gives_word(asked=token == NEW_WORD):
+            is_pad = not (self._begin_entry() if self._entries else self._end())
+        if is_pad:
+            self._may_pad = max(0, self._may_pad - 1)
+            self._must_pad = max(0, self._must_pad - 1)
+            if self._queued:
+                self._queued.popleft()
+            if self._ahead:
+                self._ahead.popleft()
+        elif self.rules.lookahead and self._queued:
+            self._queued.popleft()
+        self.step += 1
+
+    def _end(self) -> bool:
+        """There is nothing left to say; whether the model is being shown so."""
+        is_ending = self._is_ending
+        if self.end_step is None:
+            self.end_step = self.step
+        return is_ending
+
+    def _begin_entry(self) -> bool:
+        """Take the next entry; whether it is a word."""
+        entry = self._entries.popleft()
+        self.begun.append((self.step, self._taken))
+        self._taken += 1
+        self._must_pad = entry.padding_frames
+        if not entry.tokens:
+            return False
+        self._queued.extend(entry.tokens)
+        self._may_pad = self.rules.max_padding
+        if self.rules.lookahead:
+            later = (other.tokens for other in self._entries if other.tokens)
+            self._ahead.extend(next(islice(later, self.rules.lookahead - 1, None), ()))
+        return True
+
+    def heard(self, frame: int) -> int | None:
+        """The index of the entry that begins in audio frame ``frame``, counted from 0; None for none."""
+        if not self.begun or self.begun[0][0] != frame:
+            return None
+        return self.begun.popleft()[1]
