@@ -80,7 +80,7 @@ class FakeBackend:
 
     PCM out is ``[input sample 0, frames taken since the reset, sum of sample 0 since the reset, text seed,
     life, 0...]``; a text token is ``frames taken % 90``. A tts word is spoken for ``1 + padding_frames``
-    frames, the row holds one word at most, and its PCM begins with the word's first token.
+    frames, the row takes words only when it has none, and its PCM begins with the word's first token.
     A prompt is read one frame a piece, and each frame's text token is added to the row's sum.
     ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
     """
@@ -105,7 +105,7 @@ class FakeBackend:
             slots=slots,
             buckets=tuple(buckets) if buckets else powers,
             can_snapshot=can_snapshot,
-            can_prime=self.spec.kind is PipelineKind.DUPLEX,
+            can_prime=self.spec.kind in (PipelineKind.DUPLEX, PipelineKind.TTS),
             memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
         )
         self.rows = [Row() for _ in range(slots)]
@@ -208,7 +208,7 @@ class FakeBackend:
                 emitted[row] = True
             state.spoken += 1
             if state.spoken > word.padding_frames:
-                state.words = []
+                state.words, state.spoken = state.words[1:], 0
                 finished[row] = word.is_last
         return StepOutputs(consumed=consumed, emitted=emitted, pcm=pcm, finished=finished)
 

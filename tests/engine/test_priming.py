@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from antiphon.backends.base import TextEntry
 from antiphon.engine.session import SessionState
-from antiphon.errors import SessionFailedError, StepError, UnsupportedError
+from antiphon.errors import SessionError, SessionFailedError, StepError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import Bench, FakeBackend, fake_spec, heard, pcm_of
@@ -169,3 +170,35 @@ def test_the_engine_thread_does_not_sleep_over_a_prompt() -> None:
     assert bench.engine.loop._timeout_s() == 0.0
     bench.ticks()
     assert bench.engine.loop._timeout_s() is None
+
+
+def test_text_that_came_while_a_voice_was_read_is_spoken() -> None:
+    bench = Bench(FakeBackend(fake_spec(PipelineKind.TTS)))
+    session = bench.submit(prompt=prompt_of(5, 6, 7))
+    session.push_text([TextEntry((4,), is_last=True)], bench.clock())
+    assert bench.ticks() == 3 + 1
+    assert heard(session.take()) == [4]
+    assert session.is_done
+
+
+def test_a_prompt_may_be_changed_until_something_was_pushed() -> None:
+    bench = Bench(FakeBackend(fake_spec(PipelineKind.TTS)))
+    session = bench.submit(prompt=prompt_of(5, 6))
+    bench.tick()
+    bench.backend.during_step = lambda: session.prime(prompt_of(1, 2, 3))  # while the last piece is read
+    bench.tick()
+    bench.backend.during_step = lambda: None
+    assert session.state is SessionState.PRIMING
+    bench.ticks()
+    assert session.state is SessionState.ACTIVE
+    assert bench.backend.rows[0].sum == 1 + 2 + 3
+    session.prime(prompt_of(8, 9))
+    assert session.state is SessionState.PRIMING
+    bench.ticks()
+    assert bench.backend.rows[0].sum == 8 + 9
+    session.push_text([TextEntry((4,), is_last=True)], bench.clock())
+    with pytest.raises(SessionError, match="a prompt came after what is to be answered; it comes first"):
+        session.prime(prompt_of(1, 2))
+    session.close()
+    session.prime(prompt_of(1, 2))
+    assert session.state is SessionState.CLOSED

@@ -332,7 +332,7 @@ def test_words_that_come_while_older_ones_are_flushed_are_all_spoken() -> None:
 
     bench.backend.during_step = change_of_mind
     bench.ticks()
-    assert heard(session.take()) == [8, 9]
+    assert heard(session.take()) == [2, 8, 9], "the row had taken 2 already"
 
 
 def test_the_wrong_kind_of_input_is_refused() -> None:
@@ -531,3 +531,14 @@ def test_a_notify_that_raises_ends_its_session_and_no_other() -> None:
     assert "loop is closed" in str(bad.error)
     assert heard(good.take()) == [2]
     assert bench.engine.health().active == 1
+
+
+def test_a_tts_row_is_offered_several_words_and_takes_all_or_none() -> None:
+    bench = bench_of(PipelineKind.TTS)
+    session = bench.submit()
+    session.push_text(words(*range(1, 12)), bench.clock())
+    bench.tick()
+    assert len(bench.backend.steps[0].text[0]) == 8
+    assert session.room_entries == EngineConfig().text_entries - 3
+    bench.ticks()
+    assert heard(session.take()) == list(range(1, 12))

@@ -88,6 +88,11 @@ class Frames:
         return has_frame and not self._is_over and (self._is_live or self._outbox.has_room)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether anything has come that is, or will be, answered."""
+        return bool(self._ledger.taken or self._inbox.waiting or self._inbox.is_finished)
+
+    @property
     def is_idle(self) -> bool:
         """Whether no frame waits or is being answered, and no reply waits; a frame may be unfinished."""
         is_busy = self._is_in_tick or self._is_aside_in_tick or self._aside.pending or self._inbox.is_ready

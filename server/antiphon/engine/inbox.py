@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from antiphon.audio.ring import FrameRing
@@ -140,10 +141,15 @@ class AudioInbox:
         self.flushed += self._ring.clear()
 
 
+OFFERED_WORDS = 8
+"""Words a row is offered in one tick: more than it can begin in one."""
+
+
 class TextInbox:
     """Words to be spoken, at most ``capacity`` of them; the one it ends with comes on top.
 
-    A tts row is offered the next word at every tick and takes it when it is ready for it (``consumed``).
+    A tts row is offered the next few words at every tick and takes them, all or none, when it has room for
+    them (``consumed``); several, since it may look ahead, and since it may take more than one step in a tick.
     With no word left the row still speaks what it took: it is ticked on for as long as it consumes
     (thinks) or emits, and rests when it does neither, until the next word comes.
     """
@@ -152,7 +158,7 @@ class TextInbox:
         """Start with nothing to say."""
         self._capacity = capacity
         self._entries: deque[tuple[TextEntry, float]] = deque()
-        self._offered: tuple[TextEntry, float] | None = None
+        self._offered: list[tuple[TextEntry, float]] = []
         self._is_busy = False
         self.is_finished = False
         self._has_spoken_all = False
@@ -201,21 +207,20 @@ class TextInbox:
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def take_into(self, batch: Batch, row: int) -> tuple[int, float]:
-        """Offer the oldest word to the row; it stays here until the row has taken it."""
-        self._offered = self._entries[0] if self._entries else None
-        if self._offered is None:
-            batch.put_text(row, ())
-        else:
-            entry, self._last_received_s = self._offered
-            batch.put_text(row, (entry,))
+        """Offer the oldest words to the row; they stay here until the row has taken them."""
+        self._offered = list(islice(self._entries, OFFERED_WORDS))
+        batch.put_text(row, tuple(entry for entry, _ in self._offered))
+        if self._offered:
+            self._last_received_s = self._offered[-1][1]
         self._steps += 1
         return self._steps - 1, self._last_received_s
 
     def settle(self, output: RowOutput) -> None:
-        """Let go of the word the row took, and note whether the row goes on without another."""
+        """Let go of the words the row took, and note whether the row goes on without others."""
         # A flush may have emptied the queue, and new words come, while the step ran.
-        if output.consumed and self._entries and self._entries[0] is self._offered:
-            self._entries.popleft()
+        for offered in self._offered if output.consumed else ():
+            if self._entries and self._entries[0] is offered:
+                self._entries.popleft()
         self._is_busy = output.consumed or output.emitted
         self._has_spoken_all = output.finished
 

@@ -63,7 +63,8 @@ class PrimingQueue:
             return True
         if progress.is_done:
             self._metrics.prompt(is_copied=progress.is_copied)
-            session.end_priming(slot)
+            if session.end_priming(slot, prompt):
+                self._sessions.append(session)
         else:
             self._sessions.append(session)
         return True

@@ -24,7 +24,7 @@ from antiphon.engine.outbox import FrameReply, TakenReplies
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
 from antiphon.engine.slots import Slot
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -32,7 +32,7 @@ from antiphon.models.spec import ModelSpec
 
 
 class SessionState(StrEnum):
-    """Where a session is in its life; it never goes back."""
+    """Where a session is in its life; it never goes back, but for a prompt given late."""
 
     QUEUED = "queued"
     PRIMING = "priming"  # it has a row, which still reads its prompt
@@ -186,6 +186,22 @@ class Session:
             self._frames.push_text(entries, received_s)
             self._list_if_ready()
 
+    def prime(self, prompt: Prompt) -> None:
+        """Let the row read this prompt before anything else, instead of the one given before, if any.
+
+        Raises:
+            SessionError: something was pushed already.
+        """
+        with self._lock:
+            if self.state is SessionState.CLOSED:
+                return
+            if self._frames.is_begun:
+                raise SessionError("a prompt came after what is to be answered; it comes first")
+            self._prompt = prompt
+            if self.state is SessionState.ACTIVE:
+                self.state = SessionState.PRIMING
+                self._list()
+
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
         with self._lock:
@@ -305,14 +321,21 @@ class Session:
             self._has_new_parameters = self._is_fresh = False
             return self._slot, self._prompt, parameters
 
-    def end_priming(self, slot: Slot) -> None:
-        """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session."""
+    def end_priming(self, slot: Slot, prompt: Prompt) -> bool:
+        """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session.
+
+        Returns whether there is another to be read: the owner has changed its mind meanwhile.
+        """
         with self._lock:
             if self._slot != slot:
-                return
+                return False
+            if self._prompt is not prompt:
+                return True
             self._prompt = None
             self.state = SessionState.ACTIVE
+            self._list_if_ready()  # text may have come while it was read
         self.tell()
+        return False
 
     def begin_tick(self, batch: Batch) -> Lane | None:
         """Put one frame into the batch, or return None when there is none (any more)."""
