@@ -115,5 +115,5 @@ def _pack(found: FloatArray, bits: int) -> ByteArray:
     unsigned = (found + (1 << (bits - 1))).astype(np.uint8)
     if bits == 8:
         return unsigned
-    packed: ByteArray = unsigned[..., 0::2] | (unsigned[..., 1::2] << 4)
+    packed: ByteArray = np.bitwise_or(unsigned[..., 0::2], np.left_shift(unsigned[..., 1::2], np.uint8(4)))
     return packed
