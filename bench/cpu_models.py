@@ -1,20 +1,21 @@
-"""Mimi and an stt-1b language model on CPU: upstream's modules and ours, by turns; and a call of an hour.
+"""Mimi and an stt-1b language model on CPU: upstream and ours (torch, ONNX) by turns; a call of an hour.
 
-    python -m bench.cpu_models                      Mimi and the LM, at batch 1, 4 and 8
+    python -m bench.cpu_models                      Mimi and the LM, torch and ONNX, batch 1, 4 and 8
     python -m bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
     python -m bench.cpu_models --only mimi --batch 1
+    python -m bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8      ONNX graphs beside upstream
     python -m bench.cpu_models --quick              everything small, in seconds, to see that it works
 
 Weights are random and the same on both sides; sizes are the published ones. The two take turns, so that
 whatever else the machine does meets both. On a busy machine two threads wait for each other and say nothing
 about the code: with one thread (the default) the thread's own CPU time is counted, with more the clock's.
-Upstream runs as it comes, with the parts it compiles compiled; --eager leaves that out.
+Upstream runs as it comes, with the parts it compiles compiled; --eager leaves that out. The ONNX graphs are
+exported once, into --graphs, where later runs find them (bench/onnx_models.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from moshi.models import loaders
-from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 
@@ -34,26 +33,18 @@ from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import lm_tensors
 from antiphon.backends.torch.loading import attention_dtype
-from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.state import State
-from antiphon.backends.torch.weights import assign, mimi_tensors
-from antiphon.models import defaults
+from antiphon.backends.torch.weights import assign
 from antiphon.models.catalog import load_checkpoint
+from bench import onnx_models
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from bench.long_call import Call, judge_call, measure_call, render_call
+from bench.seeded_models import SMALL_LM, STT_1B, make_lm, make_mimi
 from bench.turns import UNTIMED_TURNS, clock_name, take_turns
 from tools.small_models import mimi_config
 
-STT_1B: Mapping[str, Any] = {
-    "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 750, "n_q": 32, "dep_q": 0, "card": 2048,
-    "text_card": 8000, "hidden_scale": 4.125, "gating": "silu", "norm": "rms_norm_f32", "causal": True,
-    "positional_embedding": "rope", "max_period": 100000.0, "layer_scale": None, "delays": [0] * 33,
-    "existing_text_padding_id": 3, "extra_heads_num_heads": 4, "extra_heads_dim": 6,
-}  # fmt: skip
-SMALL_LM: Mapping[str, Any] = {
-    **STT_1B, "dim": 64, "num_layers": 2, "num_heads": 4, "context": 16, "card": 64, "text_card": 100,
-}  # fmt: skip
 KINDS = ("median_ms", "best_ms")
+PARTS = ("mimi", "lm", "onnx", "hour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +58,6 @@ class Sizes:
 
 
 QUICK = Sizes(mimi_config(), SMALL_LM, turns=2, call=Call(minutes=3, frames_per_minute=5))
-
-
-def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiModel, Mimi]:
-    """A Mimi twice, with the same seeded weights."""
-    torch.manual_seed(0)
-    config = defaults.MIMI_CONFIG if config is None else config
-    upstream = loaders.get_mimi(None, copy.deepcopy(dict(config)), num_codebooks=codebooks)
-    for name, buffer in upstream.named_buffers():
-        if name.endswith("embedding_sum"):
-            buffer.normal_()
-        elif name.endswith("_initialized"):
-            buffer.fill_(1)
-    with torch.device("meta"):
-        ours = Mimi(config, codebooks)
-    published = {name: tensor.clone() for name, tensor in upstream.state_dict().items()}
-    tensors = mimi_tensors(published, codebooks)
-    assign(ours, tensors, Path("seeded"))
-    return upstream, ours.prepare(pack=True)
 
 
 def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
@@ -105,19 +78,6 @@ def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
             sizes.turns,
         )
     return {"times": times, "codes_equal": float(same.float().mean())}
-
-
-def make_lm(config: Mapping[str, Any], dtype: torch.dtype) -> LMModel:
-    """An upstream language model with seeded weights."""
-    torch.manual_seed(0)
-    model = loaders.get_moshi_lm(None, copy.deepcopy(dict(config)), device="meta", dtype=dtype)
-    model.to_empty(device="cpu")
-    for tensor in model.state_dict().values():
-        if tensor.dim() == 3:
-            tensor.fill_(1)
-        else:
-            tensor.normal_(0, tensor.shape[-1] ** -0.5)
-    return model.eval()
 
 
 def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> LanguageModel:
@@ -181,6 +141,8 @@ def render(values: Values) -> str:
             "\n\n| | batch | upstream ms | ours ms | times as fast |\n|---|---|---|---|---|"
         )
         parts += ["\n".join([head, *rows])]
+    if graphs := onnx_models.render(values["attempts"]):
+        parts += [graphs]
     if hour := values["attempts"].get("hour"):
         parts += [render_call(hour)]
     return "\n\n".join(parts) + "\n"
@@ -226,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "codebooks": options.codebooks,
         "batches": options.batch,
         "eager": options.eager,
+        "spin": options.spin,
         "quick": options.quick,
         "model": options.model,
         "call": asdict(sizes.call),
@@ -252,7 +215,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="bench.cpu_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
-    parser.add_argument("--only", choices=("mimi", "lm", "hour"), action="append", help="[mimi and lm]")
+    parser.add_argument("--only", choices=PARTS, action="append", help="[mimi, lm and onnx]")
     parser.add_argument("--batch", type=int, action="append", help="[1, 4 and 8]")
     parser.add_argument("--threads", type=int, default=1, help="1 counts CPU time [%(default)s]")
     parser.add_argument("--turns", type=int, help=f"[{Sizes().turns}]")
@@ -260,6 +223,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=int, help=f"of the call [{Call().minutes}]")
     parser.add_argument("--model", default="duplex-seeded", help="of the call [%(default)s]")
     parser.add_argument("--eager", action="store_true", help="compile nothing of upstream's either")
+    parser.add_argument("--graphs", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
+    parser.add_argument("--spin", action="store_true", help="ONNX threads keep their cores during a step")
     parser.add_argument("--quick", action="store_true", help="everything, small, in seconds")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
     options = parser.parse_args(argv)
@@ -267,7 +232,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     call = replace(sizes.call, minutes=options.minutes or sizes.call.minutes)
     options.sizes = replace(sizes, turns=options.turns or sizes.turns, call=call)
     options.batch = options.batch or [1, 4, 8]
-    options.only = options.only or (["mimi", "lm", "hour"] if options.quick else ["mimi", "lm"])
+    options.only = options.only or (PARTS if options.quick else PARTS[:3])
     return options
 
 
@@ -278,6 +243,13 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Valu
     if "lm" in options.only:
         yield "lm bf16", partial(measure_lm, torch.bfloat16, options.batch, options.sizes)
         yield "lm float32", partial(measure_lm, torch.float32, options.batch, options.sizes)
+    if "onnx" in options.only:
+        form = onnx_models.Form(options.graphs, options.threads, options.spin, options.sizes.turns)
+        for batch in options.batch:
+            run = partial(onnx_models.measure_mimi, options.sizes.mimi, batch, form)
+            yield f"onnx mimi {batch}", run
+        for batch in options.batch:
+            yield f"onnx lm {batch}", partial(onnx_models.measure_lm, options.sizes.lm, batch, form)
     if "hour" in options.only:
         yield "hour", partial(measure_hour, options.model, options.threads, options.sizes)
 

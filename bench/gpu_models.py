@@ -18,7 +18,7 @@ from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models import defaults
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
-from bench.cpu_models import STT_1B
+from bench.seeded_models import STT_1B
 
 VOICES_POSITIONS = 625
 """Positions of tts-1.6b's voices: five of 125."""

@@ -15,13 +15,29 @@ from bench.long_call import judge_call, render_call
 def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["--quick", "--eager", "--batch", "2", "--out", str(tmp_path)]
+    graphs = tmp_path / "graphs"
+    line = ["--quick", "--eager", "--batch", "2", "--out", str(tmp_path), "--graphs", str(graphs)]
     assert cpu_models.main(line) == 0
     values = json.loads((tmp_path / "cpu-models.json").read_text())
-    assert list(values["attempts"]) == ["mimi 2", "lm bf16", "lm float32", "hour"]
+    assert list(values["attempts"]) == [
+        "mimi 2",
+        "lm bf16",
+        "lm float32",
+        "onnx mimi 2",
+        "onnx lm 2",
+        "hour",
+    ]
     assert values["attempts"]["mimi 2"]["codes_equal"] > 0.9
     assert set(values["attempts"]["lm bf16"]["times"]["2"]) == {"upstream", "ours", "ours int8"}
     assert values["attempts"]["lm float32"]["times"]["2"]["ours"]["runs"] == 2
+    mimi, lm = (values["attempts"][f"onnx {model} 2"] for model in ("mimi", "lm"))
+    assert set(mimi["times"]) == {
+        f"{who} {part}" for who in ("upstream", "float32", "int8") for part in ("encode", "decode")
+    }
+    assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm"}
+    assert mimi["file_bytes"]["int8"] < mimi["file_bytes"]["float32"]
+    written = [path.stat().st_size for path in (graphs / "lm-small-2" / "int4").iterdir()]
+    assert lm["file_bytes"]["int4"] == sum(written)
     assert values["settings"]["clock"] == "CPU time of the thread"
     text = (tmp_path / "cpu-models.md").read_text()
     assert text in capsys.readouterr().out
@@ -30,10 +46,13 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         "load average",
         "**Mimi encode + decode**",
         "ours int8",
+        "| **Mimi encode + decode** | 2 | int8 |",
+        "Batch 2: the stt-1b step and Mimi's encoder",
         "One call of 3 minutes",
     ):
         assert words in text
     monkeypatch.setattr(cpu_models, "measure_lm", pytest.fail)  # it is not called
+    monkeypatch.setattr("bench.onnx_models.export", pytest.fail)
     assert cpu_models.main([*line, "--resume"]) == 0
     assert json.loads((tmp_path / "cpu-models.json").read_text()) == values
 
