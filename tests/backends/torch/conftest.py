@@ -10,7 +10,9 @@ import torch
 
 from tests.backends.torch.small import LMPair, MimiPair, make_lm_pair, make_mimi
 
-collect_ignore = [] if sys.platform == "linux" else ["test_decode_attention.py"]  # Triton is for Linux alone
+collect_ignore = (
+    [] if sys.platform == "linux" else ["test_decode_attention.py", "test_steps.py", "test_gpu_shapes.py"]
+)  # Triton is for Linux alone
 
 
 @pytest.fixture(autouse=True, scope="session")

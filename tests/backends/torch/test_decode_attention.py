@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, CompiledKernel
 
 from antiphon.backends.torch.attention_kernels import attend_split, join_splits
 from antiphon.backends.torch.decode_attention import (
@@ -19,15 +16,11 @@ from antiphon.backends.torch.decode_attention import (
     SPLIT_SLOTS,
     block_slots_of,
 )
+from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_decode_attention.py"
 ROOT = Path(__file__).parents[3]
-HOPPER = GPUTarget("cuda", 90, 32)
-SMALLEST_SHARED_BYTES = 101_376
-"""What a program may have on compute capability 8.6, 8.9 and 12.0; 90 has more than twice as much."""
 POINTERS = {"first_ptr": "*i64", "exec_ptr": "*i1", "log2_scale": "fp32"}
-ALIGNED = [["tt.divisibility", 16]]
-"""What Triton finds, and compiles for, when a pointer or a stride is a multiple of 16: here, all of them."""
 
 
 def test_the_kernels_pass_their_checks_interpreted() -> None:
@@ -42,24 +35,6 @@ def test_the_kernels_pass_their_checks_interpreted() -> None:
     assert int(found[1]) >= 10
 
 
-def _compiled(kernel: triton.JITFunction, types: dict[str, str], **constants: object) -> CompiledKernel:
-    """A kernel for a card that need not be here, as a launch would make it; what is no pointer is an int."""
-    types = POINTERS | types
-    signature = {
-        name: "constexpr"
-        if name in constants
-        else types.get(name, "*fp32" if name.endswith("_ptr") else "i32")
-        for name in kernel.arg_names
-    }
-    at = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    aligned = {
-        (index,): ALIGNED
-        for index, name in enumerate(kernel.arg_names)
-        if name not in constants and name.endswith(("_ptr", "_stride")) and not name.endswith("width_stride")
-    }
-    return triton.compile(ASTSource(kernel, signature, at, aligned), target=HOPPER)
-
-
 @pytest.mark.parametrize(
     ("ring", "width"), [("i8", 128), ("bf16", 128), ("bf16", 256), ("fp32", 64), ("fp32", 128)]
 )
@@ -71,9 +46,9 @@ def test_the_kernels_compile_for_a_card(
     dtype = "fp32" if ring == "fp32" else "bf16"
     shape = {"COUNT": 1, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width, "QUERIES": LEAST_QUERIES}
     shape |= {"SPLIT": SPLIT_SLOTS, "IS_MASKED": True}
-    attend = _compiled(
+    attend = compiled(
         attend_split,
-        {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},
+        POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},
         **shape,
         BLOCK=block_slots_of(width, {"i8": 1, "bf16": 2, "fp32": 4}[ring]),
         IS_INT8=ring == "i8",
@@ -82,6 +57,6 @@ def test_the_kernels_compile_for_a_card(
     assert has_mma is (dtype == "bf16")  # the matrix units, where they are exact enough
     assert attend.asm["cubin"]
     assert 0 < attend.metadata.shared <= SMALLEST_SHARED_BYTES
-    join = _compiled(join_splits, {"out_ptr": f"*{dtype}"}, **shape)
+    join = compiled(join_splits, POINTERS | {"out_ptr": f"*{dtype}"}, **shape)
     assert join.asm["cubin"]
     assert join.metadata.shared <= SMALLEST_SHARED_BYTES

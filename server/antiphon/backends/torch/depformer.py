@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from antiphon.backends.torch.embedding import TokenEmbedding
 from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.fused import is_fused, load_steps
 from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.norms import make_norm
-from antiphon.backends.torch.transformer import LayerScale, merge_heads, split_heads
+from antiphon.backends.torch.norms import LayerScale, make_norm
+from antiphon.backends.torch.transformer import merge_heads, split_heads
 
 Chooser = Callable[[int, Tensor], Tensor]
 """Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""
@@ -31,6 +32,7 @@ class DepformerConfig:
 
     ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
     ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer.
+    ``attention`` says by what it runs: see :func:`antiphon.backends.torch.fused.is_fused`.
     """
 
     steps: int
@@ -52,6 +54,7 @@ class DepformerConfig:
     bias: bool = False
     layer_scale: bool = False
     dtype: torch.dtype = torch.float32
+    attention: str = "torch"
 
     @property
     def sets(self) -> int:
@@ -125,6 +128,9 @@ class Depformer(nn.Module):
 
         ``choose`` samples each step's logits, in their dtype.
         """
+        if is_fused(self.config.attention, hidden.device, self.config.dim // self.config.heads):
+            fused: Tensor = load_steps().depformer_steps(self, hidden, text_tokens, choose)
+            return fused
         pasts: list[Past | None] = [None] * len(self.layers)
         chosen = [text_tokens]
         for step in range(self.config.steps):

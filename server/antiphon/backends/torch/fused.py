@@ -1,19 +1,28 @@
-"""Whether attention runs as Triton kernels, which need a GPU and a package that not every torch brings."""
+"""Whether Triton kernels run: attention, and what lies between two products of a frame.
+
+They need a GPU and a package that not every torch brings, so nothing of them is imported before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
 from antiphon.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 ATTENTION: Final = ("auto", "torch", "triton")
-"""By what attention runs; "auto" is the kernels where they can run, and torch's own attention elsewhere."""
+"""By what a frame runs; "auto" is the kernels where they can run, and torch's own attention elsewhere."""
+
+DEVICES: Final = ("cuda",)
+"""Kinds of devices that run the kernels. Interpreted, in tests, a CPU does too."""
 
 LEAST_HEAD_DIM: Final = 16
 
@@ -25,7 +34,7 @@ def has_triton() -> bool:
 
 
 def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
-    """Whether attention of one frame runs by the kernels of :mod:`antiphon.backends.torch.decode_attention`.
+    """Whether one frame runs by Triton kernels: its attention, and with it all else that has one.
 
     Raises:
         UnsupportedError: they were asked for by name, and this is no GPU, Triton is not installed, or the
@@ -36,7 +45,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
     missing = [
         reason
         for reason, is_met in (
-            (f"a CUDA device, not {device.type}", device.type == "cuda"),
+            (f"a CUDA device, not {device.type}", device.type in DEVICES),
             ("the package triton", has_triton()),
             (
                 f"a power of two from {LEAST_HEAD_DIM} as the heads' width, not {head_dim}",
@@ -55,3 +64,17 @@ def load_decode_attention() -> Callable[..., Tensor]:
     from antiphon.backends.torch.decode_attention import decode_attention
 
     return decode_attention
+
+
+def load_steps() -> ModuleType:
+    """:mod:`antiphon.backends.torch.steps`, imported when it is first needed."""
+    from antiphon.backends.torch import steps
+
+    return steps
+
+
+def load_tokens() -> ModuleType:
+    """:mod:`antiphon.backends.torch.tokens`, imported when it is first needed."""
+    from antiphon.backends.torch import tokens
+
+    return tokens

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
+from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears
 from antiphon.backends.torch.norms import make_norm
@@ -52,7 +53,9 @@ def transformer_config(config: Mapping[str, Any], dtype: torch.dtype, **options:
     )
 
 
-def depformer_config(config: Mapping[str, Any], steps: int, dtype: torch.dtype) -> DepformerConfig:
+def depformer_config(
+    config: Mapping[str, Any], steps: int, dtype: torch.dtype, attention: str = "torch"
+) -> DepformerConfig:
     """The depth transformer's shape for its first ``steps`` steps, from published LM arguments.
 
     Raises:
@@ -91,6 +94,7 @@ def depformer_config(config: Mapping[str, Any], steps: int, dtype: torch.dtype) 
         bias=config.get("bias_proj", False),
         layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
         dtype=dtype,
+        attention="torch" if attention == "torch" else "auto",  # its heads need not suit the kernels
     )
 
 
@@ -132,12 +136,18 @@ class LanguageModel(nn.Module):
         self.text_linear = Linear(dim, text_out, bias=config.get("bias_proj", False), dtype=dtype)
         heads, width = config.get("extra_heads_num_heads", 0), config.get("extra_heads_dim", 6)
         self.extra_heads = nn.ModuleList(Linear(dim, width, dtype=dtype) for _ in range(heads))
-        self.depformer = Depformer(depformer_config(config, steps, dtype)) if steps else None
+        deep = depformer_config(config, steps, dtype, shape.attention) if steps else None
+        self.depformer = None if deep is None else Depformer(deep)
         self.condition = None
 
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the temporal transformer; the depformer keeps none."""
         yield from self.transformer.specs()
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Whether one frame runs by Triton kernels there."""
+        shape = self.transformer.config
+        return is_fused(shape.attention, device, shape.head_dim)
 
     def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
         """After loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.

@@ -1,4 +1,4 @@
-"""Normalisation layers under the names the published configurations use."""
+"""Normalisation layers under the names the published configurations use, and the scale of a layer."""
 
 from __future__ import annotations
 
@@ -43,6 +43,19 @@ class LayerNorm(nn.Module):
         wide = x.float() if self.in_float32 else x
         weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return functional.layer_norm(wide, weight.shape, weight, bias, self.eps).to(x.dtype)
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a learnt number (Touvron et al. 2021)."""
+
+    def __init__(self, dim: int, dtype: torch.dtype) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        return x * self.scale
 
 
 def make_norm(kind: str, dim: int, dtype: torch.dtype | None = None) -> nn.Module:

@@ -73,7 +73,10 @@ class Pipeline:
         """Take over loaded modules and allocate ``rows`` fresh rows beside them."""
         self.spec, self.mimi, self.generator = spec, mimi, generator
         self.device = mimi.device
-        self.sampler = None if spec.lm is None else Sampler(spec.lm, rows, self.device)
+        self.sampler: Sampler | None = None
+        if spec.lm is not None:
+            is_fused = generator is not None and generator.model.is_fused(self.device)
+            self.sampler = Sampler(spec.lm, rows, self.device, is_fused=is_fused)
         self.state = State(self.specs(), rows, self.device)
         self.buffers = Buffers.make(spec, rows, self.device)
         self.heard = spec.mimi.codebooks if spec.lm is None else spec.lm.n_q - spec.lm.dep_q

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antiphon.backends.torch.fused import load_tokens
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.state import Step, TensorSpec
 from antiphon.errors import UnsupportedError
@@ -68,9 +69,12 @@ class Sampler:
     -1 where there is none. Padding, the end of padding and the initial token are no words.
     """
 
-    def __init__(self, spec: LMSpec, rows: int, device: torch.device | str) -> None:
-        """Give every row the default parameters."""
+    def __init__(
+        self, spec: LMSpec, rows: int, device: torch.device | str, *, is_fused: bool = False
+    ) -> None:
+        """Give every row the default parameters; ``is_fused``: noise and voice by Triton kernels."""
         self._spec = spec
+        self._kernels = load_tokens() if is_fused else None
         self._not_words = torch.tensor(
             (spec.text_padding_id, spec.text_end_padding_id, spec.text_card), device=device
         )
@@ -161,6 +165,12 @@ class Sampler:
             name: self._columns[name][1, :rows] for name in ("temperature", "inverse_temperature", "topk")
         }
         noise = self._audio_noise.pop(codebook, None)
+        kernels = self._kernels
+        if kernels is not None and noise is not None and logits.shape[1] <= kernels.MOST_TOKENS:
+            chosen: Tensor = kernels.chosen_tokens(
+                logits, column["inverse_temperature"], column["temperature"], column["topk"], noise
+            )
+            return chosen
         scaled = logits * column["inverse_temperature"][:, None]
         return choose(scaled, column["temperature"], column["topk"], noise, width=self.width)
 
@@ -169,8 +179,15 @@ class Sampler:
 
         No longer, since in a captured graph it lies in memory that is given to others when the stage ends.
         """
-        voice = seeds[1][:, None].expand(-1, self._spec.dep_q)
-        noise = gumbel_noise(voice, frames, self._streams, self._spec.card)
+        card, streams = self._spec.card, self._streams
+        text = torch.full((1,), TEXT_STREAM, device=frames.device)
+        noise = self._noise(seeds[1], frames, streams, card)
         self._audio_noise.update(enumerate(noise.unbind(dim=1)))
-        stream = torch.full((1,), TEXT_STREAM, device=frames.device)
-        return gumbel_noise(seeds[0][:, None], frames, stream, text_card)[:, 0]
+        return self._noise(seeds[0], frames, text, text_card)[:, 0]
+
+    def _noise(self, seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
+        """Float32 ``[n, K, vocabulary]`` of a seed a row."""
+        if self._kernels is not None:
+            noise: Tensor = self._kernels.drawn_noise(seeds, frames, streams, vocabulary)
+            return noise
+        return gumbel_noise(seeds[:, None].expand(-1, len(streams)), frames, streams, vocabulary)

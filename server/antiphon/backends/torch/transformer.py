@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.feedforward import make_feed_forward
-from antiphon.backends.torch.fused import is_fused, load_decode_attention
+from antiphon.backends.torch.fused import is_fused, load_decode_attention, load_steps
 from antiphon.backends.torch.kv import KVRing
 from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.norms import LayerNorm, make_norm
+from antiphon.backends.torch.norms import LayerNorm, LayerScale, make_norm
 from antiphon.backends.torch.rope import Rotation, rotation
 from antiphon.backends.torch.state import State, Step, TensorSpec
 
@@ -186,19 +186,6 @@ class CrossAttention(nn.Module):
         return merge_heads(out, self.out_proj)
 
 
-class LayerScale(nn.Module):
-    """Multiply each channel by a learnt number (Touvron et al. 2021)."""
-
-    def __init__(self, dim: int, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
-        super().__init__()
-        self.scale = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[n, T, dim]`` to the same."""
-        return x * self.scale
-
-
 def _layer_scale(config: TransformerConfig) -> nn.Module:
     return LayerScale(config.dim, config.dtype) if config.layer_scale else nn.Identity()
 
@@ -229,6 +216,9 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
         """``[n, T, dim]`` to the same."""
+        if window.mask is None and x.shape[1] == 1 and step.in_place:
+            fused: Tensor = load_steps().layer_step(self, x, step, window)
+            return fused
         x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
         if self.cross_attention is not None:
             x = x + self.layer_scale_cross(self.cross_attention(self.norm_cross(x), step))

@@ -1,0 +1,151 @@
+"""Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies.
+
+What :mod:`antiphon.backends.torch.int8` computes, with the same integers: rows are rounded where they are
+made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added, where it
+ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above, where
+arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
+
+Not measured: the kernels have been run on no GPU yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.embedding import TokenEmbedding
+from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.int8 import Int8Linear
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.norms import RMSNorm
+from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+
+LEAST_ROWS = 16
+"""Rows of a tile: what the matrix units take at least."""
+
+MOST_ROWS = 64
+"""Rows up to which one tile of them is all there are, so that no weight is read twice."""
+
+COLUMNS = 32
+"""Weights' rows in a tile: 4096 of them make 128 programs, about one for each of a card's 132 units."""
+
+DEPTH_BYTES = 256
+"""Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
+
+PIECE = 1024
+"""Elements a program of the simplest kernels takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or as they are with None.
+
+    ``dtype`` is what they are, or were before they were rounded.
+    """
+
+    values: Tensor
+    scale: Tensor | None
+    dtype: torch.dtype
+
+
+def rounds(linear: nn.Module) -> bool:
+    """Whether a linear takes rounded rows."""
+    return isinstance(linear, Int8Linear) and linear.rounds_input
+
+
+def plain_rows(x: Tensor, linear: nn.Module) -> Rows:
+    """Rows ``[n, in]`` for a linear: one launch where it wants them rounded, else none."""
+    return _prepared(x, x.shape[1], is_rounded=True) if rounds(linear) else Rows(x, None, x.dtype)
+
+
+def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> Rows:
+    """Rows ``[n, in]``, normed, for a linear: one launch for the norm our models have."""
+    if isinstance(norm, RMSNorm) and norm.in_float32:
+        return _prepared(x, x.shape[1], norm=norm, is_rounded=rounds(linear))
+    return plain_rows(norm(x[:, None])[:, 0], linear)
+
+
+def gated_rows(projected: Tensor, block: GatedFeedForward) -> Rows:
+    """Both halves ``[n, 2 * hidden]`` to the gated rows of ``linear_out``: one launch for SiLU."""
+    linear, hidden = block.linear_out, projected.shape[1] // 2
+    if block.activation is functional.silu:
+        return _prepared(projected, hidden, is_gated=True, is_rounded=rounds(linear))
+    gate, value = projected.chunk(2, dim=1)
+    return plain_rows(block.activation(gate) * value, linear)
+
+
+def _prepared(
+    x: Tensor, width: int, *, norm: RMSNorm | None = None, is_gated: bool = False, is_rounded: bool
+) -> Rows:
+    assert x.stride(1) == 1
+    count = x.shape[0]
+    out = x.new_empty(count, width, dtype=torch.int8 if is_rounded else x.dtype)
+    scale = x.new_empty(count, dtype=torch.float32) if is_rounded else None
+    prepare_rows[(count,)](
+        x,
+        x if norm is None else norm.alpha,
+        out,
+        x if scale is None else scale,
+        x.stride(0),
+        width,
+        0.0 if norm is None else norm.eps,
+        BLOCK=triton.next_power_of_2(width),
+        IS_NORMED=norm is not None,
+        IS_GATED=is_gated,
+        IS_ROUNDED=is_rounded,
+        num_warps=8,
+        enable_fp_fusion=False,
+    )
+    return Rows(out, scale, x.dtype)
+
+
+def linear_rows(linear: nn.Module, rows: Rows, residual: Tensor | None = None) -> Tensor:
+    """``[n, in]`` to ``[n, out]`` in the dtype the rows had, with ``residual [n, out]`` added to it."""
+    if isinstance(linear, Int8Linear) and rows.scale is not None:
+        if linear.bias is None:
+            return multiply(linear, rows.values, rows.scale, rows.dtype, residual)
+        out = (multiply(linear, rows.values, rows.scale, torch.float32) + linear.bias).to(rows.dtype)
+    elif isinstance(linear, Linear) and linear.bias is None and residual is not None:
+        return torch.addmm(residual, rows.values, linear.weight.t())
+    else:
+        out = linear(rows.values)
+    return out if residual is None else residual + out
+
+
+def multiply(
+    linear: Int8Linear, values: Tensor, row_scale: Tensor, dtype: torch.dtype, residual: Tensor | None = None
+) -> Tensor:
+    """Int8 ``[n, in]`` times the weight, to ``[n, out]`` in ``dtype``, which is the residual's."""
+    (count, depth), columns = values.shape, linear.out_features
+    out = values.new_empty(count, columns, dtype=dtype)
+    added = out if residual is None else residual.contiguous()
+    if count > MOST_ROWS:
+        product = torch._int_mm(values, linear.weight.t())
+        scale_product[(triton.cdiv(columns, PIECE), count)](
+            product, row_scale, linear.scale, added, out, columns,
+            BLOCK=PIECE, IS_ADDED=residual is not None, enable_fp_fusion=False,
+        )  # fmt: skip
+        return out
+    rows = max(LEAST_ROWS, triton.next_power_of_2(count))
+    multiply_rows[(triton.cdiv(columns, COLUMNS), 1)](
+        values, row_scale, linear.weight, linear.scale, added, out, count, columns,
+        DEPTH=depth, ROWS=rows, COLUMNS=COLUMNS, BLOCK=DEPTH_BYTES, IS_ADDED=residual is not None,
+        num_warps=4, num_stages=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def embedded(embedding: TokenEmbedding, tokens: Tensor) -> Tensor:
+    """Int64 tokens ``[n]`` to ``[n, dim]``; tokens of two streams in one go the way of torch."""
+    if embedding.out1 is not None:
+        found: Tensor = embedding(tokens)
+        return found
+    table, count = embedding.weight, tokens.shape[0]
+    out = table.new_empty(count, table.shape[1])
+    grid = (triton.cdiv(table.shape[1], PIECE), count)
+    embed_rows[grid](tokens.contiguous(), table, out, table.shape[1], BLOCK=PIECE)
+    return out if embedding.low_rank is None else linear_rows(embedding.low_rank, Rows(out, None, out.dtype))

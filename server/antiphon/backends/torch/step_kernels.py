@@ -1,0 +1,119 @@
+"""The Triton kernels of :mod:`antiphon.backends.torch.steps`."""
+
+# A kernel's arguments take no Python types, its constants are capitals, and a constant `if` stands alone:
+# ruff: noqa: ANN001, ANN201, N803, SIM102
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+import triton
+import triton.language as tl
+
+from antiphon.backends.torch.row_kernels import rounded
+
+
+@triton.jit
+def turn_and_write(
+    projected_ptr,
+    cos_ptr,
+    sin_ptr,
+    slot_ptr,
+    exec_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
+    bound,
+    projected_row_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    IS_TURNED: tl.constexpr,
+    IS_INTERLEAVED: tl.constexpr,
+    IS_INT8: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+):
+    """One head of one row, of queries, then keys, then values: bounded, turned, and where it belongs."""
+    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    if IS_INTERLEAVED:
+        partner, pair, sign = column ^ 1, column // 2, tl.where(column % 2 == 0, -1.0, 1.0)
+    else:
+        half: tl.constexpr = WIDTH // 2
+        partner, pair = (column + half) % WIDTH, column % half
+        sign = tl.where(column < half, -1.0, 1.0)
+    at = projected_ptr + row * projected_row_stride + head * WIDTH
+    dtype = q_ptr.dtype.element_ty
+    x = tl.load(at + column).to(tl.float32)
+    x = tl.clamp(tl.where(x == x, x, 0.0), -bound, bound).to(dtype).to(tl.float32)
+    if IS_TURNED:
+        other = tl.load(at + partner).to(tl.float32)
+        other = tl.clamp(tl.where(other == other, other, 0.0), -bound, bound).to(dtype).to(tl.float32)
+        cos = tl.load(cos_ptr + row * (WIDTH // 2) + pair)
+        sin = tl.load(sin_ptr + row * (WIDTH // 2) + pair)
+        turned = (x * cos + sign * (other * sin)).to(dtype).to(tl.float32)
+        x = tl.where(head < HEADS + KV_HEADS, turned, x)
+    if head < HEADS:
+        tl.store(q_ptr + (row * HEADS + head) * WIDTH + column, x.to(dtype))
+        return
+    if IS_MASKED:
+        if tl.load(exec_ptr + row) == 0:
+            return
+    kv_head = (head - HEADS) % KV_HEADS
+    slot = (row * KV_HEADS + kv_head) * CAPACITY + tl.load(slot_ptr + row)
+    is_key = head < HEADS + KV_HEADS
+    if IS_INT8:
+        step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
+        kept = rounded(x, step)
+        if is_key:
+            tl.store(k_scale_ptr + slot, step)
+            tl.store(k_ptr + slot * WIDTH + column, kept)
+        else:
+            tl.store(v_scale_ptr + slot, step)
+            tl.store(v_ptr + slot * WIDTH + column, kept)
+    else:
+        if is_key:
+            tl.store(k_ptr + slot * WIDTH + column, x.to(dtype))
+        else:
+            tl.store(v_ptr + slot * WIDTH + column, x.to(dtype))
+
+
+@triton.jit(do_not_specialize=["step"])
+def attend_steps(
+    projected_ptr,
+    past_ptr,
+    out_ptr,
+    scale,
+    step,
+    projected_row_stride,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """One head of one row: attend to the steps before, kept in ``past [n, 2, kv_heads, STEPS, WIDTH]``, and
+    to this one, whose key and value are kept with them."""
+    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    kv_heads: tl.constexpr = HEADS // GROUP
+    kv_head = head // GROUP
+    column, turn = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
+    at = projected_ptr + row * projected_row_stride + column
+    q = tl.load(at + head * WIDTH).to(tl.float32)
+    k_now = tl.load(at + (HEADS + kv_head) * WIDTH)
+    v_now = tl.load(at + (HEADS + kv_heads + kv_head) * WIDTH)
+    k_at = past_ptr + (row * 2 * kv_heads + kv_head) * STEPS * WIDTH
+    v_at = k_at + kv_heads * STEPS * WIDTH
+    if head % GROUP == 0:  # read by nobody in this launch
+        tl.store(k_at + step * WIDTH + column, k_now)
+        tl.store(v_at + step * WIDTH + column, v_now)
+    tile = turn[:, None] * WIDTH + column[None, :]
+    is_past, is_now = (turn < step)[:, None], (turn == step)[:, None]
+    k = tl.load(k_at + tile, mask=is_past, other=0.0)
+    v = tl.load(v_at + tile, mask=is_past, other=0.0)
+    k = tl.where(is_now, k_now[None, :], k).to(tl.float32)
+    v = tl.where(is_now, v_now[None, :], v).to(tl.float32)
+    scores = tl.where(turn <= step, tl.sum(k * q[None, :], 1) * scale, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, 0))
+    mixed = tl.sum(v * weights[:, None], 0) / tl.sum(weights, 0)
+    tl.store(out_ptr + (row * HEADS + head) * WIDTH + column, mixed.to(out_ptr.dtype.element_ty))

@@ -1,0 +1,157 @@
+"""Transformer layers of one frame on a GPU, as a few kernels each.
+
+The same arithmetic as ``transformer.py`` and ``depformer.py``, whose modules they run: eleven launches for
+a layer over a ring in INT8 (eight in full precision) and nine for one of the depformer (six).
+
+Not measured: the kernels have been run on no GPU yet.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.decode_attention import decode_attention
+from antiphon.backends.torch.depformer import Chooser, Depformer, DepformerLayer
+from antiphon.backends.torch.embedding import TokenEmbedding
+from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.transformer import (
+    LARGEST,
+    CrossAttention,
+    SelfAttention,
+    TransformerLayer,
+    Window,
+    split_heads,
+)
+
+
+def layer_step(layer: TransformerLayer, x: Tensor, step: Step, window: Window) -> Tensor:
+    """One layer and one position of every row: ``[n, 1, dim]`` to the same, the ring written."""
+    attention, flat = layer.self_attn, x[:, 0]
+    rows = normed_rows(flat, layer.norm1, attention.in_proj)
+    q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
+    ring = attention.ring.view(step)
+    seen = decode_attention(q, ring, window.first, step.exec_mask, window.length)
+    merged = seen.transpose(1, 2).flatten(1)
+    flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
+    if layer.cross_attention is not None:
+        seen = _cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
+        flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
+    return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
+
+
+def queries(attention: SelfAttention, projected: Tensor, step: Step, window: Window) -> Tensor:
+    """Projections ``[n, dim + 2 * kv_dim]`` to queries ``[n, H, 1, D]``, keys and values into the ring."""
+    config, ring, turn = attention.config, attention.ring.view(step), window.rotation
+    rows, mask = projected.shape[0], step.exec_mask
+    q = projected.new_empty(rows, config.heads, 1, config.head_dim, dtype=config.attention_dtype)
+    turn_and_write[(config.heads + 2 * config.kv_heads, rows)](
+        projected,
+        q if turn is None else turn.cos,
+        q if turn is None else turn.sin,
+        window.slots,
+        q if mask is None else mask,
+        q,
+        ring.k,
+        ring.v,
+        q if ring.k_scale is None else ring.k_scale,
+        q if ring.v_scale is None else ring.v_scale,
+        LARGEST,
+        projected.stride(0),
+        HEADS=config.heads,
+        KV_HEADS=config.kv_heads,
+        CAPACITY=config.context,
+        WIDTH=config.head_dim,
+        IS_TURNED=turn is not None,
+        IS_INTERLEAVED=turn is not None and turn.interleaved,
+        IS_INT8=ring.k_scale is not None,
+        IS_MASKED=mask is not None,
+        num_warps=1,
+        enable_fp_fusion=False,
+    )
+    return q
+
+
+def _cross_step(attention: CrossAttention, x: Tensor, step: Step) -> Tensor:
+    """``[n, dim]`` to what it sees of the source, ``[n, dim]``, not yet projected."""
+    projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
+    q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
+    k, v = (step.read(f"{attention.name}.{part}") for part in ("cross_k", "cross_v"))
+    return functional.scaled_dot_product_attention(q, k, v).flatten(1)
+
+
+def _add(linear: nn.Module, x: Tensor, residual: Tensor, layer_scale: nn.Module) -> Tensor:
+    """``[n, in]`` through a linear, added to ``residual [n, dim]``."""
+    rows = plain_rows(x, linear)
+    if isinstance(layer_scale, nn.Identity):
+        return linear_rows(linear, rows, residual)
+    scaled: Tensor = layer_scale(linear_rows(linear, rows))
+    return residual + scaled
+
+
+def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) -> Tensor:
+    """``[n, dim]`` and what the feed-forward block adds to it."""
+    if not isinstance(block, GatedFeedForward) or not isinstance(layer_scale, nn.Identity):
+        added: Tensor = layer_scale(block(norm(x[:, None])))
+        return x + added[:, 0]
+    projected = linear_rows(block.linear_in, normed_rows(x, norm, block.linear_in))
+    return linear_rows(block.linear_out, gated_rows(projected, block), x)
+
+
+def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
+    """See :meth:`antiphon.backends.torch.depformer.Depformer.forward`."""
+    config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
+    head_dim = config.dim // config.heads
+    shape = (
+        len(depformer.layers),
+        flat.shape[0],
+        2,
+        config.heads // config.kv_repeat,
+        config.steps,
+        head_dim,
+    )
+    pasts = flat.new_empty(shape)
+    for step, which in enumerate(config.schedule[: config.steps]):
+        table = depformer.text_emb if step == 0 else depformer.emb[step - 1]
+        assert isinstance(table, TokenEmbedding)
+        entry = embedded(table, chosen[-1])
+        linear = depformer.inputs[which if config.multi_linear else 0]
+        x = linear_rows(linear, plain_rows(flat, linear), entry)
+        for layer, past in zip(depformer.layers, pasts, strict=True):
+            x = _depformer_layer(layer, x, which, past, step)
+        norm, head = depformer.norms[step], depformer.linears[step]
+        rows = plain_rows(x, head) if isinstance(norm, nn.Identity) else normed_rows(x, norm, head)
+        chosen.append(choose(step, linear_rows(head, rows)))
+    return torch.stack(chosen[1:], dim=1)
+
+
+def _depformer_layer(layer: nn.Module, x: Tensor, which: int, past: Tensor, step: int) -> Tensor:
+    """One layer and one step: ``[n, dim]`` to the same; ``past [n, 2, kv_heads, steps, D]`` is written."""
+    assert isinstance(layer, DepformerLayer)
+    linear = layer.in_projs[which]
+    projected = linear_rows(linear, normed_rows(x, layer.norm1, linear))
+    mixed, heads = x.new_empty(x.shape), layer.dim // layer.head_dim
+    attend_steps[(heads, x.shape[0])](
+        projected,
+        past,
+        mixed,
+        1.0 / math.sqrt(layer.head_dim),
+        step,
+        projected.stride(0),
+        HEADS=heads,
+        GROUP=layer.dim // layer.kv_dim,
+        STEPS=past.shape[3],
+        BLOCK=triton.next_power_of_2(past.shape[3]),
+        WIDTH=layer.head_dim,
+        num_warps=1,
+        enable_fp_fusion=False,
+    )
+    x = _add(layer.out_projs[which], mixed, x, layer.layer_scale_1)
+    return _feed(layer.gating[which], layer.norm2, layer.layer_scale_2, x)

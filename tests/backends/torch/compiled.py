@@ -1,0 +1,68 @@
+"""Triton kernels compiled for a card that need not be here, and a stand-in for launching them."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SMALLEST_SHARED_BYTES = 101_376
+"""What a program may have on compute capability 8.6, 8.9 and 12.0; 90 has more than twice as much."""
+ALIGNED = [["tt.divisibility", 16]]
+"""What Triton finds, and compiles for, when a pointer or a stride is a multiple of 16: here, all of them."""
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+
+
+def compiled(
+    kernel: triton.JITFunction,
+    types: dict[str, str],
+    options: dict[str, object] | None = None,
+    **constants: object,
+) -> CompiledKernel:
+    """A kernel as a launch would make it; what has no type is a pointer to float32, or an int."""
+    signature = {
+        name: "constexpr"
+        if name in constants
+        else types.get(name, "*fp32" if name.endswith("_ptr") else "i32")
+        for name in kernel.arg_names
+    }
+    at = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    aligned = {
+        (index,): ALIGNED
+        for index, name in enumerate(kernel.arg_names)
+        if name not in constants and name.endswith(("_ptr", "_stride")) and not name.endswith("width_stride")
+    }
+    return triton.compile(ASTSource(kernel, signature, at, aligned), target=HOPPER, options=options)
+
+
+def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Let launches be no more than an operation each, with arguments a kernel takes; they are counted."""
+    launches: Counter[str] = Counter()
+
+    def run(
+        kernel: triton.JITFunction, *values: Any, grid: tuple[int, ...], warmup: bool, **named: Any
+    ) -> None:
+        kept = {name: value for name, value in named.items() if name not in OPTIONS}
+        given = inspect.signature(kernel.fn).bind(*values, **kept).arguments
+        assert not warmup
+        assert 1 <= len(grid) <= 3
+        assert all(size > 0 for size in grid)
+        for name, value in given.items():
+            assert isinstance(value, Tensor) is name.endswith("_ptr"), name
+            if isinstance(value, Tensor):
+                is_strided = f"{name.removesuffix('ptr')}row_stride" in given
+                assert is_strided or value.is_contiguous(), name
+                device = value.device
+        launches[kernel.fn.__name__] += 1
+        torch.zeros((), device=device)
+
+    monkeypatch.setattr(triton.JITFunction, "run", run)
+    return launches

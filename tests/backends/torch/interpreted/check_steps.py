@@ -1,0 +1,197 @@
+"""Layers as Triton kernels on a CPU, against the torch path; run by ``test_steps.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch import fused
+from antiphon.backends.torch.embedding import TokenEmbedding
+from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.int8 import Int8Linear
+from antiphon.backends.torch.kv import quantize_tokens
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.noise import gumbel_noise
+from antiphon.backends.torch.norms import RMSNorm
+from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.sampling import Sampler
+from antiphon.backends.torch.state import State
+from antiphon.backends.torch.tokens import drawn_noise
+from antiphon.models.sampling import SamplingParameters
+from tests.backends.torch.small import LMPair, make_lm_pair, randomize
+from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
+
+SHAPES = (("moshi", True), ("moshi-gqa", False), ("moshi-halves", True), ("hibiki-2b", False), ("stt", True))
+
+
+@pytest.fixture(autouse=True)
+def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "DEVICES", ("cpu",))
+
+
+def int8_linear(out_features: int, in_features: int, *, bias: bool = False) -> Int8Linear:
+    given_bias = torch.randn(out_features) if bias else None
+    return Int8Linear(*quantize_tokens(torch.randn(out_features, in_features)), given_bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # bfloat16 is cut off, not rounded, here
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("count", "depth", "columns"), [(1, 256, 32), (3, 300, 40), (17, 64, 33), (70, 96, 24)]
+)
+def test_an_int8_linear_is_the_same_to_the_bit(
+    count: int, depth: int, columns: int, bias: bool, dtype: torch.dtype
+) -> None:
+    linear = int8_linear(columns, depth, bias=bias)
+    x = (torch.randn(count, depth) * torch.logspace(-1, 1, count)[:, None]).to(dtype)
+    x[-1] = 0
+    residual = torch.randn(count, columns).to(dtype)
+    prepared = plain_rows(x, linear)
+    assert prepared.scale is not None
+    values, scale = quantize_tokens(x)
+    assert torch.equal(prepared.values, values)
+    assert torch.equal(prepared.scale, scale)
+    assert torch.equal(linear_rows(linear, prepared), linear(x))
+    assert torch.equal(linear_rows(linear, prepared, residual), residual + linear(x))
+
+
+def test_the_largest_sums_are_exact() -> None:
+    linear = Int8Linear(torch.full((32, 11264), -127, dtype=torch.int8), torch.ones(32))
+    x = torch.full((1, 11264), 127.0)
+    assert torch.equal(linear_rows(linear, plain_rows(x, linear)), linear(x))
+
+
+def test_linears_that_round_nothing_are_torchs_own() -> None:
+    x, residual = torch.randn(3, 64), torch.randn(3, 48)
+    weight_only = int8_linear(48, 64)
+    weight_only.rounds_input = False
+    full = Linear(64, 48)
+    randomize(full, seed=2)
+    for linear in (weight_only, full):
+        prepared = plain_rows(x, linear)
+        assert prepared.values is x
+        assert torch.allclose(linear_rows(linear, prepared, residual), residual + linear(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
+    norm, block = RMSNorm(96, eps=1e-8, in_float32=True), GatedFeedForward("silu", 96, 96 * 4, torch.float32)
+    for module in (norm, block):
+        randomize(module, seed=3)
+    linear: nn.Module = block.linear_in
+    if is_int8:
+        linear = Int8Linear.quantize(block.linear_in)
+        block.linear_out = Int8Linear.quantize(block.linear_out)  # type: ignore[assignment]
+    x = torch.randn(3, 192)[:, :96] * 5
+    normed = normed_rows(x, norm, linear)
+    want = norm(x[:, None])[:, 0]
+    projected = torch.randn(3, 2 * block.linear_out.in_features) * 3
+    gated = gated_rows(projected, block)
+    gate, value = projected.chunk(2, dim=1)
+    for got, exact in ((normed, want), (gated, functional.silu(gate) * value)):
+        assert (got.scale is not None) is is_int8
+        wide = got.values.float() if got.scale is None else got.values * got.scale[:, None]
+        spread = exact.abs().amax(1, keepdim=True) * (1 / 254 if is_int8 else 1e-6)
+        assert ((wide - exact).abs() <= 1.001 * spread).all()
+
+
+def test_other_norms_and_gates_take_the_way_of_torch() -> None:
+    norm, block = RMSNorm(32, eps=1e-5, in_float32=False), GatedFeedForward("gelu", 32, 64, torch.float32)
+    for module in (norm, block):
+        randomize(module, seed=3)
+    x, projected = torch.randn(2, 32), torch.randn(2, 2 * block.linear_out.in_features)
+    assert torch.equal(normed_rows(x, norm, block.linear_in).values, norm(x[:, None])[:, 0])
+    gate, value = projected.chunk(2, dim=1)
+    assert torch.equal(gated_rows(projected, block).values, functional.gelu(gate) * value)
+
+
+@pytest.mark.parametrize(("low_rank", "demux"), [(None, False), (8, False), (None, True), (8, True)])
+def test_tokens_are_embedded_as_by_the_module(low_rank: int | None, demux: bool) -> None:
+    table = TokenEmbedding(7, 24, torch.float32, low_rank=low_rank, demux=demux)
+    randomize(table, seed=5)
+    tokens = torch.tensor([0, -1, 6, 3])
+    assert torch.allclose(embedded(table, tokens), table(tokens), atol=1e-6)
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(1, 1100))
+def test_noise_is_the_norms(seed: int, frame: int, vocabulary: int) -> None:
+    seeds = torch.tensor([seed - 2**64 if seed >= 2**63 else seed, 3])
+    frames, streams = torch.tensor([frame, 2**33 + 1]), torch.tensor([1, 5])
+    got = drawn_noise(seeds, frames, streams, vocabulary)
+    want = gumbel_noise(seeds[:, None].expand(-1, 2), frames, streams, vocabulary)
+    assert torch.equal(got, want)
+
+
+@settings(max_examples=8)
+@given(st.lists(parameters, min_size=3, max_size=3), st.integers(0, 10**6), st.integers(0, 2**40))
+def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], seed: int, start: int) -> None:
+    sampler = Sampler(SPEC, 4, "cpu", is_fused=True)
+    sampler._may_skip_noise = False
+    state = State(sampler.specs(), 4)
+    for row, p in enumerate(given):
+        sampler.set(row, p)
+    for step in range(2):
+        frames = torch.tensor([step, start + step, 2 * start + step])
+        sampler.text(logits_of(seed + step, 3, SPEC.text_card), state.step(3), frames)
+        for codebook in range(SPEC.dep_q):
+            logits = logits_of(seed + 7 * step + codebook, 3, SPEC.card)
+            chosen = sampler.audio(codebook, logits, frames)
+            for row, p in enumerate(given):
+                wanted = expected(p, logits[row], int(frames[row]), codebook + 1, [])
+                assert int(chosen[row]) == wanted
+
+
+class Session:
+    """Ticks of one language model over rows that pause and begin anew, with its own sampler."""
+
+    def __init__(self, pair: LMPair, model: LanguageModel, rows: int) -> None:
+        self._generator = Generator(model, pair.spec)
+        self._sampler = Sampler(pair.spec, rows, "cpu", is_fused=model.is_fused(torch.device("cpu")))
+        specs = [*self._generator.specs(), *self._sampler.specs()]
+        self.state = State(specs, rows)
+        self._sampler.set(0, SamplingParameters(text_seed=4, audio_seed=5))
+        self._sampler.set(1, SamplingParameters(text_temperature=0, audio_temperature=0))
+
+    def tick(self, codes: Tensor, executed: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        self.state.renew(reset)
+        filled = int(self.state.tensors["lm.position"].max()) + 1
+        out = self._generator.step(codes, self.state.step(len(codes), executed), self._sampler, filled)
+        return out.tokens[executed], out.hidden[executed]
+
+
+def with_kernels(pair: LMPair, attention: str, *, is_int8: bool) -> LanguageModel:
+    """The pair's weights in a model whose attention is as asked for."""
+    spec = pair.spec
+    model = LanguageModel(spec.config, steps=spec.dep_q, attention=attention, int8_kv=is_int8)
+    model.load_state_dict(pair.ours.model.state_dict())
+    model.condition = pair.ours.model.condition
+    return model.prepare(int8=is_int8)
+
+
+@pytest.mark.parametrize(("shape", "is_int8"), SHAPES)
+def test_a_language_model_says_the_same(tmp_path: Path, shape: str, is_int8: bool) -> None:
+    pair = make_lm_pair(tmp_path / shape, shape)
+    plain, kernels = (
+        Session(pair, with_kernels(pair, attention, is_int8=is_int8), 3) for attention in ("torch", "auto")
+    )
+    random = torch.Generator().manual_seed(1)
+    heard = pair.spec.n_q - pair.spec.dep_q
+    for tick in range(6):
+        codes = torch.randint(pair.spec.card, (3, heard), generator=random)
+        executed = torch.tensor([True, tick % 3 != 1, tick > 2])
+        reset = torch.tensor([False, tick == 3, False])
+        want, got = plain.tick(codes, executed, reset), kernels.tick(codes, executed, reset)
+        assert torch.equal(got[0], want[0])
+        assert torch.allclose(got[1], want[1], rtol=1e-3, atol=1e-3)
+    for name, tensor in plain.state.tensors.items():
+        apart = (tensor.double() - kernels.state.tensors[name].double()).abs()
+        assert float(apart.max()) <= (1 if tensor.dtype == torch.int8 else 1e-3), name

@@ -1,0 +1,129 @@
+"""The kernels around linears, rings and tokens: interpreted in a process of their own, and compiled."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+from antiphon.backends.torch.rows import COLUMNS, DEPTH_BYTES, LEAST_ROWS, MOST_ROWS, PIECE
+from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.token_kernels import choose_tokens, draw_noise
+from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
+
+CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_kernels_pass_their_checks_interpreted() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CHECKS)]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=290, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = re.search(r"(\d+) passed", run.stdout)
+    assert found, run.stdout
+    assert int(found[1]) >= 30
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
+
+
+@pytest.mark.parametrize("rows", [LEAST_ROWS, MOST_ROWS])
+@pytest.mark.parametrize("depth", [1024, 11264])
+def test_the_product_compiles_to_integer_matrix_units(rows: int, depth: int) -> None:
+    kernel = compiled(
+        multiply_rows,
+        {"rows_ptr": "*i8", "weight_ptr": "*i8", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
+        {"num_warps": 4, "num_stages": 4, "enable_fp_fusion": False},
+        DEPTH=depth,
+        ROWS=rows,
+        COLUMNS=COLUMNS,
+        BLOCK=DEPTH_BYTES,
+        IS_ADDED=True,
+    )
+    assert re.search(r"mma\S*\.s32\.s8\.s8", kernel.asm["ptx"])
+    assert "cp.async" in kernel.asm["ptx"]  # weights come while others are multiplied
+    assert kernel.asm["cubin"]
+    assert 0 < kernel.metadata.shared <= SMALLEST_SHARED_BYTES
+
+
+@pytest.mark.parametrize(("is_normed", "is_gated", "width"), [(True, False, 4096), (False, True, 11264)])
+def test_what_makes_rows_compiles(is_normed: bool, is_gated: bool, width: int) -> None:
+    kernel = compiled(
+        prepare_rows,
+        {"x_ptr": "*bf16", "alpha_ptr": "*bf16", "out_ptr": "*i8", "eps": "fp32"},
+        {"num_warps": 8, "enable_fp_fusion": False},
+        BLOCK=1 << (width - 1).bit_length(),
+        IS_NORMED=is_normed,
+        IS_GATED=is_gated,
+        IS_ROUNDED=True,
+    )
+    assert kernel.asm["cubin"]
+    assert "fma.rn" not in kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> None:
+    ring = "*i8" if is_int8 else "*bf16"
+    types = {"projected_ptr": "*bf16", "slot_ptr": "*i64", "exec_ptr": "*i1", "q_ptr": "*bf16"}
+    kernel = compiled(
+        turn_and_write,
+        types | {"k_ptr": ring, "v_ptr": ring, "bound": "fp32"},
+        {"num_warps": 1, "enable_fp_fusion": False},
+        HEADS=32,
+        KV_HEADS=32,
+        CAPACITY=3000,
+        WIDTH=128,
+        IS_TURNED=True,
+        IS_INTERLEAVED=is_interleaved,
+        IS_INT8=is_int8,
+        IS_MASKED=True,
+    )
+    assert kernel.asm["cubin"]
+
+
+@pytest.mark.parametrize("steps", [8, 32])
+def test_the_depformers_attention_compiles(steps: int) -> None:
+    kernel = compiled(
+        attend_steps,
+        {"projected_ptr": "*bf16", "past_ptr": "*bf16", "out_ptr": "*bf16", "scale": "fp32"},
+        {"num_warps": 1, "enable_fp_fusion": False},
+        HEADS=16,
+        GROUP=1,
+        STEPS=steps,
+        BLOCK=steps,
+        WIDTH=64,
+    )
+    assert kernel.asm["cubin"]
+
+
+def test_the_kernels_of_tokens_compile_without_fused_multiply_adds() -> None:
+    """The norm rounds each operation on its own; the logarithm's own are in float64."""
+    exact = {"enable_fp_fusion": False}
+    draw = compiled(
+        draw_noise, {"seed_ptr": "*i64", "frame_ptr": "*i64", "stream_ptr": "*i64"}, exact, BLOCK=128
+    )
+    integers = {"topk_ptr": "*i64", "token_ptr": "*i64"}
+    choose = compiled(choose_tokens, integers, exact | {"num_warps": 8}, BLOCK=2048)
+    for kernel in (draw, choose):
+        assert kernel.asm["cubin"]
+        assert "fma.rn.f32" not in kernel.asm["ptx"]
+        assert "fma.rn.ftz.f32" not in kernel.asm["ptx"]
+
+
+def test_the_simplest_kernels_compile() -> None:
+    types = {"token_ptr": "*i64", "table_ptr": "*bf16", "out_ptr": "*bf16"}
+    assert compiled(embed_rows, types, BLOCK=PIECE).asm["cubin"]
+    types = {"product_ptr": "*i32", "residual_ptr": "*bf16", "out_ptr": "*bf16"}
+    assert compiled(scale_product, types, BLOCK=PIECE, IS_ADDED=True).asm["cubin"]
