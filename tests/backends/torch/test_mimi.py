@@ -193,6 +193,15 @@ def test_a_published_file_loads_and_a_broken_one_is_named(mimi: MimiPair, tmp_pa
         load_mimi(path, mimi.config, 4)
 
 
+def test_a_bfloat16_file_computes_in_float32(mimi: MimiPair, tmp_path: Path) -> None:
+    paths = tmp_path / "bf16.safetensors", tmp_path / "widened.safetensors"
+    tensors = {name: tensor.bfloat16() for name, tensor in mimi.upstream.state_dict().items()}
+    save_file(tensors, paths[0])
+    save_file({name: tensor.float() for name, tensor in tensors.items()}, paths[1])
+    halves, wide = (load_mimi(path, mimi.config, 4).state_dict() for path in paths)
+    assert all(tensor.dtype == torch.float32 and torch.equal(tensor, wide[k]) for k, tensor in halves.items())
+
+
 def test_a_shape_that_disagrees_is_named(mimi: MimiPair, tmp_path: Path) -> None:
     path = tmp_path / "mimi.safetensors"
     tensors = {name: tensor.clone() for name, tensor in mimi.upstream.state_dict().items()}

@@ -34,12 +34,15 @@ def load_mimi(
 ) -> Mimi:
     """Load a published Mimi file for its first ``codebooks`` levels (not prepared yet: see Mimi.prepare).
 
+    It computes in float32, whatever dtype the file keeps its tensors in.
+
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
     """
     with torch.device("meta"):
         mimi = Mimi(config, codebooks)
-    assign(mimi, mimi_tensors(load_file(path), codebooks), path)
+    published = {name: tensor.float() for name, tensor in load_file(path).items()}
+    assign(mimi, mimi_tensors(published, codebooks), path)
     return mimi.to(device)
 
 
