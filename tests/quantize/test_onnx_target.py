@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from antiphon import cli
+from antiphon.backends.base import StepInputs
+from antiphon.backends.registry import make_backend
 from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon_quantize import main as module
@@ -77,3 +80,27 @@ def test_old_graphs_are_forgotten_before_new_ones_are_made() -> None:
     assert not bare.graphs
     assert set(manifest.files) - set(bare.files) == {graph.file for graph in manifest.graphs.values()}
     assert "onnx" in manifest.backends.keys() - bare.backends.keys()
+
+
+def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "int4"
+    line = ["--target", "onnx", "--recipe", "int4", "--model", "duplex-seeded", str(out)]
+    assert cli.run(["quantize", *line]) == 0
+    assert "depformer.onnx: 1.4 MB of weights became 0.9 MB" in capsys.readouterr().out
+    before, after = load_checkpoint("duplex-seeded"), load_checkpoint(str(out))
+    assert after.quantization is not None
+    assert (after.quantization.bits, after.quantization.group_size) == (4, 32)
+    for graph in before.graphs.values():
+        assert after.file(graph.file).stat().st_size < 0.7 * before.file(graph.file).stat().st_size
+    heard = np.random.default_rng(0).normal(0, 0.1, (20, 1, 1920)).astype(np.float32)
+    always, first = np.array([True]), np.arange(20) == 0
+    loudness = []
+    for checkpoint in (before, after):
+        backend = make_backend("onnx", checkpoint, slots=1, options={"threads": 1})
+        inputs = (StepInputs(always, first[i : i + 1], frame) for i, frame in enumerate(heard))
+        frames = [outputs.pcm for outputs in map(backend.step, inputs) if outputs.emitted[0]]
+        assert len(frames) == 20 - before.spec.silent_frames
+        loudness.append(float(np.sqrt(np.mean(np.square(frames)))))
+    assert loudness[1] == pytest.approx(loudness[0], rel=0.5)
