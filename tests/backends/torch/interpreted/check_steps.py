@@ -84,6 +84,7 @@ def test_linears_that_round_nothing_are_torchs_own() -> None:
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
     norm, block = RMSNorm(96, eps=1e-8, in_float32=True), GatedFeedForward("silu", 96, 96 * 4, torch.float32)
+    norm.alpha.fill_(1)
     for module in (norm, block):
         randomize(module, seed=3)
     linear: nn.Module = block.linear_in
@@ -105,6 +106,7 @@ def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
 
 def test_other_norms_and_gates_take_the_way_of_torch() -> None:
     norm, block = RMSNorm(32, eps=1e-5, in_float32=False), GatedFeedForward("gelu", 32, 64, torch.float32)
+    norm.alpha.fill_(1)
     for module in (norm, block):
         randomize(module, seed=3)
     x, projected = torch.randn(2, 32), torch.randn(2, 2 * block.linear_out.in_features)
