@@ -67,7 +67,7 @@ $(DEV_READY): $(SERVE_READY)
 
 $(WEB_READY): | $(BIN)/python
 	@echo "==> setting up node_modules: what checks and drives the page"
-	@node -e 'process.exit(parseInt(process.versions.node) < 18)' && npm --version >/dev/null || \
+	@node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' && npm --version >/dev/null || \
 		{ echo "The page is checked with Node.js 18 or newer and npm (Debian: apt-get install nodejs npm)"; exit 1; }
 	npm ci --ignore-scripts
 	@rm -f $(VENV)/.web-* && touch $@
