@@ -59,6 +59,8 @@ class Limits:
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
     )
+    # What a voice of tts-1.6b takes in msgpack: 64,000 numbers of at most nine bytes.
+    max_voice_bytes: int = option(1_048_576, "the largest message that may hold a voice", minimum=1024)
     max_unsent_bytes: int = option(
         32_768,
         "written to a socket and not yet taken by the network, beyond which audio is dropped",

@@ -69,6 +69,13 @@ def encode_wav(pcm: FloatArray, sample_rate: int, *, is_float: bool = False) -> 
     return _chunk(b"RIFF", body)
 
 
+def streamed_header(sample_rate: int) -> bytes:
+    """What a WAV file of mono 16-bit samples begins with when nobody knows yet how long it will be."""
+    form = _FORMAT.pack(_INTEGER, 1, sample_rate, sample_rate * 2, 2, 16)
+    longest = b"\xff\xff\xff\xff"
+    return b"RIFF" + longest + b"WAVE" + _chunk(b"fmt ", form) + b"data" + longest
+
+
 def decode_wav(data: bytes) -> tuple[FloatArray, int]:
     """The bytes of a WAV file as (float32 ``[channels, N]``, sample rate in Hz); a cut-off end is left out.
 

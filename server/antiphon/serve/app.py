@@ -26,6 +26,7 @@ from antiphon.serve.routes import add_question, add_routes
 from antiphon.serve.security import allowed_hosts, host_check
 from antiphon.serve.served import Models, ServedModel
 from antiphon.serve.services import SERVICES, Services
+from antiphon.serve.speaking import list_voices
 from antiphon.serve.static import StaticFiles, web_root
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -87,6 +88,7 @@ def build_app(
     add_question(app, "/api/build_info", http.build_info)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
+    add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app
 

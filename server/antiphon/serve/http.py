@@ -67,6 +67,8 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     info, health = model.engine.info, model.engine.health()
     takes_prompt = takes_persona(info.spec) and info.can_prime
     voices = model.voices.names() if model.voices is not None else []
+    if model.speakers is not None:
+        takes_prompt, voices = True, model.speakers.names()
     routes = ROUTES.get(model.kind, ())
     return {
         "name": model.name,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.models.spec import PipelineKind
-from antiphon.serve import chat, speech
+from antiphon.serve import chat, speaking, speech
 from antiphon.serve.routes import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
@@ -17,5 +17,6 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
         PipelineKind.CODEC: chat.ROUTES,
         PipelineKind.DUPLEX: chat.ROUTES,
         PipelineKind.STT: speech.ROUTES,
+        PipelineKind.TTS: speaking.ROUTES,
     }
 )

@@ -12,9 +12,10 @@ PINGS_PER_TIMEOUT = 3
 class Patience:
     """What is left of it for one caller, from the times of its signs of life and of its audio."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Nobody has to say anything yet: see :meth:`begin`."""
+    def __init__(self, limits: Limits, awaits: str = "audio") -> None:
+        """Nobody has to say anything yet: see :meth:`begin`. ``awaits`` is the word for what is to come."""
         self._limits = limits
+        self._awaits = awaits
         self._heard_s: float | None = None
         self._has_spoken = False
 
@@ -52,5 +53,7 @@ class Patience:
         unheard_s = now_s - self._heard_s
         limit_s = limits.idle_timeout_s if self._has_spoken else limits.handshake_timeout_s
         if unheard_s > limit_s:
-            what = "no audio" if self._has_spoken else "no first audio"
-            raise SessionTimeoutError(f"{what} for {unheard_s:.0f} s, the limit is {limit_s:g} s")
+            what = "no" if self._has_spoken else "no first"
+            raise SessionTimeoutError(
+                f"{what} {self._awaits} for {unheard_s:.0f} s, the limit is {limit_s:g} s"
+            )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.config import ModelConfig
 from antiphon.engine.engine import Engine
@@ -15,6 +16,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from antiphon.models.tokenizer import TextTokenizer
 from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.speakers import SpeakerFolder, find_speakers
 from antiphon.serve.voices import VoiceFolder, find_voices
 
 MAX_SHOWN_CHARS = 100
@@ -26,6 +28,7 @@ class ServedModel:
     """One model and its running engine.
 
     ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who ask for none.
+    ``speakers`` are a tts model's voices.
     """
 
     name: str
@@ -36,6 +39,11 @@ class ServedModel:
     defaults: SamplingParameters
     voices: VoiceFolder | None
     metrics: ServeMetrics
+    speakers: SpeakerFolder | None = None
+
+    def parameters(self) -> SamplingParameters:
+        """The defaults with seeds of their own, for one more caller."""
+        return replace(self.defaults, text_seed=secrets.randbits(32), audio_seed=secrets.randbits(32))
 
     @property
     def kind(self) -> PipelineKind:
@@ -60,6 +68,7 @@ def serve_model(
         defaults=SamplingParameters.from_generation(checkpoint.generation),
         voices=find_voices(config.voices, checkpoint),
         metrics=ServeMetrics(families, model=name),
+        speakers=find_speakers(config.voices, checkpoint),
     )
 
 

@@ -48,8 +48,15 @@ class Socket:
         self.close_code: int | None = None
 
     @classmethod
-    async def open(cls, request: web.Request, limits: Limits, clock: Callable[[], float]) -> Socket:
-        """Upgrade a request.
+    async def open(
+        cls,
+        request: web.Request,
+        limits: Limits,
+        clock: Callable[[], float],
+        *,
+        max_message_bytes: int | None = None,
+    ) -> Socket:
+        """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
 
         Raises:
             ConnectionResetError: the peer left meanwhile.
@@ -59,7 +66,7 @@ class Socket:
             autoping=False,
             heartbeat=None,
             compress=False,
-            max_msg_size=limits.max_message_bytes,
+            max_msg_size=max_message_bytes or limits.max_message_bytes,
         )
         await ws.prepare(request)
         transport = request.transport
@@ -75,9 +82,15 @@ class Socket:
 
     async def receive(self) -> bytes | None:
         """The next binary message; None once the connection is over. Text messages are passed over."""
+        while isinstance(message := await self.receive_any(), str):
+            pass
+        return message
+
+    async def receive_any(self) -> bytes | str | None:
+        """The next message, binary or text; None once the connection is over."""
         while True:
             message = await self._ws.receive()
-            if self._transport.is_closing() and message.type is WSMsgType.BINARY:
+            if self._transport.is_closing() and message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
                 return None  # the peer is gone: what it had sent before concerns nobody
             self.seen_s = now_s = self._clock()
             kind = message.type
@@ -85,13 +98,13 @@ class Socket:
             if self._paid_until_s > now_s + 1.0:  # a second's worth ahead of the rate
                 async with self.paused():
                     await asyncio.sleep(0.5)
-            if kind is WSMsgType.BINARY:
-                return cast("bytes", message.data)
+            if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
+                return cast("bytes | str", message.data)
             if kind is WSMsgType.PING:
                 # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
                 if not self.is_congested():
                     self.write(frame(message.data, PONG))
-            elif kind not in (WSMsgType.PONG, WSMsgType.TEXT):
+            elif kind is not WSMsgType.PONG:
                 if self.close_code is None:  # else we closed, and aiohttp's word is the peer's answer
                     self.close_code = self._ws.close_code
                 return None

@@ -1,0 +1,200 @@
+"""``/api/tts_streaming`` of Kyutai's servers, text to speech: messages to bytes and back.
+
+The peers are ``rust/moshi-server`` (``py_module.rs``, ``tts.rs``) of kyutai-labs/moshi and the clients of
+kyutai-labs/delayed-streams-modeling and kyutai-labs/unmute. ``docs/protocol.md`` states what they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias, cast
+
+import msgpack
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol import kyutai
+from antiphon.protocol.chat import parse_wait
+from antiphon.protocol.packed import (
+    FloatArray,
+    field_of,
+    read_bytes,
+    read_floats,
+    read_number,
+    read_text,
+    unpack_map,
+)
+from antiphon.protocol.payload import decode_object
+
+PATH: Final = "/api/tts_streaming"
+
+END: Final = b"\0"
+"""The binary message of clients without msgpack that says: no more text."""
+
+MAX_VOICE_DIMENSIONS: Final = 3
+
+
+class SpeechFormat(StrEnum):
+    """How a client wants to be spoken to."""
+
+    PCM_PACKED = "PcmMessagePack"
+    OGG_PACKED = "OggOpusMessagePack"
+    PCM = "Pcm"
+    OGG = "OggOpus"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the client understands messages, and not only audio."""
+        return self in (SpeechFormat.PCM_PACKED, SpeechFormat.OGG_PACKED)
+
+    @property
+    def is_ogg(self) -> bool:
+        """Whether audio is one Ogg/Opus stream, else float32 at 24 kHz."""
+        return self in (SpeechFormat.OGG_PACKED, SpeechFormat.OGG)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """What the query asks for."""
+
+    format: SpeechFormat = SpeechFormat.OGG
+    voice: str | None = None
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words to be spoken: whole ones, and ``<break time="1.5s"/>``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voice:
+    """A voice of the client's own, before any text: float32, flat, and the shape it is to have."""
+
+    embeddings: FloatArray
+    shape: tuple[int, ...]
+
+    def array(self) -> FloatArray:
+        """The embeddings in their shape."""
+        return self.embeddings.reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Eos:
+    """No more text comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A word, and when it is heard, in seconds of the audio sent. On the wire it is a ``Text`` too."""
+
+    text: str
+    start_s: float
+    stop_s: float
+
+
+ClientMessage: TypeAlias = Text | Voice | Eos
+ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken | kyutai.Error
+
+
+def parse_query(query: Mapping[str, str]) -> SpeechRequest:
+    """What a query asks for; keys that mean nothing here are passed over.
+
+    Raises:
+        ProtocolError: no such format, or a wait that is no time.
+    """
+    name = query.get("format", SpeechFormat.OGG)
+    if name not in list(SpeechFormat):
+        raise ProtocolError(f"format is {name[:40]!r}; there is: {', '.join(SpeechFormat)}")
+    return SpeechRequest(SpeechFormat(name), query.get("voice") or None, parse_wait(query))
+
+
+def parse_post(data: bytes) -> tuple[str, str | None]:
+    """The text and the voice of a POST, ``{"text": ..., "voice": ...}``; the voice may be left out.
+
+    Raises:
+        ProtocolError: anything else.
+    """
+    values = decode_object(data, "the request")
+    voice = values.get("voice")
+    if voice is not None and not isinstance(voice, str):
+        raise ProtocolError(f"voice is a {type(voice).__name__}, text is needed")
+    return read_text(values, "text", "the request"), voice or None
+
+
+def decode_client(data: bytes | str) -> ClientMessage:
+    """What a client says, in a text frame or a binary one.
+
+    Raises:
+        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+    """
+    if isinstance(data, str):
+        return Text(data)
+    if data == END:
+        return Eos()
+    values = unpack_map(data)
+    kind = read_text(values, "type", "a message")
+    if kind == "Text":
+        return Text(read_text(values, "text", kind))
+    if kind == "Voice":
+        return _voice(values)
+    if kind == "Eos":
+        return Eos()
+    raise ProtocolError(f"a message of type {kind[:40]!r} is not known here; there are: Text, Voice, Eos")
+
+
+def _voice(values: dict[str, Any]) -> Voice:
+    shape = field_of(values, "shape", "Voice")
+    is_shape = isinstance(shape, list) and 1 <= len(shape) <= MAX_VOICE_DIMENSIONS
+    if not is_shape or not all(type(size) is int and size > 0 for size in shape):
+        raise ProtocolError(f"Voice.shape is {str(shape)[:40]}, 1 to {MAX_VOICE_DIMENSIONS} sizes are needed")
+    embeddings = read_floats(values, "embeddings", "Voice")
+    if math.prod(shape) != embeddings.size:
+        raise ProtocolError(
+            f"Voice has {embeddings.size} numbers, its shape {shape} needs {math.prod(shape)}"
+        )
+    return Voice(embeddings, tuple(shape))
+
+
+def encode_client(message: ClientMessage) -> bytes:
+    """The msgpack of what a client says."""
+    if isinstance(message, Voice):
+        values = {"embeddings": message.embeddings.tolist(), "shape": list(message.shape)}
+    else:
+        values = {"text": message.text} if isinstance(message, Text) else {}
+    packed = msgpack.packb({"type": type(message).__name__, **values}, use_single_float=True)
+    return cast("bytes", packed)
+
+
+def encode_server(message: ServerMessage) -> bytes:
+    """The msgpack of what a server says."""
+    if isinstance(message, kyutai.Audio | kyutai.Ready | kyutai.Error | kyutai.OggOpus):
+        return kyutai.encode(message)
+    values = {"type": "Text", "text": message.text, "start_s": message.start_s, "stop_s": message.stop_s}
+    return cast("bytes", msgpack.packb(values))
+
+
+def decode_server(data: bytes) -> ServerMessage:
+    """What a server says.
+
+    Raises:
+        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+    """
+    values = unpack_map(data)
+    kind = read_text(values, "type", "a message")
+    if kind == "Text":
+        times = (read_number(values, name, "Text") for name in ("start_s", "stop_s"))
+        return Spoken(read_text(values, "text", "Text"), *times)
+    if kind == "Audio":
+        return kyutai.Audio(read_floats(values, "pcm", "Audio"))
+    if kind == "OggOpus":
+        return kyutai.OggOpus(read_bytes(values, "data", "OggOpus"))
+    if kind == "Ready":
+        return kyutai.Ready()
+    if kind == "Error":
+        return kyutai.Error(read_text(values, "message", "Error"))
+    raise ProtocolError(f"a message of type {kind[:40]!r} is not known here")

@@ -1,0 +1,357 @@
+"""``/api/tts_streaming`` and ``/v1/voices`` over real sockets: what is said, in which format, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from antiphon.audio.formats import AudioDecoder
+from antiphon.audio.wav import decode_wav
+from antiphon.engine.session import SessionState
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
+from tests.serve.harness import FRAME_SAMPLES, Closed
+from tests.serve.speaking_fakes import FRAMES, ONE_VOICE, WIDTH, Listener, levels, listening, speaking
+
+SAID = [1, 2, 2, *[0] * 5, 3, 3, 3]
+SENTENCE = 'a be <break time="0.4s"/> cat'
+
+
+@pytest.fixture
+def voices(tmp_path: Path) -> Path:
+    """Two voices, whose first number is heard: ``alto`` 0.1, ``deep/bass`` 0.2 made for another model too."""
+    for name, level in (("alto", 0.1), ("deep/bass", 0.2), ("deep/bass.other@1", 0.9), (".hidden", 0.5)):
+        path = tmp_path / f"{name}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        save_file({"speaker_wavs": np.full((1, WIDTH, FRAMES), level, np.float32)}, path)
+    return tmp_path
+
+
+async def converse(client: Listener, *texts: str) -> Closed:
+    for text in texts:
+        await client.send(Text(text))
+    await client.send(Eos())
+    closed: Closed = await client.until(Closed)
+    return closed
+
+
+async def test_kyutais_flow_words_then_the_end() -> None:
+    async with speaking() as (server, _), listening(server) as client:
+        closed = await converse(client, SENTENCE)
+        await server.is_empty()
+    assert closed.code == 1000
+    assert isinstance(client.messages[0], kyutai.Ready)
+    assert levels(client.audio) == SAID
+    assert client.told(Spoken) == [
+        Spoken("a", 0.0, 0.08),
+        Spoken("be", 0.08, 0.24),
+        Spoken("cat", 0.64, 0.88),
+    ]
+    assert all(audio.pcm.size == FRAME_SAMPLES for audio in client.told(kyutai.Audio))
+
+
+async def test_words_may_come_one_by_one_as_text_frames_and_end_with_a_byte() -> None:
+    async with speaking() as (server, _), listening(server, "Pcm") as client:
+        for word in ("a", "be", '<break time="0.4s"/>', "cat"):
+            await client.ws.send_str(word)
+            await asyncio.sleep(0.03)
+        await client.ws.send_bytes(b"\0")
+        closed = await client.until(Closed)
+    assert closed.code == 1000
+    assert levels(np.frombuffer(b"".join(client.messages), "<f4")) == SAID
+
+
+@pytest.mark.parametrize("format_", ["OggOpus", "OggOpusMessagePack"])
+async def test_ogg_is_one_stream_to_its_end(format_: str) -> None:
+    async with speaking() as (server, _), listening(server, format_) as client:
+        assert (await converse(client, SENTENCE)).code == 1000
+    told = client.messages if format_ == "OggOpus" else [it.data for it in client.told(kyutai.OggOpus)]
+    decoder = AudioDecoder("ogg")
+    pcm = np.concatenate([decoder.feed(data) for data in told])
+    assert pcm.size == len(SAID) * FRAME_SAMPLES
+    assert b"".join(told).count(b"OpusHead") == 1
+    if format_ == "OggOpusMessagePack":
+        assert [word.text for word in client.told(Spoken)] == ["a", "be", "cat"]
+
+
+async def test_the_format_is_ogg_when_nobody_says() -> None:
+    async with speaking() as (server, _), server.http.ws_connect(server.url(kyutai_tts.PATH, "ws")) as ws:
+        await ws.send_str("a")
+        assert (await ws.receive_bytes()).startswith(b"OggS")
+
+
+async def test_the_end_without_words_is_an_end() -> None:
+    async with speaking() as (server, _), listening(server) as client:
+        assert (await converse(client, " ")).code == 1000
+    assert not client.audio.size
+
+
+async def test_a_long_text_is_said_whole_and_in_order() -> None:
+    words = ["ab" * (1 + index % 4) for index in range(300)]
+    async with speaking(engine={"text_entries": 16}) as (server, _), listening(server, "Pcm") as client:
+        closed = await converse(client, " ".join(words[:100]), " ".join(words[100:]))
+    assert closed.code == 1000
+    expected = [len(word) for word in words for _ in word]
+    assert levels(np.frombuffer(b"".join(client.messages), "<f4")) == expected
+
+
+async def test_everybody_hears_what_was_said_for_them() -> None:
+    async def one(letter: int) -> list[int]:
+        async with listening(server) as client:
+            await converse(client, *["x" * letter for _ in range(10)])
+            return levels(client.audio)
+
+    async with speaking(slots=4) as (server, _):
+        said = await asyncio.gather(*(one(1 + letter) for letter in range(4)))
+    assert said == [[1 + letter] * 10 * (1 + letter) for letter in range(4)]
+
+
+async def test_speech_is_made_no_faster_than_it_is_taken() -> None:
+    async with (
+        speaking(limits={"max_unsent_bytes": 4096}) as (server, backend),
+        listening(server, "Pcm") as client,
+    ):
+        client.transport.pause_reading()
+        await client.send(Text("abcdefgh " * 500))
+        await client.send(Eos())
+        await server.eventually(lambda: backend.steps > 30)
+        while (steps := backend.steps) is not None:
+            await asyncio.sleep(0.3)
+            if backend.steps == steps:
+                break
+        assert steps < 3000
+        client.transport.resume_reading()
+        await client.until(Closed)
+    assert sum(map(len, client.messages)) == 4000 * FRAME_SAMPLES * 4
+
+
+async def test_a_listener_that_takes_nothing_is_let_go() -> None:
+    limits = {"liveness_timeout_s": 0.4, "max_unsent_bytes": 4096, "close_timeout_s": 0.2}
+    async with speaking(limits=limits) as (server, _), listening(server, "Pcm") as client:
+        client.transport.pause_reading()
+        await client.send(Text("abcdefgh " * 20_000))
+        await server.eventually(lambda: server.engine.health().active == 1)
+        await server.is_empty()
+
+
+async def test_who_is_full_says_so_in_kyutais_words() -> None:
+    async with speaking(slots=1, engine={"max_queue": 0}) as (server, _), listening(server) as first:
+        await first.until(kyutai.Ready)
+        async with listening(server) as second:
+            assert (await second.until(kyutai.Error)).message == kyutai.NO_FREE_CHANNELS
+            assert (await second.until(Closed)).code == 1013
+        async with listening(server, "OggOpus") as third:
+            assert (await third.until(Closed)).code == 1013
+        assert third.messages == []
+        assert (await converse(first, "abc")).code == 1000
+        async with listening(server) as again:
+            assert (await converse(again, "abc")).code == 1000
+
+
+async def test_who_drains_lets_a_text_be_said_to_its_end() -> None:
+    async with speaking(step_s=0.005) as (server, _), listening(server) as client:
+        await client.send(Text("abcdefgh " * 5))
+        await client.until(kyutai.Audio)
+        server.engine.drain()
+        async with listening(server) as late:
+            assert "leaving" in (await late.until(kyutai.Error)).message
+            assert (await late.until(Closed)).code == 1001
+        assert (await converse(client)).code == 1000
+    assert levels(client.audio) == [8] * 40
+
+
+async def test_a_voice_is_named_or_the_first(voices: Path) -> None:
+    async with speaking(voices=voices) as (server, _):
+        for name, level in (("", 101), ("alto", 101), ("deep/bass", 201)):
+            async with listening(server, voice=name) as client:
+                await converse(client, "a")
+            assert levels(client.audio) == [level]
+        async with listening(server, voice="../../etc/passwd") as client:
+            error = await client.until(kyutai.Error)
+            assert error.message == "there is no voice '../../etc/passwd' here; there are: alto, deep/bass"
+            assert (await client.until(Closed)).code == 1007
+        status, text, _ = await server.get("/v1/voices")
+        assert status == 200
+        assert '{"name": "alto", "model": "speaker", "is_default": true}' in text
+        assert "hidden" not in text
+        assert "other" not in text
+
+
+async def test_a_voice_may_be_sent_before_the_text(voices: Path) -> None:
+    async with speaking(voices=voices) as (server, _), listening(server) as client:
+        await client.until(kyutai.Ready)
+        await client.send(Voice(np.full(WIDTH * FRAMES, 0.4, np.float32), (1, WIDTH, FRAMES)))
+        await converse(client, "a")
+    assert levels(client.audio) == [401]
+
+
+async def test_a_model_of_one_voice_has_no_other() -> None:
+    async with speaking(spec=ONE_VOICE) as (server, _):
+        async with listening(server, voice="anybody") as client:
+            await converse(client, "abc")
+        assert levels(client.audio) == [3, 3, 3]
+        async with listening(server) as client:
+            await client.send(Voice(np.zeros(12, np.float32), (1, 4, 3)))
+            assert "has a voice of its own" in (await client.until(kyutai.Error)).message
+
+
+def packed(**fields: Any) -> bytes:
+    return bytes(msgpack.packb(fields))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"\x01", "a msgpack int came, a map is needed"),
+        (b"\xdd\xff\xff\xff\xff", "are no msgpack"),
+        (packed(type="Audio", pcm=[]), "'Audio' is not known here; there are: Text, Voice, Eos"),
+        (packed(type="Text", text=7), "Text.text is a int, text is needed"),
+        (packed(type="Text", text="x" * 5000), "a word of 5000 letters, the limit is 4096"),
+        (packed(type="Voice", embeddings=[1.0] * 12, shape=[3, 5]), "12 numbers, its shape [3, 5] needs 15"),
+        (packed(type="Voice", embeddings=[1.0], shape=[2**40, 2**40]), "Voice has 1 numbers"),
+        (packed(type="Voice", embeddings=[], shape=[0]), "Voice.shape is [0], 1 to 3 sizes are needed"),
+        (packed(type="Voice", embeddings=[1.0] * 12, shape=[1, 3, 4]), "this model needs [1, 4, 3]"),
+        (packed(type="Voice", embeddings=[float("nan")], shape=[1]), "finite numbers are needed"),
+    ],
+)
+async def test_what_means_nothing_ends_with_a_sentence_and_nobody_else(data: bytes, sentence: str) -> None:
+    async with speaking() as (server, _), listening(server) as other, listening(server) as client:
+        await other.until(kyutai.Ready)
+        await client.ws.send_bytes(data)
+        assert sentence in (await client.until(kyutai.Error)).message
+        assert (await client.until(Closed)).code == 1007
+        assert (await converse(other, "abc")).code == 1000
+        await server.is_empty()
+
+
+async def test_the_order_is_voice_text_end() -> None:
+    for late in (Voice(np.zeros(12, np.float32), (1, 4, 3)), Text("a")):
+        async with speaking() as (server, _), listening(server) as client:
+            await client.send(Text("a"))
+            if isinstance(late, Text):
+                await client.send(Text('<break time="9s"/>'))
+                await client.send(Eos())
+            await client.send(late)
+            message = (await client.until(kyutai.Error)).message
+            assert message in (
+                "Voice came after text; who speaks is said first", "text came after its end",
+            )  # fmt: skip
+
+
+async def test_a_request_that_cannot_be_is_refused_before_the_upgrade() -> None:
+    async with speaking() as (server, _):
+        status, text, _ = await server.get(f"{kyutai_tts.PATH}?format=mp3")
+        assert status == 426
+        async with server.http.get(
+            server.url(f"{kyutai_tts.PATH}?format=mp3"),
+            headers={
+                "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+                "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+            },
+        ) as response:  # fmt: skip
+            assert response.status == 400
+            assert "format is 'mp3'; there is: PcmMessagePack" in await response.text()
+
+
+async def test_a_step_that_fails_ends_who_it_was_for() -> None:
+    async with speaking(step_s=0.002) as (server, backend), listening(server) as client:
+        await client.send(Text("abcdefgh " * 100))
+        await client.until(kyutai.Audio)
+        backend.failing_rows = {0}
+        assert "a voice broke" in (await client.until(kyutai.Error)).message
+        assert (await client.until(Closed)).code == 1011
+
+
+async def test_who_says_nothing_is_let_go_and_who_waits_for_us_is_not() -> None:
+    limits = {"handshake_timeout_s": 0.3, "idle_timeout_s": 0.3, "liveness_timeout_s": 5.0}
+    async with speaking(step_s=0.02, limits=limits) as (server, _):
+        async with listening(server) as client:
+            assert "no first text for" in (await client.until(kyutai.Error)).message
+        async with listening(server) as client:
+            assert (await converse(client, "abcdefgh " * 6)).code == 1000
+        assert len(levels(client.audio)) == 48
+
+
+async def test_a_caller_that_leaves_frees_its_row() -> None:
+    async with speaking(step_s=0.005) as (server, _):
+        async with listening(server) as client:
+            await client.send(Text("abcdefgh " * 100))
+            await client.until(kyutai.Audio)
+        await server.is_empty()
+        assert all(session.state is SessionState.CLOSED for session in server.engine._admission.active())
+
+
+async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:
+    async with speaking(voices=voices, step_s=0.01) as (server, _):
+        url = server.url(kyutai_tts.PATH)
+        async with server.http.post(url, json={"text": SENTENCE, "voice": "deep/bass"}) as response:
+            assert response.status == 200
+            assert response.content_type == "audio/wav"
+            first = await response.content.readany()
+            data = first + await response.read()
+        pcm, rate = decode_wav(data)
+        assert rate == 24_000
+        assert levels(pcm[0]) == [200 + level for level in SAID]
+        assert len(first) < len(data)
+        await server.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b'{"text": "a", "voice": "nobody"}', 400, "there is no voice 'nobody' here"),
+        (b'{"text": 3}', 400, "the request.text is a int"),
+        (b'{"voice": "alto"}', 400, "the request lacks 'text'"),
+        (b"[]", 400, "an object is needed"),
+        (b"{" * 100, 400, "is not JSON"),
+        (b'{"text": "' + b"x" * 5000 + b'"}', 400, "a word of 5000 letters"),
+        (b" " * 70_000, 400, "70000 bytes of JSON, the limit is 65536"),
+        (b" " * 300_000, 413, ""),
+    ],
+)
+async def test_a_post_that_cannot_be_spoken_is_told_why(
+    voices: Path, body: bytes, status: int, sentence: str
+) -> None:
+    async with speaking(voices=voices) as (server, _):
+        async with server.http.post(server.url(kyutai_tts.PATH), data=body) as response:
+            assert response.status == status
+            assert sentence in await response.text()
+        await server.is_empty()
+
+
+async def test_a_post_waits_for_a_row_unless_there_are_others_to_ask() -> None:
+    async with speaking(slots=1) as (server, _), listening(server) as client:
+        await client.until(kyutai.Ready)
+        url, headers = server.url(kyutai_tts.PATH), {"X-Antiphon-Elsewhere": "1"}
+        async with server.http.post(url, json={"text": "abc"}, headers=headers) as response:
+            assert response.status == 503
+        waiting = asyncio.create_task(server.http.post(url, json={"text": "abc"}))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert (await converse(client, "abc")).code == 1000
+        async with await waiting as response:
+            assert levels(decode_wav(await response.read())[0][0]) == [3, 3, 3]
+
+
+async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
+    async with speaking(step_s=0.01) as (server, backend):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "abcdefgh " * 40}) as response:
+            assert response.status == 200
+            await response.content.readany()
+            backend.failing_rows = {0}
+            with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
+                await response.read()
+        await server.is_empty()
+
+
+async def test_an_empty_text_is_an_empty_wav() -> None:
+    async with speaking() as (server, _):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": ""}) as response:
+            assert response.status == 200
+            assert len(await response.read()) == 44
