@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.backends.base import StepInputs
+from antiphon.backends.base import Resizable, StepInputs
 from antiphon.backends.onnx import backend as module
 from antiphon.backends.onnx.backend import OnnxBackend
 from antiphon.backends.onnx.factory import make
@@ -77,6 +77,24 @@ def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch
     assert [failing_step() for _ in range(2)] == [StepError, StepError]
     backend.step(tick(1))
     assert [failing_step() for _ in range(3)] == [StepError, StepError, DeviceLostError]
+
+
+def test_a_resized_backend_equals_one_that_was_made_so() -> None:
+    resized, made = backend_of("duplex-seeded", 1), backend_of("duplex-seeded", 3)
+    resized.step(tick(1, reset=True))
+    graphs = dict(resized._graphs)
+    resized.resize(3)
+    assert isinstance(resized, Resizable)
+    assert resized._graphs == graphs  # the very same: nothing is loaded anew
+    assert resized.info == made.info
+    assert resized.state_bytes() == made.state_bytes()
+    for seed in range(6):
+        inputs = tick(3, reset=seed == 0, seed=seed)
+        ours, theirs = resized.step(inputs), made.step(inputs)
+        np.testing.assert_array_equal(ours.text_tokens, theirs.text_tokens)
+        np.testing.assert_array_equal(ours.pcm, theirs.pcm)
+    with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
+        resized.resize(0)
 
 
 def test_a_snapshot_of_another_model_is_refused_and_changes_nothing() -> None:

@@ -20,7 +20,7 @@ from antiphon.backends.base import (
     StepInputs,
     StepOutputs,
 )
-from antiphon.backends.checks import check_inputs, check_row, check_snapshot
+from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.language import Language
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
@@ -53,12 +53,18 @@ class OnnxBackend:
 
     def __init__(self, spec: ModelSpec, graphs: Mapping[str, Graph], *, slots: int, build: Build) -> None:
         """Take over loaded graphs ("encode", and by kind "lm", "depformer", "decode") of ``slots`` rows."""
+        self._graphs, self._build = dict(graphs), build
         self._encode, self._decode = graphs["encode"], graphs.get("decode")
+        self._codecs = [self._encode] if self._decode is None else [self._encode, self._decode]
+        self._failures = 0
+        self._take_rows(spec, slots)
+
+    def _take_rows(self, spec: ModelSpec, slots: int) -> None:
+        """Be a backend of as many rows as the graphs have been given."""
+        graphs, build = self._graphs, self._build
         self._language: Language | None = None
         if spec.lm is not None:
             self._language = Language(spec.lm, graphs["lm"], graphs.get("depformer"), slots)
-        self._codecs = [self._encode] if self._decode is None else [self._encode, self._decode]
-        self._failures = 0
         self._info = BackendInfo(
             name="onnx",
             device=build.device,
@@ -162,9 +168,18 @@ class OnnxBackend:
         language = 0 if self._language is None else self._language.state_bytes()
         return language + sum(graph.bytes for graph in self._codecs)
 
+    def resize(self, slots: int) -> None:
+        """Have ``slots`` fresh rows instead; see :class:`antiphon.backends.base.Resizable`."""
+        check_slots(slots)
+        for rows in (0, slots):  # all former rows go before the first new one comes
+            for graph in self._graphs.values():
+                graph.allocate(rows)
+        self._take_rows(self._info.spec, slots)
+
     def close(self) -> None:
         """Let go of the sessions and their state."""
         self._codecs.clear()
+        self._graphs.clear()
         del self._encode, self._decode, self._language
 
     def _reset(self, mask: BoolArray) -> None:

@@ -25,6 +25,11 @@ class Graph:
     def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
         """Allocate fresh buffers for ``rows`` rows of a graph that was checked."""
         self._session, self._form = session, form
+        self.allocate(rows)
+
+    def allocate(self, rows: int) -> None:
+        """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
+        form = self._form
         remembered = {entry.name for entry in form.state}
         produced = {entry.output for entry in form.state}
         formats = {tensor.name: tensor for tensor in form.inputs}

@@ -15,7 +15,9 @@ class RowState:
         """Allocate ``rows`` fresh rows of the tensors that ``state`` names."""
         self._fill = {entry.name: entry.fill for entry in state}
         self.arrays: dict[str, Array] = {entry.name: tensors[entry.name].allocate(rows) for entry in state}
-        self.reset(range(rows))
+        for name, fill in self._fill.items():
+            if fill:  # zeros are there already, and cost no memory before they are written
+                self.arrays[name][:] = fill
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones, bit for bit (stale garbage is erased, not only hidden)."""
