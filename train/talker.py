@@ -29,11 +29,11 @@ from torch.nn import functional
 
 from train.answers import answers_kept_in
 from train.codec import load_mimi
-from train.dialogues import Composer, Dialogue, Voicebox
+from train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from train.domain import Domain
 from train.listening import accuracy
 from train.segments import CodeArray, Scene, read_segments
-from train.talker_tokenizer import PAD, TalkerTokenizer
+from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 ZERO = -1
 """Upstream's token for "no input"."""
@@ -50,11 +50,17 @@ class Settings:
     total_steps: int = 6000
     weight_decay: float = 0.05
     padding_weight: float = 0.5
+    """Of a padding token in the text's loss, the mark before a word counting 1."""
+    word_weight: float = 6.0
+    """Of a word's token: few frames have one, and they are what an answer is judged by."""
+    text_weight: float = 2.0
+    audio_weight: float = 0.5
     words_weight: float = 0.5
     words_layer: int = 3
     """The layer that is made to spell the words it hears."""
-    quiet_frames_share: float = 0.04
-    """Of the frames in which the talker is silent, so many train its voice."""
+    speaking_frames_share: float = 0.4
+    quiet_frames_share: float = 0.03
+    """Of the frames in which the talker speaks, and is silent, so many train its voice."""
     save_every_s: float = 240.0
     judge_every_steps: int = 500
     seed: int = 3
@@ -149,13 +155,13 @@ class Talker(nn.Module):
         hidden, text_logits = lm.forward_text(inputs)
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
-        weight = torch.where(text == PAD, settings.padding_weight, 1.0)
+        weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
+        weight = torch.where(text == EPAD, 1.0, weight)
         text_loss = functional.cross_entropy(
             text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
         )
-        chosen = batch.is_speaking | torch.from_numpy(
-            rng.random(batch.is_speaking.shape) < settings.quiet_frames_share
-        )
+        share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
+        chosen = torch.from_numpy(rng.random(share.shape)) < share
         picked = targets.transpose(1, 2)[chosen][:, :, None]
         audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
         wanted = picked[:, 1 : 1 + lm.dep_q, 0]
@@ -170,7 +176,7 @@ class Talker(nn.Module):
         }
 
     def _words_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """CTC (Graves et al. 2006) of each question's words, from its first frame to shortly past its end."""
+        """CTC (Graves et al. 2006) of each question's words, from its first frame to its answer's."""
         spans = batch.spans
         if not spans:
             return hidden.new_zeros(())
@@ -219,13 +225,13 @@ class Batch:
 
 
 def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
-    """Stack dialogues."""
+    """Stack dialogues. A question's span ends before the first step that is fed a word of its answer."""
     codes = np.stack([np.concatenate([d.text[None], d.talker, d.user]) for d in dialogues]).astype(np.int64)
     loud = (codes[:, 1:9] != silence[None, :, None]).any(1) | (codes[:, 0] != PAD)
     loud[:, 1:] |= loud[:, :-1].copy()
     loud[:, :-1] |= loud[:, 1:].copy()
     spans = [
-        (row, asked.start, min(asked.end + 6, codes.shape[2]), tokenizer.encode(asked.question))
+        (row, asked.start, asked.end + REACTION_FRAMES + 1, tokenizer.encode(asked.question))
         for row, dialogue in enumerate(dialogues)
         for asked in dialogue.asked
     ]
@@ -294,7 +300,12 @@ class Trainer:
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)
-        loss = parts["text"] + parts["audio"] + self.settings.words_weight * parts["words"]
+        settings = self.settings
+        loss = (
+            settings.text_weight * parts["text"]
+            + settings.audio_weight * parts["audio"]
+            + settings.words_weight * parts["words"]
+        )
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.talker.parameters(), 1.0)
