@@ -59,8 +59,31 @@ def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions
 
 
 def test_language_and_licence_narrow_the_choice() -> None:
-    wish = Wish(80 * 10**9, 1, "duplex", language="fr")
+    wish = Wish(80 * 10**9, 1, "translation", language="fr")
     assert {fit.family.name for fit in speech_that_fits(FAMILIES.speech, wish)} == {"hibiki-1b", "hibiki-2b"}
+
+
+def test_nobody_who_wants_to_talk_is_given_a_translator() -> None:
+    assert speech_that_fits(FAMILIES.speech, Wish(8 * 10**9, 1, "duplex")) == []
+    assert speech_that_fits(FAMILIES.speech, Wish(80 * 10**9, 1, "duplex", language="fr")) == []
+
+
+def test_a_translator_takes_the_place_of_a_duplex_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "8GB", "--modality", "translation", "--compose", "-"]) == 0
+    override = yaml.safe_load(capsys.readouterr().out)
+    assert override["services"].keys() == {"door", "duplex", "duplex-gpu"}
+    assert override["services"]["door"]["environment"] == {
+        "DUPLEX_MODEL": "hf://kyutai/hibiki-2b-pytorch-bf16"
+    }
+
+
+def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "80GB", "--modality", "duplex"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("personaplex-7b")
+    assert "HF_TOKEN" in text
+    assert main(["--fits", "80GB", "--modality", "stt"]) == 0
+    assert "HF_TOKEN" not in capsys.readouterr().out
 
 
 def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +113,7 @@ def test_sizes(text: str, size: int) -> None:
         (["--compose", "x.yaml"], "compose is given without fits"),
         (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
         (["--fits", "24GB", "--modality", "tts", "--compose", "-"], "no service for tts models"),
+        (["--fits", "24GB", "--modality", "text", "--language", "fr"], "language is for speech models"),
         (["--modality", "smell"], "invalid choice: 'smell'"),
     ],
 )

@@ -12,7 +12,7 @@ from antiphon.advise.fit import Wish, parse_bytes, speech_that_fits, text_that_f
 from antiphon.advise.override import compose_override
 from antiphon.advise.show import families_table, speech_advice, text_advice
 from antiphon.errors import ConfigError
-from antiphon.models.families import load_families
+from antiphon.models.families import TRANSLATION, load_families
 
 EXAMPLES = """\
 examples:
@@ -22,7 +22,7 @@ examples:
   antiphon models --fits 16GB --modality text                      a text model for a cascade
 """
 
-MODALITIES = ("duplex", "stt", "tts", "text")
+MODALITIES = ("duplex", TRANSLATION, "stt", "tts", "text")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--fits", metavar="MEMORY", help="recommend one for so much memory: 24GB, 80GiB")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
     parser.add_argument("--modality", choices=MODALITIES, help="what it does")
-    parser.add_argument("--language", metavar="CODE", help="a language it speaks: en, fr")
+    parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")
     parser.add_argument(
         "--license", "--licence", choices=("any", "commercial"), default="any", help="what it may be used for"
     )
@@ -79,6 +79,8 @@ def main(argv: Sequence[str]) -> int:
         options.license == "commercial",
     )
     if options.modality == "text":
+        if options.language is not None:
+            raise ConfigError("language is for speech models; no text model's languages are listed")
         if options.compose is not None:
             raise ConfigError("compose.yaml takes a text model by its variable LLM_MODEL, not by an override")
         texts = text_that_fits(families.text, wish)

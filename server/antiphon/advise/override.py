@@ -6,9 +6,13 @@ import json
 
 from antiphon.advise.fit import Fit
 from antiphon.errors import ConfigError
+from antiphon.models.spec import PipelineKind
 
-SERVICES = {"duplex": ("duplex", "duplex-gpu"), "stt": ("stt", "stt-gpu")}
-"""The services of compose.yaml by what their model does."""
+SERVICES = {
+    PipelineKind.DUPLEX: ("duplex", "duplex-gpu"),
+    PipelineKind.STT: ("stt", "stt-gpu"),
+}
+"""The services of compose.yaml by the kind of their model; the first has its name."""
 
 
 def compose_override(fit: Fit, sessions: int) -> str:
@@ -19,10 +23,10 @@ def compose_override(fit: Fit, sessions: int) -> str:
     Raises:
         ConfigError: compose.yaml has no service for such a model.
     """
-    modality = fit.family.modality
-    if modality not in SERVICES:
+    kind = fit.family.kind
+    if kind not in SERVICES:
         raise ConfigError(
-            f"compose.yaml has no service for {modality} models; it has some for {', '.join(SERVICES)}"
+            f"compose.yaml has no service for {kind} models; it has some for {', '.join(SERVICES)}"
         )
     model = f"hf://{fit.family.repository}"
     command = [
@@ -42,9 +46,9 @@ def compose_override(fit: Fit, sessions: int) -> str:
         "services:",
         "  door:",
         "    environment:",
-        f"      {modality.upper()}_MODEL: {json.dumps(model)}",
+        f"      {kind.upper()}_MODEL: {json.dumps(model)}",
     ]
-    for service in SERVICES[modality]:
+    for service in SERVICES[kind]:
         device = ["--device=cuda"] if service.endswith("-gpu") else []
         lines += [f"  {service}:", f"    command: {json.dumps(command + device)}"]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from antiphon.advise.fit import OVERHEAD, Fit, TextFit, Wish
 from antiphon.backends.registry import BACKENDS
 from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, Families, SpeechFamily
-from antiphon.models.spec import PipelineKind
+
+GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
 
 
 def gigabytes(size: float) -> str:
@@ -17,8 +18,7 @@ def gigabytes(size: float) -> str:
 
 def backends_of(family: SpeechFamily) -> list[str]:
     """The backends of this version that run a model of this kind."""
-    kind = PipelineKind(family.modality)
-    return [name for name, entry in BACKENDS.items() if kind in entry.kinds and name != "null"]
+    return [name for name, entry in BACKENDS.items() if family.kind in entry.kinds and name != "null"]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -68,6 +68,7 @@ def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
     lines = [
         f"{family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
         f"  {family.repository}, {', '.join(family.languages)}, {family.licence}",
+        *([GATED] if family.is_gated else []),
         f"  weights    {gigabytes(weights)}   {family.parameters / 1e9:.2f} B parameters",
         f"  codec      {gigabytes(MIMI_BYTES)}   Mimi, float32",
         f"  sessions   {gigabytes(wish.sessions * facts.row_bytes)}   {wish.sessions} x "

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
+from antiphon.models.spec import PipelineKind
+
 CARD: Final = 2048
 """Entries of a codebook of Mimi."""
 
@@ -29,6 +31,9 @@ INT8_SCALES: Final = 1.002
 """Bytes of an INT8 weight with its share of the scale of its row."""
 
 PRECISIONS: Final = ("bf16", "int8")
+
+TRANSLATION: Final = "translation"
+"""What a duplex model does that repeats in another language what it hears, and answers nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,13 @@ class SpeechFamily:
     text_card: int
     dep_q: int = 0
     cross_context: int = 0
+    is_gated: bool = False
     depformer: Depformer | None = None
+
+    @property
+    def kind(self) -> PipelineKind:
+        """How it is served: a model that translates hears and speaks at once, as any duplex model."""
+        return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
 
     @property
     def temporal_parameters(self) -> int:
