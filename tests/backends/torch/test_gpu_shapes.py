@@ -26,9 +26,9 @@ MOST_KERNELS = {
     ("moshi-7b", "think"): (880, 960),
     ("moshi-7b", "decode"): (470, 470),
     ("stt-1b", "encode"): (640, 640),
-    ("stt-1b", "think"): (295, 310),
+    ("stt-1b", "think"): (290, 306),
     ("tts-1.6b", "encode"): (640, 640),
-    ("tts-1.6b", "think"): (1745, 1920),
+    ("tts-1.6b", "think"): (1742, 1918),
     ("tts-1.6b", "decode"): (470, 470),
 }
 """By model and stage: in bfloat16, and with INT8 weights, keys and values. They may only become fewer."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
-from antiphon.backends.torch.rows import COLUMNS, DEPTH_BYTES, LEAST_ROWS, MOST_ROWS, PIECE
+from antiphon.backends.torch.rows import DEPTH_BYTES, LEAST_ROWS, MOST_ROWS, PIECE
 from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
 from antiphon.backends.torch.token_kernels import choose_tokens, draw_noise
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
@@ -39,15 +39,15 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [LEAST_ROWS, MOST_ROWS])
-@pytest.mark.parametrize("depth", [1024, 11264])
-def test_the_product_compiles_to_integer_matrix_units(rows: int, depth: int) -> None:
+@pytest.mark.parametrize(("depth", "columns"), [(1024, 16), (11264, 32)])
+def test_the_product_compiles_to_integer_matrix_units(rows: int, depth: int, columns: int) -> None:
     kernel = compiled(
         multiply_rows,
         {"rows_ptr": "*i8", "weight_ptr": "*i8", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
         {"num_warps": 4, "num_stages": 4, "enable_fp_fusion": False},
         DEPTH=depth,
         ROWS=rows,
-        COLUMNS=COLUMNS,
+        COLUMNS=columns,
         BLOCK=DEPTH_BYTES,
         IS_ADDED=True,
     )

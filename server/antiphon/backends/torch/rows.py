@@ -30,8 +30,9 @@ LEAST_ROWS = 16
 MOST_ROWS = 64
 """Rows up to which one tile of them is all there are, so that no weight is read twice."""
 
-COLUMNS = 32
-"""Weights' rows in a tile: 4096 of them make 128 programs, about one for each of a card's 132 units."""
+MANY_COLUMNS = 2048
+"""Columns of a product above which a tile takes 32 of them, else 16: 4096 then make 128 programs, about one
+for each of a card's 132 units, and 1024 make 64."""
 
 DEPTH_BYTES = 256
 """Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
@@ -130,10 +131,11 @@ def multiply(
             BLOCK=PIECE, IS_ADDED=residual is not None, enable_fp_fusion=False,
         )  # fmt: skip
         return out
+    tile = 32 if columns > MANY_COLUMNS else 16
     rows = max(LEAST_ROWS, triton.next_power_of_2(count))
-    multiply_rows[(triton.cdiv(columns, COLUMNS), 1)](
+    multiply_rows[(triton.cdiv(columns, tile), 1)](
         values, row_scale, linear.weight, linear.scale, added, out, count, columns,
-        DEPTH=depth, ROWS=rows, COLUMNS=COLUMNS, BLOCK=DEPTH_BYTES, IS_ADDED=residual is not None,
+        DEPTH=depth, ROWS=rows, COLUMNS=tile, BLOCK=DEPTH_BYTES, IS_ADDED=residual is not None,
         num_warps=4, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
