@@ -8,6 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 from antiphon.errors import ConfigError
 from antiphon.protocol.kyutai import PATH as STT_PATH
+from antiphon.protocol.kyutai_tts import PATH as TTS_PATH
 
 DEFAULT_PORT = 8998
 _SECURE = {"http": False, "ws": False, "https": True, "wss": True}
@@ -46,7 +47,9 @@ class ServerAddress:
             raise ConfigError(f"no host in {text!r}: write for example http://127.0.0.1:{DEFAULT_PORT}")
         is_secure = _SECURE[scheme.lower()]
         implied = (443 if is_secure else 80) if separator else DEFAULT_PORT
-        prefix = parts.path.rstrip("/").removesuffix("/api/chat").removesuffix(STT_PATH)
+        prefix = parts.path.rstrip("/")
+        for path in ("/api/chat", STT_PATH, TTS_PATH):
+            prefix = prefix.removesuffix(path)
         return cls(host=parts.hostname, port=port or implied, is_secure=is_secure, prefix=prefix)
 
     @property
@@ -56,12 +59,18 @@ class ServerAddress:
 
     def chat(self, query: Mapping[str, str]) -> str:
         """URL of the chat socket with ``query``."""
-        base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}/api/chat"
-        return f"{base}?{urlencode(query)}" if query else base
+        return self._socket("/api/chat", query)
 
     def speech(self, query: Mapping[str, str]) -> str:
         """URL of the socket of speech to text with ``query``."""
-        base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}{STT_PATH}"
+        return self._socket(STT_PATH, query)
+
+    def tts(self, query: Mapping[str, str]) -> str:
+        """URL of the socket of text to speech with ``query``."""
+        return self._socket(TTS_PATH, query)
+
+    def _socket(self, path: str, query: Mapping[str, str]) -> str:
+        base = f"{'wss' if self.is_secure else 'ws'}://{self._netloc}{self.prefix}{path}"
         return f"{base}?{urlencode(query)}" if query else base
 
     @property

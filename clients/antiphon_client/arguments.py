@@ -20,6 +20,7 @@ examples:
   antiphon probe --sessions 32 --seconds 30 --max-p99-ms 80 --max-lost 0
   antiphon probe http://moshi:8998 --stock              any Moshi server, by the client's clock only
   antiphon probe --protocol stt --audio clip.wav        words of a recording, in real time
+  antiphon probe --protocol tts --sessions 4            four texts spoken at once: how soon, how fast
   antiphon probe --sessions 200 --processes 2 --json -  a heavy load, as JSON on standard output
 """
 
@@ -29,6 +30,19 @@ class Protocol(StrEnum):
 
     CHAT = "chat"  # /api/chat: a conversation
     STT = "stt"  # /api/asr-streaming: speech to text
+    TTS = "tts"  # /api/tts_streaming: text to speech
+
+
+_OF_NO_USE = (
+    ("is_stock", "--stock", (Protocol.STT, Protocol.TTS)),
+    ("format", "--format", (Protocol.STT, Protocol.TTS)),
+    ("out", "--out", (Protocol.STT,)),
+    ("audio", "--audio", (Protocol.TTS,)),
+    ("seconds", "--seconds", (Protocol.TTS,)),
+    ("message_ms", "--message-ms", (Protocol.TTS,)),
+    ("plot", "--plot", (Protocol.TTS,)),
+    ("text", "--text", (Protocol.CHAT, Protocol.STT)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,7 @@ class ProbeOptions:
     seconds: float | None = None
     format: AudioFormat = AudioFormat.OPUS
     protocol: Protocol = Protocol.CHAT
+    text: str | None = None
     is_stock: bool = False
     is_unpaced: bool = False
     message_ms: int | None = None
@@ -85,11 +100,11 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
 
 def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
     """End with code 2 where the protocol has no use for an option."""
-    is_stt = values["protocol"] is Protocol.STT
-    for name, flag in (("is_stock", "--stock"), ("format", "--format"), ("out", "--out")):
-        if is_stt and values[name]:
-            parser.error(f"{flag} is of no use with --protocol stt")
-    if values["is_unpaced"] and not is_stt:
+    protocol = values["protocol"]
+    for name, flag, protocols in _OF_NO_USE:
+        if protocol in protocols and values[name]:
+            parser.error(f"{flag} is of no use with --protocol {protocol}")
+    if values["is_unpaced"] and protocol is not Protocol.STT:
         parser.error("--as-fast-as-possible needs --protocol stt: a conversation has its own pace")
 
 
@@ -119,6 +134,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--audio", type=Path, metavar="FILE", help="speech to send: WAV, MP3, FLAC, Ogg [our own]"
     )
+    group.add_argument("--text", metavar="TEXT", help="what is to be said (--protocol tts) [our own]")
     group.add_argument("--sessions", type=_at_least_one, default=1, metavar="N", help="sessions at once [1]")
     group.add_argument(
         "--seconds", type=_positive, metavar="S", help="speak so long, repeating the clip [the clip once]"
@@ -147,7 +163,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=Protocol,
         choices=list(Protocol),
         default=Protocol.CHAT,
-        help="chat: a conversation; stt: speech to text, as Kyutai's servers speak it [chat]",
+        help="chat: a conversation; stt, tts: speech to text and back, as Kyutai's servers speak it [chat]",
     )
     group.add_argument("--model", metavar="NAME", help="one of several models [the server's own choice]")
     add_key_arguments(group.add_argument)

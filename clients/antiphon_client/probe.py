@@ -20,6 +20,7 @@ from antiphon_client.clip import EncodedClip, encode_clip, encode_speech, fit_cl
 from antiphon_client.encoding import SAMPLE_RATE
 from antiphon_client.facts import ServerFacts, ask_facts
 from antiphon_client.generator import LoadResult, generate
+from antiphon_client.listening import run_listening
 from antiphon_client.load import GRACE_S, Load, Progress, spread
 from antiphon_client.plot import load_matplotlib, plot_records
 from antiphon_client.progress import ProgressBar
@@ -52,6 +53,8 @@ def main(argv: list[str]) -> int:
     """
     options = parse_arguments(argv)
     check_outputs(options)
+    if options.protocol is Protocol.TTS:
+        return run_listening(options)
     clip = make_clip(options)
     done = run_probe(options, clip, sys.stderr)
     write_files(options, done)

@@ -138,6 +138,7 @@ async def test_a_listener_that_takes_nothing_is_let_go() -> None:
         await client.send(Text("abcdefgh " * 20_000))
         await server.eventually(lambda: server.engine.health().active == 1)
         await server.is_empty()
+        client.transport.abort()
 
 
 async def test_who_is_full_says_so_in_kyutais_words() -> None:

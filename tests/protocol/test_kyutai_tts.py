@@ -1,0 +1,91 @@
+"""What Kyutai's text-to-speech peers say: there and back, and everything else refused with a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import Eos, SpeechFormat, SpeechRequest, Spoken, Text, Voice
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+times = st.floats(0, 1e6)
+
+
+@given(texts)
+def test_a_clients_words_are_read_from_either_frame(text: str) -> None:
+    assert kyutai_tts.decode_client(text) == Text(text)
+    assert kyutai_tts.decode_client(kyutai_tts.encode_client(Text(text))) == Text(text)
+
+
+def test_the_end_is_a_byte_or_a_message() -> None:
+    assert kyutai_tts.decode_client(b"\0") == Eos()
+    assert kyutai_tts.decode_client(kyutai_tts.encode_client(Eos())) == Eos()
+
+
+def test_a_voice_keeps_its_numbers_and_its_shape() -> None:
+    embeddings = np.linspace(0, 2, 12, dtype=np.float32)
+    found = kyutai_tts.decode_client(kyutai_tts.encode_client(Voice(embeddings, (1, 4, 3))))
+    assert isinstance(found, Voice)
+    assert np.array_equal(found.array(), embeddings.reshape(1, 4, 3))
+
+
+@given(texts, times, times)
+def test_what_a_server_says_comes_back(text: str, start_s: float, stop_s: float) -> None:
+    pcm = np.linspace(-1, 1, 5, dtype=np.float32)
+    for message in (
+        kyutai.Ready(), kyutai.Audio(pcm), kyutai.OggOpus(text.encode()), Spoken(text, start_s, stop_s),
+        kyutai.Error(text),
+    ):  # fmt: skip
+        assert kyutai_tts.decode_server(kyutai_tts.encode_server(message)) == message
+
+
+def test_a_word_is_called_text_on_the_wire() -> None:
+    assert msgpack.unpackb(kyutai_tts.encode_server(Spoken("hi", 0.5, 1.0))) == {
+        "type": "Text", "text": "hi", "start_s": 0.5, "stop_s": 1.0,
+    }  # fmt: skip
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_a_message_or_a_protocol_error(data: bytes) -> None:
+    for decode in (kyutai_tts.decode_client, kyutai_tts.decode_server):
+        with contextlib.suppress(ProtocolError):
+            decode(data)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["type", "text", "embeddings", "shape", "pcm", "data", "start_s", "message"]),
+        st.sampled_from(["Text", "Voice", "Eos", "Audio", "OggOpus", "Error"])
+        | st.lists(st.floats() | st.integers(-(2**63), 2**63) | st.none(), max_size=4)
+        | st.integers(-5, 2**40),
+    )
+)
+def test_random_fields_are_a_message_or_a_protocol_error(fields: dict[str, Any]) -> None:
+    for decode in (kyutai_tts.decode_client, kyutai_tts.decode_server):
+        with contextlib.suppress(ProtocolError):
+            decode(msgpack.packb(fields))
+
+
+def test_a_query_says_format_voice_and_wait() -> None:
+    assert kyutai_tts.parse_query({}) == SpeechRequest(SpeechFormat.OGG, None, 0.0)
+    query = {"format": "PcmMessagePack", "voice": "a/b.wav", "wait": "3", "auth_id": "x", "seed": "1"}
+    assert kyutai_tts.parse_query(query) == SpeechRequest(SpeechFormat.PCM_PACKED, "a/b.wav", 3.0)
+    with pytest.raises(ProtocolError, match="format is 'pcm'; there is: PcmMessagePack, OggOpusMessagePack"):
+        kyutai_tts.parse_query({"format": "pcm"})
+    assert [it.is_packed for it in SpeechFormat] == [True, True, False, False]
+    assert [it.is_ogg for it in SpeechFormat] == [False, True, False, True]
+
+
+def test_a_post_says_text_and_perhaps_a_voice() -> None:
+    assert kyutai_tts.parse_post(b'{"text": "hi", "voice": "a", "more": 1}') == ("hi", "a")
+    assert kyutai_tts.parse_post(b'{"text": "hi"}') == ("hi", None)
+    with pytest.raises(ProtocolError, match="voice is a int, text is needed"):
+        kyutai_tts.parse_post(b'{"text": "hi", "voice": 3}')
