@@ -8,7 +8,7 @@
  */
 
 import { bestFormat, Chunker, makeDecoder, makeEncoder, PACKET_SAMPLES, SAMPLE_RATE } from "./codecs.js";
-import { LatencyMeter } from "./latency.js";
+import { FRAME_MS, FRAME_SAMPLES, LatencyMeter } from "./latency.js";
 import { openMicrophone } from "./microphone.js";
 import { Recorder } from "./recorder.js";
 import { Resampler } from "./resample.js";
@@ -45,7 +45,7 @@ import { Sound } from "./sound.js";
  * @property {(text: string) => void} onText
  * @property {(said: number, heard: number) => void} onLevels loudness of the last 20 ms, 0 to 1
  * @property {(deadlineS: number) => void} onDraining
- * @property {(problem: "microphone" | "stopped" | "running") => void} onDevices
+ * @property {(news: "microphone" | "heard" | "clip" | "stopped" | "running") => void} onDevices
  */
 
 const CLIP = new URL("./sample.ogg", import.meta.url);
@@ -68,6 +68,8 @@ export class Call {
     /** @type {Sound | null} */
     this._sound = null;
     this._isOver = false;
+    /** Whether the microphone has gone and no other one was there. */
+    this._isDeaf = false;
     /** @type {Resampler | null} */
     this._saidRate = null;
     /** @type {Resampler | null} */
@@ -105,15 +107,17 @@ export class Call {
    */
   async start() {
     const { format, usesClip, deviceId } = this._options;
-    this._format = format === "auto" ? await bestFormat() : /** @type {any} */ (format);
+    // Who asked for Opus in a browser without it is better off with PCM than without a call.
+    this._format = format === "pcm_s16le" ? format : await bestFormat();
     const microphone = usesClip ? null : await openMicrophone(deviceId);
     try {
       this._sound = await Sound.open((block) => this._took(block));
+      if (microphone) this._hear(microphone);
     } catch (error) {
       for (const track of microphone?.getTracks() ?? []) track.stop();
+      await this._sound?.close();
       throw error;
     }
-    if (microphone) this._hear(microphone);
     this._sound.onStateChange(() => this._listener.onDevices(this._sound?.isRunning ? "running" : "stopped"));
     this._saidRate = new Resampler(this._sound.sampleRate, SAMPLE_RATE);
     this._heardRate = new Resampler(this._sound.sampleRate, SAMPLE_RATE);
@@ -132,7 +136,7 @@ export class Call {
   /** Try again whatever stands still: the page is looked at, the network is back. */
   hurry() {
     if (this._isOver) return;
-    void this._sound?.resume();
+    this._sound?.resume().catch(() => {}); // the system still holds the sound: the page goes on saying so
     this.session.hurry();
   }
 
@@ -144,15 +148,27 @@ export class Call {
       const stream = await openMicrophone(deviceId);
       if (this._isOver) for (const track of stream.getTracks()) track.stop();
       else this._hear(stream);
+      if (this._isDeaf && !this._isOver) this._listener.onDevices("heard");
+      this._isDeaf = false;
     } catch {
-      this._listener.onDevices("microphone");
+      if (!this._isDeaf) this._listener.onDevices("microphone");
+      this._isDeaf = true;
     }
+  }
+
+  /** Microphones came or went: whoever has lost theirs takes what there is now. */
+  devicesChanged() {
+    if (this._isDeaf) void this.changeMicrophone("");
   }
 
   /** Speak the recorded voice, again if it has been. */
   async playClip() {
-    const file = await (await fetch(CLIP)).arrayBuffer();
-    await this._sound?.useClip(file);
+    try {
+      const file = await (await fetch(CLIP)).arrayBuffer();
+      if (!this._isOver) await this._sound?.useClip(file);
+    } catch {
+      if (!this._isOver) this._listener.onDevices("clip"); // the server went away meanwhile, or the call did
+    }
   }
 
   /** @returns {Numbers} */
@@ -169,9 +185,17 @@ export class Call {
       stepMs: this._stamp.stepMs,
       waitMs: this._stamp.waitMs,
       late: Number(this._server["late"] ?? 0),
-      lost: ["lost", "dropped", "dropped_out"].reduce((sum, name) => sum + Number(this._server[name] ?? 0), 0),
+      lost: this._lostFrames(),
       path: `${this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
     };
+  }
+
+  /** What the server says it dropped, what never left here, and what was cut from the playback. */
+  _lostFrames() {
+    const there = ["lost", "dropped", "dropped_out"].reduce((sum, name) => sum + Number(this._server[name] ?? 0), 0);
+    const unsent = (this.session.droppedPackets * PACKET_SAMPLES) / FRAME_SAMPLES;
+    const unheard = (this._lastBlock?.droppedMs ?? 0) / FRAME_MS;
+    return there + Math.ceil(unsent) + Math.ceil(unheard);
   }
 
   // The session's side.

@@ -5,8 +5,8 @@
  * answer at the speaker, both on the audio clock of this machine: nothing depends on the server's clock.
  */
 
-const FRAME_SAMPLES = 1920;
-const FRAME_MS = 80;
+export const FRAME_SAMPLES = 1920;
+export const FRAME_MS = 80;
 /** Frames that may be under way: ten seconds of them. */
 const KEPT = 125;
 /** RFC 3550, section 6.4.1: the weight of a new difference in the running jitter. */

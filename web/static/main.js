@@ -36,6 +36,9 @@ const AROUND = {
   explain,
 };
 
+/** A network that swallows everything must not keep us from trying again. */
+const EXPLAIN_LIMIT_MS = 5000;
+
 /**
  * Why the server refuses a socket: the same address, asked without one, says it in words.
  *
@@ -43,7 +46,7 @@ const AROUND = {
  */
 async function explain(url) {
   try {
-    const response = await fetch(url.replace(/^ws/, "http"));
+    const response = await fetch(url.replace(/^ws/, "http"), { signal: AbortSignal.timeout(EXPLAIN_LIMIT_MS) });
     if (response.status === 401) return "This server asks for an access key: enter it under Settings.";
     const isRefusal = response.status >= 400 && response.status < 500 && response.status !== 426;
     return isRefusal ? await response.text() : null;
@@ -51,6 +54,13 @@ async function explain(url) {
     return null; // nobody answers at all
   }
 }
+
+/** What is noted beside the words of a call. */
+const DEVICE_NOTES = {
+  microphone: "The microphone has gone, and there is no other one. You are not heard until one is plugged in.",
+  heard: "There is a microphone again. You are heard.",
+  clip: "The recorded voice could not be fetched.",
+};
 
 /** How long the words of a return stay. */
 const RETURN_MS = 10_000;
@@ -69,7 +79,7 @@ class Page {
       panel: part("latency", HTMLDetailsElement),
       list: part("numbers", HTMLElement),
       plot: part("plot", HTMLCanvasElement),
-      short: part("mouth-to-ear-short", HTMLOutputElement),
+      short: part("mouth-to-ear-short", HTMLSpanElement),
     });
     /** @type {Settings | null} */
     this._settings = null;
@@ -93,6 +103,7 @@ class Page {
     this._save.addEventListener("click", () => this._saveRecording());
     document.addEventListener("keydown", (event) => this._key(event));
     document.addEventListener("visibilitychange", () => this._looked());
+    navigator.mediaDevices?.addEventListener("devicechange", () => this._call?.devicesChanged());
     for (const event of ["online", "pageshow", "pointerdown"]) addEventListener(event, () => this._call?.hurry());
     addEventListener("pagehide", () => void this._call?.end());
     setInterval(() => this._show(), 500);
@@ -140,8 +151,12 @@ class Page {
   }
 
   async _pressedClip() {
-    if (this._isCalling) await this._call?.playClip();
-    else await this._pressed(true);
+    if (this._isCalling) {
+      await this._call?.playClip();
+    } else {
+      this._talk.focus(); // this button goes: who came here with the keyboard must not fall off the page
+      await this._pressed(true);
+    }
   }
 
   /** @param {boolean} usesClip */
@@ -218,19 +233,22 @@ class Page {
   _changed(state) {
     if (state.name === "live") {
       this._liveSinceMs = clock();
-      if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
+      if (state.isReturning) {
+        this._transcript.note("The connection was lost. What was said before is forgotten.");
+      } else {
+        this._startedMs = this._liveSinceMs; // waiting was no talk
+        this._transcript.begin();
+      }
       void this._stayAwake();
     }
     if (state.name === "ended" || state.name === "failed") this._over();
     this._show();
   }
 
-  /** @param {"microphone" | "stopped" | "running"} problem */
-  _devices(problem) {
-    this._isStopped = problem === "stopped" && this._isCalling;
-    if (problem === "microphone") {
-      this._transcript.note("The microphone has gone, and there is no other one. You are not heard.");
-    }
+  /** @param {"microphone" | "heard" | "clip" | "stopped" | "running"} news */
+  _devices(news) {
+    if (news === "stopped" || news === "running") this._isStopped = news === "stopped" && this._isCalling;
+    else this._transcript.note(DEVICE_NOTES[news]);
     this._show();
   }
 
@@ -244,11 +262,18 @@ class Page {
     this._show();
   }
 
+  get _isKeptAwake() {
+    return this._awake?.released === false;
+  }
+
   /** A phone that locks its screen stops the call. */
   async _stayAwake() {
-    if (!this._isCalling || document.hidden || !navigator.wakeLock) return;
+    if (!this._isCalling || document.hidden || !navigator.wakeLock || this._isKeptAwake) return;
     try {
-      this._awake = await navigator.wakeLock.request("screen");
+      const awake = await navigator.wakeLock.request("screen");
+      // The call may have ended meanwhile, or another one of these was quicker.
+      if (this._isCalling && !this._isKeptAwake) this._awake = awake;
+      else await awake.release();
     } catch {
       // An empty battery, or a browser that does not want to: the call goes on as long as it may.
     }
@@ -280,7 +305,10 @@ class Page {
     if (words.isTrouble) body["trouble"] = "";
     else delete body["trouble"];
     write(part("status", HTMLElement), words.line);
-    write(part("help", HTMLElement), words.help);
+    const help = part("help", HTMLElement);
+    // A countdown is to be looked at: read out, it would say a number every second.
+    help.setAttribute("aria-live", state.name === "lost" || state.name === "full" ? "off" : "polite");
+    write(help, words.help);
     write(this._talk, this._label(state, isCalling));
     this._mute.hidden = !isCalling;
     this._save.hidden = !this._call?.recorder.frames;

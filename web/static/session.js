@@ -193,6 +193,7 @@ export class Session {
     this._hasOpened = false;
     this._lastError = null;
     this._outbox = [];
+    this.droppedPackets = 0;
     this._heardMs = this._tickMs = nowMs;
     this._pingMs = nowMs;
     this._pingSentMs = 0;

@@ -35,9 +35,14 @@ export class Sound {
    */
   static async open(onBlock) {
     const context = new AudioContext({ latencyHint: "interactive" });
-    await context.audioWorklet.addModule(new URL("./worklets/duplex.js", import.meta.url));
-    await context.resume();
-    return new Sound(context, onBlock);
+    try {
+      await context.audioWorklet.addModule(new URL("./worklets/duplex.js", import.meta.url));
+      await context.resume();
+      return new Sound(context, onBlock);
+    } catch (error) {
+      await context.close();
+      throw error;
+    }
   }
 
   get sampleRate() {
