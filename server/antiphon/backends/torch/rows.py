@@ -37,6 +37,9 @@ for each of a card's 132 units, and 1024 make 64."""
 DEPTH_BYTES = 256
 """Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
 
+MANY_ELEMENTS = 8192
+"""Elements of a row above which a program has 16 warps: with 8 a row of 16384 fills every register."""
+
 PIECE = 1024
 """Elements a program of the simplest kernels takes."""
 
@@ -86,6 +89,7 @@ def _prepared(
     count = x.shape[0]
     out = x.new_empty(count, width, dtype=torch.int8 if is_rounded else x.dtype)
     scale = x.new_empty(count, dtype=torch.float32) if is_rounded else None
+    block = triton.next_power_of_2(width)
     prepare_rows[(count,)](
         x,
         x if norm is None else norm.alpha,
@@ -94,11 +98,11 @@ def _prepared(
         x.stride(0),
         width,
         0.0 if norm is None else norm.eps,
-        BLOCK=triton.next_power_of_2(width),
+        BLOCK=block,
         IS_NORMED=norm is not None,
         IS_GATED=is_gated,
         IS_ROUNDED=is_rounded,
-        num_warps=8,
+        num_warps=16 if block > MANY_ELEMENTS else 8,
         enable_fp_fusion=False,
     )
     return Rows(out, scale, x.dtype)
