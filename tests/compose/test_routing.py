@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgpack
 import numpy as np
+from yarl import URL
 
 from antiphon.audio.wav import encode_wav
 from tests.compose.callers import Caller, calling, chat, shares
@@ -53,6 +54,9 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         # What is for operators is not for callers, by whatever way they ask.
         for path in ("/metrics", "/m/echo/metrics", "/metrics?model=echo"):
             assert (await stack.get(stack.url + path))[0] == 404
+        for path in ("/%6detrics", "/m/echo/%6Detrics", "/%6d/duplex-seeded/metrics"):
+            status, body, _ = await stack.get(URL(stack.url + path, encoded=True))
+            assert (status, body) == (404, "not here\n"), path
         await access_log_holds_no_query(stack)
 
 
@@ -95,7 +99,7 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         await stack.sees("duplex", {"127.0.1.1": 0})
         status, body, headers = await stack.get(f"{stack.url}/api/build_info")
         assert (status, headers["Retry-After"]) == (503, "5")
-        assert body == "every worker of this model is full or leaving; try again soon\n"
+        assert body == "every worker of this model is full, leaving or down; try again soon\n"
         waiting = Caller(chat(stack, query="&wait=30"), stack.http)
         refused = await Caller(chat(stack), stack.http).result()
         words = "all 2 rows are taken and 1 callers wait"
