@@ -16,6 +16,9 @@ COPY web web
 RUN pip install -c constraints.txt '.[torch,otel]' && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm
+# Triton builds its launchers with a C compiler when the first kernel runs.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models
 COPY --from=build /opt/antiphon /opt/antiphon
 # No bytecode: the file system is read-only. HOME for libraries that insist on a cache.
