@@ -33,6 +33,18 @@ class Elements(HTMLParser):
         self.text[self._open] = self.text.get(self._open, "") + data.strip()
 
 
+def luminance(colour: str) -> float:
+    """WCAG 2.2's relative luminance of ``#rrggbb``."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted([luminance(one), luminance(other)])
+    return (lighter + 0.05) / (darker + 0.05)
+
+
 def read_page(path: Path) -> Elements:
     elements = Elements()
     elements.feed(path.read_text())
@@ -77,6 +89,21 @@ def test_everybody_can_read_it(page: Path) -> None:
         assert values.get("aria-labelledby") is None or values["aria-labelledby"] in ids
 
 
+def test_every_text_stands_out_from_its_ground_by_light_and_in_the_dark() -> None:
+    schemes = re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.S)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", scheme))
+        pairs = [
+            (ink, ground)
+            for ground in ("paper", "sheet")
+            for ink in ("ink", "quiet", "you", "reply", "trouble")
+        ]
+        for ink, ground in [*pairs, ("button-ink", "button")]:
+            found = contrast(colours[ink], colours[ground])
+            assert found >= 4.5, f"{ink} {colours[ink]} on {ground} {colours[ground]}: {found:.2f}"
+
+
 def test_everything_together_is_light() -> None:
     files = StaticFiles(STATIC)
     names = [path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file()]
@@ -92,6 +119,18 @@ def test_no_module_takes_anything_from_elsewhere() -> None:
             assert (path.parent / name).is_file(), f"{path.name}: {name}"
         assert "innerHTML" not in text, path.name
         assert "eval(" not in text, path.name
+
+
+def test_every_module_is_asked_for_at_once() -> None:
+    needed, waiting = set[str](), ["main.js"]
+    while waiting:
+        name = waiting.pop()
+        text = (STATIC / name).read_text()
+        found = {str(it) for it in re.findall(r"^import [^;]*from \"\./([^\"]+)\"", text, re.M)}
+        waiting += found - needed
+        needed |= found
+    links = [values for tag, values in read_page(STATIC / "index.html").tags if tag == "link"]
+    assert needed == {it["href"] for it in links if it.get("rel") == "modulepreload"}
 
 
 def test_the_recorded_voice_is_a_clip_of_the_clients() -> None:
