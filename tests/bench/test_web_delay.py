@@ -33,6 +33,15 @@ def test_a_steady_delay_does_not_grow_and_a_rising_one_does() -> None:
     assert not rising["holds"]
 
 
+def test_a_first_sound_that_is_late_is_told() -> None:
+    def summary(first_sound_ms: float) -> Values:
+        _, *rest = lines([180.0] * 60)
+        return web_delay.summarise([{"first_sound_ms": first_sound_ms}, *rest], warm_up_s=15)
+
+    assert summary(5000)["is_prompt"]
+    assert not summary(5001)["is_prompt"]
+
+
 def test_the_beginning_does_not_count() -> None:
     found = web_delay.summarise(lines([900.0] * 15 + [180.0] * 100), warm_up_s=15)
     assert (found["max_ms"], found["first_ms"]) == (180, 180)
