@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from antiphon.backends.base import FloatArray
 from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import parse_chat_query
-from antiphon.serve.recording import Limits, Recorder
+from antiphon.serve.recording import Limits, Recorder, Recording
 from antiphon.serve.services import SERVICES
 from tests.serve.harness import Server, serving, speech
 
@@ -99,8 +100,44 @@ def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(tmp_path:
     for _ in range(2000):
         recording.heard(speech(1)[:240])
     assert 900 <= recorder.left_out <= 1000
+    recording.close()  # the end is not left out: the file is whole, and not open for ever
     gate.set()
+    (path,) = wait_for_files(tmp_path, recorder)
+    assert read_wav(path)[0].size == (2000 - recorder.left_out) * 240
     recorder.close()
+
+
+def wait_for_files(folder: Path, recorder: Recorder) -> list[Path]:
+    """The files, once none of them is open."""
+    deadline_s = time.monotonic() + 10.0
+    while recorder._files or not recorder._queue.empty():
+        assert time.monotonic() < deadline_s, "a file is still open"
+        time.sleep(0.01)
+    return files_in(folder)
+
+
+def test_a_recording_that_fails_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path, GENEROUS)
+    stem = recorder.open("ab")._stem
+    (tmp_path / f"{stem}-heard.wav").touch()  # somebody has it already
+    recording = Recording(recorder, stem, 10**6)
+    for _ in range(5):
+        recording.heard(speech(1))
+        recording.said(speech(1))
+    recording.close()
+    recorder.close()
+    assert [record.message for record in caplog.records].count("recording failed") == 1
+    assert read_wav(tmp_path / f"{stem}-said.wav")[0].size == 5 * 1920
+
+
+def test_recordings_are_for_their_owner_alone(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, GENEROUS)
+    recording = recorder.open("ab")
+    recording.heard(speech(1))
+    recording.close()
+    recorder.close()
+    (path,) = files_in(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ folder holds more than it may.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import re
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +100,8 @@ class Recorder:
         self._clock = clock
         self._queue: queue.Queue[tuple[str, bytes | None] | None] = queue.Queue(QUEUE_PIECES)
         self._files: dict[str, BinaryIO] = {}
+        self._failed: set[str] = set()
+        self._ends: deque[str] = deque()
         self.left_out = 0
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self._thread.start()
@@ -107,11 +112,14 @@ class Recorder:
         return Recording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
 
     def put(self, name: str, data: bytes | None) -> None:
-        """Queue bytes for a file, or its end (None); when the disk is too slow they are left out."""
+        """Queue bytes for a file, or its end (None); a slow disk costs bytes, never ends."""
         try:
             self._queue.put_nowait((name, data))
         except queue.Full:
-            self.left_out += 1
+            if data is None:
+                self._ends.append(name)
+            else:
+                self.left_out += 1
 
     def close(self) -> None:
         """Write what is queued, and end the thread."""
@@ -125,6 +133,8 @@ class Recorder:
             except OSError as error:  # a full disk must end recordings, not calls
                 Log(__name__).error("recording failed", file=item[0], reason=error.strerror)
                 self._drop(item[0])
+            while self._ends and self._queue.empty():  # what came before an end has been written
+                self._finish(self._ends.popleft())
         for name in tuple(self._files):
             self._finish(name)
 
@@ -132,14 +142,17 @@ class Recorder:
         if data is None:
             self._finish(name)
             return
+        if name in self._failed:
+            return
         file = self._files.get(name)
         if file is None:
             self._make_room()
-            file = self._files[name] = (self._folder / name).open("xb")
+            file = self._files[name] = _create(self._folder / name)
             file.write(header(0, self._sample_rate))
         file.write(data)
 
     def _finish(self, name: str) -> None:
+        self._failed.discard(name)
         file = self._files.pop(name, None)
         if file is None:
             return
@@ -150,9 +163,12 @@ class Recorder:
         self._make_room()
 
     def _drop(self, name: str) -> None:
+        """Give a file up; it is not tried again, and its call goes on."""
+        self._failed.add(name)
         file = self._files.pop(name, None)
         if file is not None:
-            file.close()
+            with contextlib.suppress(OSError):  # closing writes what is buffered
+                file.close()
 
     def _make_room(self) -> None:
         """Remove the oldest finished recordings while there is more than there may be."""
@@ -164,6 +180,11 @@ class Recorder:
             if path.name not in self._files:
                 path.unlink()
                 del sizes[path]
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file that nobody else may read: it is somebody's voice."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def header(data_bytes: int, sample_rate: int) -> bytes:
