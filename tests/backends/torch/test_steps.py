@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
-from antiphon.backends.torch.rows import DEPTH_BYTES, LEAST_ROWS, MOST_ROWS, PIECE
+from antiphon.backends.torch.rows import DEPTH_BYTES, LEAST_ROWS, MANY_ELEMENTS, MOST_ROWS, PIECE
 from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
 from antiphon.backends.torch.token_kernels import choose_tokens, draw_noise
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
@@ -62,7 +62,7 @@ def test_what_makes_rows_compiles(is_normed: bool, is_gated: bool, width: int) -
     kernel = compiled(
         prepare_rows,
         {"x_ptr": "*bf16", "alpha_ptr": "*bf16", "out_ptr": "*i8", "eps": "fp32"},
-        {"num_warps": 8, "enable_fp_fusion": False},
+        {"num_warps": 16 if width > MANY_ELEMENTS else 8, "enable_fp_fusion": False},
         BLOCK=1 << (width - 1).bit_length(),
         IS_NORMED=is_normed,
         IS_GATED=is_gated,
