@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from antiphon.advise.fit import OVERHEAD, Wish, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.main import main
+from antiphon.advise.override import compose_override
 from antiphon.errors import ConfigError
-from antiphon.models.families import PRECISIONS, load_families
+from antiphon.models.families import PRECISIONS, SpeechFamily, load_families
 from antiphon.serve.options import parse_command_line
 from tools.stack.composefile import read_compose
 
@@ -77,6 +78,15 @@ def test_a_translator_takes_the_place_of_a_duplex_model(capsys: pytest.CaptureFi
     }
 
 
+@pytest.mark.parametrize("family", FAMILIES.speech, ids=lambda family: family.name)
+def test_compose_has_a_service_for_every_family(family: SpeechFamily) -> None:
+    (fit,) = [fit for fit in speech_that_fits([family], Wish(80 * 10**9)) if fit.precision == "bf16"]
+    override = yaml.safe_load(compose_override(fit, 1))
+    assert override["services"].keys() <= read_compose()["services"].keys()
+    (variable,) = override["services"]["door"]["environment"]
+    assert variable in read_compose()["services"]["door"]["environment"]
+
+
 def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fits", "80GB", "--modality", "duplex"]) == 0
     text = capsys.readouterr().out
@@ -112,7 +122,6 @@ def test_sizes(text: str, size: int) -> None:
         (["--fits", "24GB", "--sessions", "0"], "sessions = 0 is below 1"),
         (["--compose", "x.yaml"], "compose is given without fits"),
         (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
-        (["--fits", "24GB", "--modality", "tts", "--compose", "-"], "no service for tts models"),
         (["--fits", "24GB", "--modality", "text", "--language", "fr"], "language is for speech models"),
         (["--modality", "smell"], "invalid choice: 'smell'"),
     ],

@@ -22,8 +22,9 @@ NOT_OURS = {
     "llm-gpu": "vLLM's own server, with a model of gigabytes",
     "duplex-gpu": "the command of duplex and a device; needs a card",
     "stt-gpu": "the command of stt and a device; needs a card",
+    "tts-gpu": "the command of tts and a device; needs a card",
 }
-STARTED = {"door", "duplex", "echo", "stt", "prometheus"}
+STARTED = {"door", "duplex", "echo", "stt", "tts", "prometheus"}
 """What tests/compose starts with the very commands of the file."""
 
 

@@ -17,7 +17,10 @@ from antiphon.audio.wav import encode_wav
 from tests.compose.callers import Caller, calling, chat, shares
 from tests.compose.conftest import Start
 from tools.make_checkpoint import make_checkpoint
+from tools.stack.composefile import services
 from tools.stack.stack import Stack, Worker
+
+SERVED = ("duplex", "echo", "stt", "tts")
 
 
 async def model_at(stack: Stack, path: str) -> str:
@@ -40,10 +43,8 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         for path in ("/api/chat?model=nobody", "/m/nobody/api/chat", "/m/no%20body%0d%0a/", "/?model=echo2"):
             status, body, headers = await stack.get(stack.url + path)
             assert (status, headers["Content-Type"]) == (404, "text/plain")
-            assert (
-                body
-                == "no such model here; there is: duplex (duplex-seeded), echo (echo), stt (hf://kyutai/stt-1b-en_fr)\n"
-            )
+            names = [f"{word} ({services()['door'].environment[f'{word.upper()}_MODEL']})" for word in SERVED]
+            assert body == f"no such model here; there is: {', '.join(names)}\n"
         # Clients that name the model in the path, and the page, which is the same for all.
         status, body, _ = await stack.get(f"{stack.url}/m/echo")
         assert (status, "<title>" in body) == (200, True)
@@ -157,5 +158,23 @@ async def test_speech_to_text_by_its_path_and_told_in_its_own_words_when_full(
                 assert msgpack.unpackb((await socket.receive()).data)["type"] == "Ready"
             await stack.sees("stt", {"127.0.1.1": 0})
             async with stack.http.ws_connect(url) as third:
+                told = msgpack.unpackb((await third.receive()).data)
+                assert (told["type"], told["message"]) == ("Error", "no free channels")
+
+
+async def test_text_to_speech_by_its_path_and_told_in_its_own_words_when_full(
+    start: Start, tmp_path: Path
+) -> None:
+    """A real model of the smallest size, of random weights: what it says is noise, and is not judged."""
+    model = str(make_checkpoint(tmp_path / "tts", kind="tts", seed=3))
+    values = {"TTS_MODEL": model, "TTS_BACKEND": "torch", "TTS_SLOTS": "2"}
+    async with start(values=values, tts=1) as stack:
+        assert (await stack.get(f"{stack.url}/v1/voices"))[0] == 200
+        url = f"{stack.url}/m/tts/api/tts_streaming?format=PcmMessagePack".replace("http", "ws")
+        async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
+            for socket in (first, second):
+                assert msgpack.unpackb((await socket.receive()).data)["type"] == "Ready"
+            await stack.sees("tts", {"127.0.1.1": 0})
+            async with stack.http.ws_connect(url.replace("/m/tts", "")) as third:
                 told = msgpack.unpackb((await third.receive()).data)
                 assert (told["type"], told["message"]) == ("Error", "no free channels")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from antiphon.advise.fit import Fit
-from antiphon.errors import ConfigError
 from antiphon.models.spec import PipelineKind
 
 SERVICES = {
     PipelineKind.DUPLEX: ("duplex", "duplex-gpu"),
     PipelineKind.STT: ("stt", "stt-gpu"),
+    PipelineKind.TTS: ("tts", "tts-gpu"),
 }
 """The services of compose.yaml by the kind of their model; the first has its name."""
 
@@ -19,15 +19,8 @@ def compose_override(fit: Fit, sessions: int) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
 
     Lists are written as JSON, which YAML is a superset of.
-
-    Raises:
-        ConfigError: compose.yaml has no service for such a model.
     """
     kind = fit.family.kind
-    if kind not in SERVICES:
-        raise ConfigError(
-            f"compose.yaml has no service for {kind} models; it has some for {', '.join(SERVICES)}"
-        )
     model = f"hf://{fit.family.repository}"
     command = [
         "serve",
