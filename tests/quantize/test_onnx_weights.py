@@ -240,3 +240,24 @@ def test_our_recipes_round_layers_and_leave_heads_and_codebooks(name: str) -> No
     }.items():
         assert found.bits_of(tensor) == wanted, tensor
         assert found.chooses(tensor) == (wanted is not None)
+
+
+def test_the_smallest_recipe_is_int4_with_heads_and_long_convolutions_in_float16() -> None:
+    small, four = load_recipe("onnx", "small"), load_recipe("onnx", "int4")
+    assert (small.bits, small.block, small.search) == (four.bits, four.block, four.search)
+    for tensor in (
+        "model.text_linear.weight",
+        "depformer.linears.0.weight",
+        "depformer.inputs.0.weight",
+        "mimi.encoder.model.1.block.1.weight",
+    ):
+        assert (small.bits_of(tensor), four.bits_of(tensor)) == (16, None)
+    for tensor in (
+        "model.transformer.layers.3.self_attn.in_proj.weight",
+        "mimi.decoder.model.2.linear.weight",
+        "mimi.downsample.linear.weight",
+        "model.audio_emb.weight",
+        "model.extra_heads.1.weight",
+        "mimi.quantizer.rvq_rest.tables",
+    ):
+        assert small.bits_of(tensor) == four.bits_of(tensor), tensor
