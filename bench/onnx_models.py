@@ -30,7 +30,7 @@ from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, LanguageSta
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import load_recipe
 from bench.harness import Values, tell
-from bench.seeded_models import STT_1B, make_lm, make_mimi
+from bench.seeded_models import STT_1B, make_lm, upstream_mimi
 from bench.turns import take_turns
 
 RECIPES = ("float32", "int8", "int4")
@@ -59,7 +59,7 @@ def measure_mimi(config: Mapping[str, Any] | None, rows: int, form: Form) -> Val
     """Encode and decode one frame for ``rows`` rows; ``config`` None is the full-size Mimi."""
     folder = form.graphs / ("mimi-full" if config is None else "mimi-small")
     export(defaults.MIMI_CONFIG if config is None else config, folder)
-    upstream, memory_bytes = growth(lambda: make_mimi(CODEBOOKS, config)[0])
+    upstream, memory_bytes = growth(lambda: upstream_mimi(CODEBOOKS, config))
     pcm = torch.randn(rows, 1, upstream.frame_size) * 0.1
     with upstream.streaming(rows):
         codes = upstream.encode(pcm)

@@ -27,8 +27,8 @@ SMALL_LM: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiModel, Mimi]:
-    """A Mimi twice, with the same seeded weights."""
+def upstream_mimi(codebooks: int, config: Mapping[str, Any] | None) -> MimiModel:
+    """Upstream's Mimi with seeded weights; ``config`` None is the full-size one."""
     torch.manual_seed(0)
     config = defaults.MIMI_CONFIG if config is None else config
     upstream = loaders.get_mimi(None, copy.deepcopy(dict(config)), num_codebooks=codebooks)
@@ -37,8 +37,14 @@ def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiMod
             buffer.normal_()
         elif name.endswith("_initialized"):
             buffer.fill_(1)
+    return upstream
+
+
+def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiModel, Mimi]:
+    """A Mimi twice, with the same seeded weights."""
+    upstream = upstream_mimi(codebooks, config)
     with torch.device("meta"):
-        ours = Mimi(config, codebooks)
+        ours = Mimi(defaults.MIMI_CONFIG if config is None else config, codebooks)
     published = {name: tensor.clone() for name, tensor in upstream.state_dict().items()}
     tensors = mimi_tensors(published, codebooks)
     assign(ours, tensors, Path("seeded"))
