@@ -118,17 +118,17 @@ async def test_speech_is_made_no_faster_than_it_is_taken() -> None:
         listening(server, "Pcm") as client,
     ):
         client.transport.pause_reading()
-        await client.send(Text("abcdefgh " * 500))
+        await client.send(Text("abcdefgh " * 200))
         await client.send(Eos())
         await server.eventually(lambda: backend.steps > 30)
         while (steps := backend.steps) is not None:
             await asyncio.sleep(0.3)
             if backend.steps == steps:
                 break
-        assert steps < 3000
+        assert steps < 1400
         client.transport.resume_reading()
         await client.until(Closed)
-    assert sum(map(len, client.messages)) == 4000 * FRAME_SAMPLES * 4
+    assert sum(map(len, client.messages)) == 1600 * FRAME_SAMPLES * 4
 
 
 async def test_a_listener_that_takes_nothing_is_let_go() -> None:
@@ -247,7 +247,7 @@ async def test_the_order_is_voice_text_end() -> None:
 
 async def test_a_request_that_cannot_be_is_refused_before_the_upgrade() -> None:
     async with speaking() as (server, _):
-        status, text, _ = await server.get(f"{kyutai_tts.PATH}?format=mp3")
+        status, _, _ = await server.get(f"{kyutai_tts.PATH}?format=mp3")
         assert status == 426
         async with server.http.get(
             server.url(f"{kyutai_tts.PATH}?format=mp3"),
@@ -352,7 +352,9 @@ async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
 
 
 async def test_an_empty_text_is_an_empty_wav() -> None:
-    async with speaking() as (server, _):
-        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": ""}) as response:
-            assert response.status == 200
-            assert len(await response.read()) == 44
+    async with (
+        speaking() as (server, _),
+        server.http.post(server.url(kyutai_tts.PATH), json={"text": ""}) as response,
+    ):
+        assert response.status == 200
+        assert len(await response.read()) == 44

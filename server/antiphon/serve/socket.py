@@ -142,6 +142,11 @@ class Socket:
             self._stall_start_s = None
         return is_congested
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether anything is written and not yet taken by the network; a close may cut it off."""
+        return self._transport.get_write_buffer_size() > 0
+
     def stalled_s(self, since_s: float) -> float:
         """How long the peer's last congestion kept something waiting that was ready at ``since_s``."""
         start_s, end_s = self._last_stall_s

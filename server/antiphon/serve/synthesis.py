@@ -196,14 +196,15 @@ class Synthesis:
             raise self._output.error
         if frames := self._output.collect():
             socket.write(frames)
-        is_congested = socket.is_congested()
-        self._congested_since_s = None if not is_congested else self._congested_since_s or self._clock()
+        is_said = self._voicing.is_done and self._output.is_drained
+        is_waiting = socket.is_congested() or (is_said and socket.has_unsent)
+        self._congested_since_s = None if not is_waiting else self._congested_since_s or self._clock()
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        if is_congested or not self._output.has_room:  # nobody tells when a socket drains
+        if is_waiting or not self._output.has_room:  # nobody tells when a socket drains
             self._look = asyncio.get_running_loop().call_later(RECHECK_S, self._lane.wake)
-        elif self._voicing.is_done and self._output.is_drained:
+        elif is_said:
             self.end()
 
     # Time and the end.
