@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from yarl import URL
 
 from tools.stack.composefile import ROOT, Service, read_compose, services
 from tools.stack.names import name_server
@@ -148,7 +147,7 @@ class Stack:
         """Address and port of everybody found by a name, now."""
         return [f"{host}:{self.workers[0].port}" for host in self.table.get(name, [])]
 
-    async def get(self, url: str | URL) -> tuple[int, str, Mapping[str, str]]:
+    async def get(self, url: str) -> tuple[int, str, Mapping[str, str]]:
         """Status, body and headers of a request; status 0 when nothing answered."""
         try:
             async with self.http.get(url, ssl=False) as response:
