@@ -113,7 +113,13 @@ export class Settings {
     const groups = [await this._callGroup()];
     if (model?.voices) groups.push(this._personaGroup(model.voices));
     if (model) groups.push(this._samplingGroup(model));
-    this._parts.body.replaceChildren(...groups);
+    const { body } = this._parts;
+    const focused = document.activeElement;
+    const name = focused && body.contains(focused) ? focused.getAttribute("name") : null;
+    body.replaceChildren(...groups);
+    // Whoever works with the keyboard goes on where they were.
+    const same = name && body.querySelector(`[name="${CSS.escape(name)}"]`);
+    if (same instanceof HTMLElement) same.focus();
   }
 
   async _callGroup() {
@@ -166,6 +172,7 @@ export class Settings {
   _personaGroup(voices) {
     const group = fieldset("Who speaks", "For the next call.");
     const prompt = document.createElement("textarea");
+    prompt.name = "text_prompt";
     prompt.value = this._kept.textPrompt;
     prompt.placeholder = "You are a friendly librarian.";
     prompt.addEventListener("change", () => this._keep({ textPrompt: prompt.value.trim() }));
@@ -202,6 +209,7 @@ export class Settings {
     const input = document.createElement("input");
     input.name = name;
     const output = document.createElement("output");
+    output.setAttribute("aria-live", "off"); // the slider itself is read out
     const row = field(label, hint, input, output);
     const paint = () => {
       const value = this._value(model, name);
@@ -327,6 +335,7 @@ function field(label, hint, control, output) {
  */
 function choice(label, hint, choices, chosen, onChange) {
   const select = document.createElement("select");
+  select.name = label;
   for (const [value, words] of choices) select.add(new Option(words, value, false, value === chosen));
   select.addEventListener("change", () => onChange(select.value));
   return field(label, hint, select, null);

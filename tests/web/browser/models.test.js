@@ -32,6 +32,10 @@ test("a key is asked for, and then the model is chosen", async (t) => {
   assert.deepEqual(await page.$$eval("#model option", (all) => all.map((it) => it.getAttribute("value"))), ["echo", "duplex-seeded"]);
   await page.selectOption("#model", "duplex-seeded");
   assert.equal(await page.textContent("#reply-name"), "Reply");
+  await page.focus("#model");
+  await page.selectOption("#model", "echo");
+  await page.selectOption("#model", "duplex-seeded");
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "model", "a change leaves the focus where it was");
   await page.click("#settings button[value=close]");
   await call(page);
   await talkedFor(page, 2);

@@ -103,7 +103,10 @@ test("a browser without WebCodecs speaks PCM by itself, and one without a microp
   await page.addInitScript("delete globalThis.AudioEncoder; delete navigator.__proto__.mediaDevices;");
   await page.goto(server.url);
   await page.waitForSelector("body[data-ready]");
-  await call(page, "#clip");
+  await page.focus("#clip");
+  await page.keyboard.press("Enter");
+  await inState(page, "live");
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "talk", "the focus is not lost with its button");
   await talkedFor(page, 6);
   await page.click("#latency summary");
   await eventually("the path is told", async () => /PCM/.test((await page.textContent('[data-name="path"]')) ?? ""));
