@@ -1,8 +1,8 @@
 """Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``bench.cpu_models``.
 
 Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
-Graphs are exported once, which takes about 10 GB of memory for the LM, and found again by later runs; after
-a change of the export their folder wants deleting.
+Graphs are exported once, which takes 6 GB of memory for the LM and as much of the disk, and found again by
+later runs; after a change of the export their folder wants deleting.
 """
 
 from __future__ import annotations
