@@ -3,10 +3,11 @@
 import { Call } from "./call.js";
 import { MicrophoneError } from "./microphone.js";
 import { Panel } from "./panel.js";
+import { LONGEST_S } from "./recorder.js";
 import { Score } from "./score.js";
 import { Settings } from "./settings.js";
 import { Transcript } from "./transcript.js";
-import { stopwatch, wordsFor, wordsForMicrophone } from "./words.js";
+import { duration, stopwatch, wordsFor, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./session.js").State} State */
 
@@ -85,6 +86,8 @@ class Page {
     this._settings = null;
     /** @type {Call | null} */
     this._call = null;
+    /** The call whose recording is known to be full. @type {Call | null} */
+    this._fullCall = null;
     /** @type {import("./words.js").Words | null} */
     this._trouble = null;
     /** How loud both sides are now. @type {[number, number]} */
@@ -312,6 +315,10 @@ class Page {
     write(this._talk, this._label(state, isCalling));
     this._mute.hidden = !isCalling;
     this._save.hidden = !this._call?.recorder.frames;
+    if (this._call?.recorder.isFull && this._fullCall !== this._call) {
+      this._fullCall = this._call;
+      this._transcript.note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call goes on.`);
+    }
     this._clip.hidden = isCalling && this._clip.dataset["used"] !== "true";
     write(this._clip, isCalling ? "Play the recorded voice again" : "No microphone? Let a recorded voice speak");
     if (isCalling && state.name !== "live") this._clip.hidden = true;

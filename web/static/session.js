@@ -132,8 +132,12 @@ export class Session {
 
   /** Try now what was to be tried later: the network is back, or the page is looked at again. */
   hurry() {
-    if (this.state.name === "lost") this._connect();
-    else this.tick();
+    if (this.state.name === "lost") {
+      this._troubleSinceMs = this._around.clock(); // a laptop that slept for an hour has not tried for an hour
+      this._connect();
+    } else {
+      this.tick();
+    }
   }
 
   /**

@@ -308,6 +308,16 @@ test("a server that cannot be reached for ten minutes is given up", async () => 
   assert.equal(world.session.state.name, "connecting");
 });
 
+test("who slept through ten minutes of trouble has not been trying for ten minutes", async () => {
+  const world = new World();
+  world.session.start();
+  await world.socket.ends(1006);
+  world.sleep(GIVE_UP_MS + 1);
+  world.session.hurry();
+  await world.socket.ends(1006);
+  assert.equal(world.session.state.name, "lost");
+});
+
 test("pings go out, answers are timed, and eight seconds of silence are a loss", () => {
   const world = new World().live();
   world.pass(PING_EVERY_MS);
