@@ -27,7 +27,7 @@ from antiphon_client.clip import EncodedClip, encode_clip, fit_clip, load_clip
 from antiphon_client.session import ProbeSession, SessionPlan
 from bench.harness import Results, tell, terminable, warn_if_busy
 from bench.memory_soak import shortened
-from bench.mixed_report import Call, Event, Sample, plot, render, summarise
+from bench.mixed_report import Call, Event, Sample, faults, plot, render, summarise
 from tools.stack.composefile import ROOT
 from tools.stack.stack import START_S, Stack, Worker, running_stack
 
@@ -202,7 +202,7 @@ async def run(settings: Settings, folder: Path) -> Run:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text; 1 when frames were lost that should not have been."""
+    """Run, then write JSON, figure and text; 1 when a call suffered that should not have."""
     options = _parse(argv)
     results = Results(options.out / "mixed-load.json", settings=asdict(options.settings), resume=False)
     warn_if_busy()
@@ -213,7 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     (options.out / "mixed-load.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "mixed-load.png")
     tell(f"{results.values['frames']}, {results.values['door']}; written: {options.out}/mixed-load.*")
-    return 1 if results.values["frames"]["lost_elsewhere"] else 0
+    wrong = faults(results.values)
+    for words in wrong:
+        tell(words)
+    return 1 if wrong else 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

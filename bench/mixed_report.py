@@ -95,6 +95,16 @@ def summarise(
     }
 
 
+def faults(values: Values) -> list[str]:
+    """What should not have happened to calls that were not on the killed worker."""
+    calls, lost = values["calls"], values["frames"]["lost_elsewhere"]
+    cut = calls["killed"] - calls["on_killed_worker"]
+    found = [f"a call failed elsewhere: {detail}" for detail in calls["failed_elsewhere"]]
+    found += [f"{lost} frames were lost elsewhere"] if lost else []
+    # One may have come between the worker's last account and its end.
+    return found + ([f"{cut} more calls were cut than the killed worker had"] if cut > 1 else [])
+
+
 def door_latency(calls: Sequence[Call]) -> Values:
     """Transport of frames through the door and directly, of the same model at the same time."""
     same = [call for call in calls if call.model == "echo"]

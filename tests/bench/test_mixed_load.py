@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bench import mixed_load
-from bench.mixed_report import Sample, memory, shares
+from bench.mixed_report import Sample, faults, memory, shares
 
 
 def test_a_quick_run_loses_nothing_but_what_was_killed(tmp_path: Path) -> None:
@@ -24,6 +24,19 @@ def test_a_quick_run_loses_nothing_but_what_was_killed(tmp_path: Path) -> None:
     page = (tmp_path / "mixed-load.md").read_text()
     assert "**0 frames were lost**" in page
     assert (tmp_path / "mixed-load.png").stat().st_size > 1000
+
+
+def test_what_happens_elsewhere_is_a_fault() -> None:
+    calls = {"killed": 2, "on_killed_worker": 2, "failed_elsewhere": []}
+    good = {"calls": calls, "frames": {"lost_elsewhere": 0}}
+    assert faults(good) == []
+    assert faults({**good, "frames": {"lost_elsewhere": 3}}) == ["3 frames were lost elsewhere"]
+    assert faults({**good, "calls": {**calls, "failed_elsewhere": ["full"]}}) == [
+        "a call failed elsewhere: full"
+    ]
+    assert faults({**good, "calls": {**calls, "killed": 4}}) == [
+        "2 more calls were cut than the killed worker had"
+    ]
 
 
 def test_shares_are_of_the_calls_there_were() -> None:
