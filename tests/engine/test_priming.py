@@ -91,7 +91,7 @@ def test_a_session_that_waited_is_primed_when_it_gets_its_row() -> None:
     first.close()
     assert second.state == str(SessionState.PRIMING)
     assert bench.ticks() == 2
-    assert second.state is SessionState.ACTIVE
+    assert second.state == str(SessionState.ACTIVE)
 
 
 def test_a_session_may_be_moved_while_its_prompt_is_read() -> None:
