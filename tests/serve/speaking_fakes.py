@@ -154,7 +154,7 @@ def levels(pcm: FloatArray) -> list[int]:
 
 
 class Listener:
-    """A client of ``/api/tts_streaming``; ``messages`` collects everything received, raw bytes in raw formats."""
+    """A client of ``/api/tts_streaming``; ``messages`` is everything received, raw bytes in raw formats."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, *, is_packed: bool) -> None:
         self.ws, self.is_packed = ws, is_packed
