@@ -19,6 +19,7 @@ from tests.compose.callers import Caller, calling, chat, shares
 from tests.compose.conftest import Start
 from tools.make_checkpoint import make_checkpoint
 from tools.stack.composefile import services
+from tools.stack.process import POLL_S
 from tools.stack.stack import START_S, Stack, Worker
 
 SERVED = ("duplex", "echo", "stt", "tts")
@@ -110,6 +111,10 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         assert (status, headers["Retry-After"]) == (503, "5")
         assert body == "every worker of this model is full, leaving or down; try again soon\n"
         waiting = Caller(chat(stack, query="&wait=30"), stack.http)
+        (worker,) = stack.of("duplex")
+        async with asyncio.timeout(START_S):
+            while "1 callers wait" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
         refused = await Caller(chat(stack), stack.http).result()
         words = "all 2 rows are taken and 1 callers wait"
         assert refused.record.detail.startswith(words), (refused.record.detail, stack.door.text())
@@ -123,8 +128,9 @@ async def test_a_worker_that_says_no_is_not_the_last_word(start: Start) -> None:
     async with start(duplex=2, agents=False) as stack:
         first, second = stack.of("duplex")
         async with filled(stack, first):
-            calls = [stock_call(stack), stock_call(stack)]  # one of them comes to the full worker first
-            assert await asyncio.gather(*calls) == [(101, ""), (101, "")]
+            url = f"{stack.url}/api/chat".replace("http", "ws")
+            async with stack.http.ws_connect(url):  # at either; the next comes to the one with fewer calls
+                assert await stock_call(stack) == (101, "")
             await stack.door.says("status=101 .* retries=[+]1 ")
             async with filled(stack, second):
                 status, retry_after = await stock_call(stack)
