@@ -1,7 +1,7 @@
 """Every number of the small talker's model card, held out by fact, phrasing, voice, speed and noise.
 
-Usage: python -m train.evaluate --model tiny --speech out/train/codec-test \\
-           --questions out/train/questions-test --json docs/models/tiny.json
+Usage: python -m train.evaluate --model out/train/tiny --speech out/train/codec-test \\
+           --questions out/train/questions-test --json out/train/tiny.json
 
 Starts a server of its own and calls it as anybody would: audio in, audio and text out, in real time.
 """
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="tiny", help="a built-in name or a folder [%(default)s]")
+    parser.add_argument("--model", default="out/train/tiny", help="a built-in name or a folder [%(default)s]")
     parser.add_argument("--codec", type=Path, help="folder with mimi.safetensors [the model's own]")
     parser.add_argument("--backend", help="the server's backend [auto]")
     parser.add_argument("--speech", type=Path, required=True, help="held-out speech of train.corpus")
