@@ -37,7 +37,7 @@ def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> l
     return said
 
 
-def accuracy(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 120) -> float:
+def accuracy(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 200) -> float:
     """The share of a shard's questions to which every word of the answer is right."""
     scenes, _ = read_segments(shard)
     pairs = [(segment, scene.strip) for scene in scenes for segment in scene.segments]
