@@ -3,7 +3,9 @@
 Usage: python -m train.codec --speech out/train/codec-speech --out out/train/codec --minutes 120
 
 Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and goes on where it was when run
-again.
+again. Once models are trained on its codes, only what makes sound of them may still change:
+
+  python -m train.codec --decoder-only --start out/train/codec --out out/train/codec-decoder --minutes 30 ...
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ CONTEXT_FRAMES = 25
 """How far the codec's transformers look back. Longer ones bring nothing (STOI 0.861 at 250 frames,
 0.862 at 25), cost time, and would make codes depend on what was said long before."""
 
+DECODING_PARTS = ("upsample", "decoder_transformer", "decoder")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -46,6 +50,8 @@ class Settings:
     envelope_weight: float = 3.0
     waveform_weight: float = 2.0
     quantizer_dropout: float = 0.15
+    is_decoder_only: bool = False
+    """Whether encoder and quantizer, and with them every code, stay as they are."""
     save_every_s: float = 240.0
     seed: int = 1
 
@@ -100,6 +106,10 @@ class Trainer:
         self.settings, self.speech, self.out = settings, speech, out
         self.state_path = out / "trainer.pt"
         self.mimi = load_mimi(out if self.state_path.exists() else start)
+        if settings.is_decoder_only:
+            self.mimi.eval()
+            for name, parameter in self.mimi.named_parameters():
+                parameter.requires_grad_(name.startswith(DECODING_PARTS))
         trained = [p for p in self.mimi.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             trained, settings.learning_rate, betas=(0.8, 0.99), weight_decay=1e-3
@@ -120,17 +130,13 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, self.step)
         target = self.speech.batch(rng, settings.batch, settings.frames * FRAME_SAMPLES)
-        levels = self.mimi.quantizer.total_codebooks
-        is_dropped = rng.random() < settings.quantizer_dropout
-        self.mimi.set_num_codebooks(int(rng.integers(1, levels)) if is_dropped else levels)
-        result = self.mimi(target)
-        decoded = result.x.float()
+        decoded, penalty = self._round_trip(rng, target)
         spectral = self.spectral(decoded[:, 0], target[:, 0])
         envelope = self.envelope(decoded[:, 0], target[:, 0])
         waveform = functional.l1_loss(decoded, target)
         loss = spectral + settings.envelope_weight * envelope + settings.waveform_weight * waveform
-        if result.penalty is not None:
-            loss = loss + result.penalty
+        if penalty is not None:
+            loss = loss + penalty
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.mimi.parameters(), 1.0)
@@ -138,6 +144,18 @@ class Trainer:
         self.step += 1
         parts = {"spectral": spectral, "envelope": envelope, "waveform": waveform}
         return {name: part.item() for name, part in parts.items()}
+
+    def _round_trip(self, rng: np.random.Generator, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """``target [B, 1, samples]`` through the codec, and the quantizer's penalty."""
+        if self.settings.is_decoder_only:
+            with torch.no_grad():
+                codes = self.mimi.encode(target)
+            return self.mimi.decode(codes).float(), None
+        levels = self.mimi.quantizer.total_codebooks
+        is_dropped = rng.random() < self.settings.quantizer_dropout
+        self.mimi.set_num_codebooks(int(rng.integers(1, levels)) if is_dropped else levels)
+        result = self.mimi(target)
+        return result.x.float(), result.penalty
 
     def save(self) -> None:
         """Write model and trainer so that a kill at any moment leaves a whole pair."""
@@ -189,11 +207,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--steps", type=int, default=Settings().total_steps, help="length of the schedule")
+    parser.add_argument("--decoder-only", action="store_true", help="keep every code as it is")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = Settings(total_steps=options.steps)
+    settings = Settings(total_steps=options.steps, is_decoder_only=options.decoder_only)
     torch.manual_seed(settings.seed)
     speech = Speech(options.speech)
     sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")

@@ -83,3 +83,17 @@ def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.step == 2
     for name, tensor in trainer.mimi.state_dict().items():
         torch.testing.assert_close(tensor, again.mimi.state_dict()[name], rtol=0, atol=0)
+
+
+def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
+    settings = replace(Settings(), batch=1, frames=6, warm_up_steps=1, is_decoder_only=True)
+    trainer = Trainer(settings, Speech(tmp_path), ECHO, tmp_path / "out")
+    before = {name: tensor.clone() for name, tensor in trainer.mimi.state_dict().items()}
+    for _ in range(2):
+        assert all(np.isfinite(value) for value in trainer.train_step().values())
+    changed = {
+        name for name, value in trainer.mimi.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert {name.split(".")[0] for name in changed} == {"upsample", "decoder_transformer", "decoder"}
