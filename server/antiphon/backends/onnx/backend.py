@@ -83,6 +83,11 @@ class OnnxBackend:
         """Facts that do not change while the backend lives."""
         return self._info
 
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """The graphs and their state, for tools that look inside while nothing is being served."""
+        return self._graphs
+
     def warm_up(self, progress: Progress) -> None:
         """Run every bucket once, which allocates what it needs, then make all rows fresh."""
         buckets = self._info.buckets

@@ -103,6 +103,11 @@ class TorchBackend:
         """Facts that do not change while the backend lives."""
         return self._info
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The modules and their state, for tools that look inside while nothing is being served."""
+        return self._pipeline
+
     def warm_up(self, progress: Progress) -> None:
         """Run every shape of a tick until it is captured, then make all rows fresh."""
         shapes = [(rows, filled) for rows in self._info.buckets for filled in self._read_buckets()]
