@@ -21,6 +21,7 @@ from antiphon.protocol.kyutai_tts import SpeechRequest
 from antiphon.serve.access import Caller
 from antiphon.serve.chat import check_upgrade
 from antiphon.serve.frames import frame
+from antiphon.serve.kyutai import error_message
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
@@ -28,7 +29,6 @@ from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
 from antiphon.serve.spoken_file import handle_text
 from antiphon.serve.synthesis import Synthesis
-from antiphon.serve.transcription import error_message
 
 
 async def handle_speaking(

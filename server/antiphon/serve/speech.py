@@ -15,12 +15,13 @@ from antiphon.protocol.events import close_code
 from antiphon.serve.access import Caller
 from antiphon.serve.chat import check_upgrade
 from antiphon.serve.frames import frame
+from antiphon.serve.kyutai import error_message
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket
-from antiphon.serve.transcription import Transcription, error_message
+from antiphon.serve.transcription import Transcription
 from antiphon.serve.upload import handle_recording
 
 

@@ -1,0 +1,71 @@
+"""What all conversations over a WebSocket share: nobody is kept waiting by one that is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import cast
+
+from antiphon.protocol.chat import parse_chat_query
+from antiphon.serve.call import Call
+from antiphon.serve.services import SERVICES
+from antiphon.serve.socket import Socket
+from tests.serve.harness import serving
+
+
+class LateSocket:
+    """A socket whose last message is handed over when the close that we began is already done."""
+
+    seen_s = 0.0
+    close_code: int | None = None
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+        self.is_closed = asyncio.Event()
+
+    async def receive(self) -> bytes:
+        self.is_read.set()
+        await self.is_closed.wait()
+        return b"\x01late"
+
+    async def close(self, code: int, _reason: str) -> None:
+        self.close_code = code
+        self.is_closed.set()
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        yield
+
+    def silent_s(self) -> float:
+        return 0.0
+
+    def is_congested(self) -> bool:
+        return False
+
+    def write(self, frames: bytes) -> None:
+        pass
+
+
+class FullCall(Call):
+    """A call that has no room for anything."""
+
+    async def _read(self, socket: Socket) -> None:
+        while self._ending is None and await socket.receive():
+            await self._wait_for_room(socket)
+
+
+async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room() -> None:
+    async with serving() as server:
+        services = server.app[SERVICES]
+        (model,) = services.models
+        call = FullCall(services, model, parse_chat_query({}, defaults=model.defaults))
+        call.admit()
+        socket = LateSocket()
+        async with asyncio.timeout(5.0):
+            running = asyncio.create_task(call.run(cast("Socket", socket)))
+            await socket.is_read.wait()
+            call.end()
+            await running
+        assert socket.close_code == 1000
+        await server.is_empty()
