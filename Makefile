@@ -61,7 +61,7 @@ $(SERVE_READY): | $(BIN)/python
 
 $(DEV_READY): $(SERVE_READY)
 	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
-	$(PIP) -e '.[torch,mlx,otel,quantize,dev]' einops
+	$(PIP) -e '.[torch,mlx,pocket,otel,quantize,dev]' einops
 	$(PIP) --no-deps moshi
 	@rm -f $(VENV)/.dev-* && touch $@
 
