@@ -19,6 +19,7 @@ from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.lm_weights import cut
 from antiphon.backends.mlx.loading import device_bytes
 from antiphon.backends.mlx.matrix import Matrix, Weights, stack
+from antiphon.backends.mlx.mimi_weights import mimi_arrays
 from antiphon.errors import CheckpointFormatError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.mlx_layout import find_sources
@@ -123,6 +124,17 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         Weights(arrays, "f", mx.float32).matrix("m", 4, 96)
     with pytest.raises(CheckpointFormatError, match=r"read together have .* \[\(0, 0\), \(4, 32\)\]"):
         stack([matrix, Matrix(mx.zeros((4, 64)))])
+
+
+def test_a_narrow_codebook_is_widened_before_it_is_divided() -> None:
+    prefix = "quantizer.rvq_first.vq.layers.0._codebook"
+    book: dict[str, Any] = {"embedding_sum": [[1.0, 10.0], [3.0, -7.0]], "cluster_usage": [3.0, 0.0]}
+    narrow = {f"{prefix}.{name}": mx.array(values, mx.bfloat16) for name, values in book.items()}
+    (table,) = mimi_arrays(narrow).values()
+    np.testing.assert_array_equal(
+        np.array(table.astype(mx.float32)),
+        np.float32(book["embedding_sum"]) / np.maximum(np.float32(book["cluster_usage"]), 1e-5)[:, None],
+    )
 
 
 @pytest.mark.parametrize("bits", [0, 8])

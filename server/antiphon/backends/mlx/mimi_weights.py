@@ -62,4 +62,5 @@ def _table(book: Mapping[str, mx.array]) -> mx.array:
     usage = book.get("cluster_usage", book.get("cluster_size"))
     if total is None or usage is None:
         raise CheckpointFormatError(f"a Mimi codebook has only {sorted(book)}")
-    return total / mx.maximum(usage, _USAGE_FLOOR)[:, None]
+    # Widened first: a table is what float32 makes of the averages, whatever they were stored in.
+    return total.astype(mx.float32) / mx.maximum(usage.astype(mx.float32), _USAGE_FLOOR)[:, None]
