@@ -28,6 +28,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         pick_device("abacus")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("mps", "; on Apple silicon the GPU is --backend mlx's"), ("meta", ""), ("xpu:0", "")]
+)
+def test_a_device_that_no_step_runs_on_is_refused_at_once(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"device {name} .* run on torch on cpu or cuda only{hint}$"):
+        pick_device(name)
+
+
 def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

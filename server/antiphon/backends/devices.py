@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from antiphon.errors import ConfigError
+
+DEVICE_TYPES: Final = ("cpu", "cuda")
+"""What steps run on. Metal (mps) lacks the float64 of exact sampling, and nothing was tried on others."""
 
 
 def pick_device(name: str | None) -> torch.device:
     """Resolve a device name, None being CUDA where there is one.
 
     Raises:
-        ConfigError: no device is called so, this torch sees no GPU, or not so many.
+        ConfigError: no device is called so, or it is neither a CPU nor CUDA; this torch sees no GPU, or not
+            so many.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -19,6 +25,11 @@ def pick_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"no device is called '{name}': {error}") from error
+    if device.type not in DEVICE_TYPES:
+        hint = "; on Apple silicon the GPU is --backend mlx's" if device.type == "mps" else ""
+        raise ConfigError(
+            f"device {name} was asked for, but models run on torch on {' or '.join(DEVICE_TYPES)} only{hint}"
+        )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
