@@ -63,13 +63,13 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
                 "activations": str,
                 "kv": str,
                 "attention": str,
+                "guidance": float,
             },
         ),
         "onnx": BackendEntry(
             "antiphon.backends.onnx.factory:make",
             modules=("onnxruntime",),
             options={"threads": int, "spin": bool},
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
         "mlx": BackendEntry(
             "antiphon.backends.mlx.factory:make",

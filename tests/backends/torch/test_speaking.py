@@ -56,7 +56,12 @@ class Said:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_checkpoint(tmp_path_factory.mktemp("tts") / "tts", kind="tts", dtype="float32")
+    return make_speaker(tmp_path_factory.mktemp("tts") / "tts")
+
+
+def make_speaker(folder: Path, **shape: Any) -> Path:
+    """A small tts checkpoint with a voice for each text beside it."""
+    make_checkpoint(folder, kind="tts", dtype="float32", **shape)
     for seed in range(len(TEXTS)):
         generator = torch.Generator().manual_seed(seed)
         save_file(
@@ -95,7 +100,7 @@ def entries_of(checkpoint: Checkpoint, text: str) -> tuple[TextEntry, ...]:
     return (*TextReader(checkpoint.spec, tokenizer.encode).read(text), TextEntry((), is_last=True))
 
 
-def upstream(folder: Path) -> TTSModel:
+def upstream(folder: Path, guidance: float = 1.0) -> TTSModel:
     config = json.loads((folder / "config.json").read_text())
     mimi_config = json.loads((folder / "mimi_config.json").read_text())
     mimi = loaders.get_mimi(folder / "mimi.safetensors", mimi_config, num_codebooks=8)
@@ -108,17 +113,23 @@ def upstream(folder: Path) -> TTSModel:
     return TTSModel(
         lm, mimi, sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model")), "", "",
         machine=StateMachine(TokenIds(lm.text_card + 1), 2, max_padding=8, initial_padding=2),
-        delay_steps=8, n_q=8,
+        delay_steps=8, n_q=8, cfg_coef=guidance,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> list[tuple[FloatArray, list[int]]]:
-    """By text: upstream's PCM from the first audible frame on, and the steps its entries were taken at."""
-    model = upstream(folder)
+    return said_by_upstream(upstream(folder), folder, told=2.0)
+
+
+def said_by_upstream(model: TTSModel, folder: Path, told: float | None) -> list[tuple[FloatArray, list[int]]]:
+    """By text: upstream's PCM from the first audible frame on, and the steps its entries were taken at.
+
+    ``told`` is the coefficient for a model that was trained to be told one.
+    """
     with torch.no_grad(), no_compile():
         attributes = [
-            model.make_condition_attributes([folder / f"{seed}.safetensors"], cfg_coef=2.0)
+            model.make_condition_attributes([folder / f"{seed}.safetensors"], cfg_coef=told)
             for seed in range(len(TEXTS))
         ]
         scripts = [model.prepare_script([text], padding_between=1) for text in TEXTS]

@@ -33,15 +33,24 @@ _SPEAKERS: Final = "speaker_wavs"
 class Conditions:
     """The conditioners of one model: its constant, and what makes a cross-attention source of a voice.
 
-    ``constant`` float32 ``[1, dim]`` is added to every input. ``projection`` is ``[dim, width]``, ``empty``
+    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` instead where nothing is
+    to be told (see :mod:`antiphon.backends.torch.guidance`). ``projection`` is ``[dim, width]``, ``empty``
     ``[dim]`` stands where nobody speaks, ``positions`` ``[5 * T, dim]`` is added to everything.
     """
 
     constant: Tensor | None
+    untold: Tensor | None = None
     shape: SpeakerShape | None = None
     projection: Tensor | None = None
     empty: Tensor | None = None
     positions: Tensor | None = None
+
+    @property
+    def pair(self) -> Tensor | None:
+        """What is added to a guided row's inputs, ``[2, dim]``: told, and not."""
+        if self.constant is None or self.untold is None:
+            return None
+        return torch.cat([self.constant, self.untold])
 
     def source(self, speakers: np.ndarray[Any, np.dtype[np.float32]] | None) -> Tensor:
         """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for nobody's."""
@@ -70,11 +79,14 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     with safe_open(path, framework="pt") as file:
         names = [name for name in file.keys() if name.startswith(_PREFIX)]  # noqa: SIM118 (no mapping)
         published = {name: file.get_tensor(name) for name in names}
-    parts = [_choice(published, config, name) for name in config["fuser"]["sum"]]
-    constant = torch.stack(parts).sum(0).to(device) if parts else None
+    tables = config["fuser"].get("sum") or []
+    constant = untold = None
+    if tables:
+        constant = torch.stack([_choice(published, config, name) for name in tables]).sum(0).to(device)
+        untold = torch.stack([_no_choice(published, config, name) for name in tables]).sum(0).to(device)
     shape = SpeakerShape.of(spec)
     if shape is None:
-        return Conditions(constant)
+        return Conditions(constant, untold)
     name = f"{_PREFIX}.{_SPEAKERS}"
     projection = dequantized(published, f"{name}.output_proj.weight").float()
     empty = published.get(f"{name}.learnt_padding", torch.zeros(projection.shape[0])).float().reshape(-1)
@@ -82,7 +94,7 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     if config["fuser"].get("cross_attention_pos_emb"):
         scale = config["fuser"].get("cross_attention_pos_emb_scale", 1)
         positions = scale * sine_positions(shape.positions, projection.shape[0])
-    return Conditions(constant, shape, projection.to(device), empty.to(device), positions.to(device))
+    return Conditions(constant, untold, shape, projection.to(device), empty.to(device), positions.to(device))
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -104,10 +116,16 @@ def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: st
     values = config["conditioners"][name]["lut"].get("possible_values") or []
     wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
     if wanted not in values:
-        return published[f"{prefix}.learnt_padding"].float().reshape(1, -1)
+        return _no_choice(published, config, name)
     entry = published[f"{prefix}.embed.weight"][values.index(wanted)].float()
     projection = f"{prefix}.output_proj.weight"
     return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]
+
+
+def _no_choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
+    """The vector ``[1, dim]`` of no choice from a table: what was learnt for it, or nothing."""
+    padding = published.get(f"{_PREFIX}.{name}.learnt_padding", torch.zeros(config["dim"]))
+    return padding.float().reshape(1, -1)
 
 
 def sine_positions(count: int, dim: int, max_period: float = 10000.0) -> Tensor:

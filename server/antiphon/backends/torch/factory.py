@@ -15,6 +15,7 @@ from antiphon.backends.torch.fused import ATTENTION
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
 from antiphon.backends.torch.speaking import SpeakingBackend
 from antiphon.errors import ConfigError
+from antiphon.models.guidance import UNGUIDED, guidance_of
 from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def make(
     activations: str = "int8",
     kv: str = "compute",
     attention: str = "auto",
+    guidance: float | None = None,
 ) -> TorchBackend:
     """Load a checkpoint into our own modules.
 
@@ -41,7 +43,8 @@ def make(
     linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
     may use on a CPU, process-wide (None: all cores but one). ``attention`` is by what a frame of the
     language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
-    kernels where they can run.
+    kernels where they can run. ``guidance`` is how closely a tts model follows that is not told so (None:
+    what its configuration says), see :func:`antiphon.models.guidance.guidance_of`.
 
     Raises:
         UnsupportedError: an option that cannot be run.
@@ -61,9 +64,12 @@ def make(
     mimi = load_codec(checkpoint, torch_device)
     if spec.lm is None:
         return TorchBackend(spec, mimi, None, slots=slots)
-    conditions = None
+    conditions, coefficient = None, UNGUIDED
     if spec.kind is PipelineKind.TTS:
+        coefficient = guidance_of(spec, guidance)
         conditions = load_conditions(checkpoint.file("lm"), spec, torch_device)
+    elif guidance is not None:
+        raise ConfigError(f"guidance is {guidance:g}, but a {spec.kind} model is not guided")
     generator = load_generator(
         checkpoint,
         torch_device,
@@ -72,9 +78,9 @@ def make(
         int8_kv=kv == "int8",
         rounds_input=activations == "int8",
         attention=attention,
+        conditions=conditions,
+        guidance=coefficient,
     )
     if conditions is None:
         return TorchBackend(spec, mimi, generator, slots=slots)
-    if conditions.constant is not None:
-        generator.model.condition = conditions.constant.to(generator.model.dtype)
     return SpeakingBackend(spec, mimi, generator, conditions, slots=slots)

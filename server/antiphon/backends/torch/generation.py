@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from antiphon.backends.torch.delays import DelayCache
+from antiphon.backends.torch.depformer import Chooser
 from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.state import Step, TensorSpec
@@ -30,14 +31,22 @@ class TokenChooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the frame complete, ``hidden [n, 1, dim]``."""
+    """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the frame complete, ``hidden [n, 1, dim]``.
+
+    Where a row is several sequences, ``hidden`` has each.
+    """
 
     tokens: Tensor
     hidden: Tensor
 
 
 class Generator:
-    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
+    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes.
+
+    ``sequences`` is how many a row is to the transformer.
+    """
+
+    sequences: ClassVar[int] = 1
 
     def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
         """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""
@@ -67,20 +76,35 @@ class Generator:
         reads, in frames seen by any executed row, this one included. ``is_silent``: every executed row is
         within its audio delay, so there is no audio token to be found.
         """
-        frames = step.read("lm.position").clone()
+        frames = self._frames(step)
         inputs = self.cache.heard(step, frames, codes)
-        hidden, logits = self.model(inputs, step, filled)
+        hidden, logits = self._read(inputs, step, filled)
         text = choose.text(logits[:, 0].float(), step, frames)
         said = text[:, None]
         if self.model.depformer is not None and is_silent:
             nothing = torch.full_like(said, ZERO_TOKEN).expand(-1, self.dep_q)
             said = torch.cat([said, nothing], dim=1)
         elif self.model.depformer is not None:
-            audio = self.model.depformer(
+            audio = self._speak(
                 hidden, text, lambda codebook, row: choose.audio(codebook, row.float(), frames)
             )
             said = torch.cat([said, self._silenced(audio, frames)], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
+
+    def _frames(self, step: Step) -> Tensor:
+        """Each row's steps since its reset, ``[n]``, as they are before this one."""
+        return step.read("lm.position").clone()
+
+    def _read(self, tokens: Tensor, step: Step, filled: int | None) -> tuple[Tensor, Tensor]:
+        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[n * sequences, 1, dim]``, text logits ``[n, 1, card]``."""
+        hidden, logits = self.model(tokens, step, filled)
+        return hidden, logits
+
+    def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:
+        """Hidden and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
+        assert self.model.depformer is not None
+        audio: Tensor = self.model.depformer(hidden, text, choose)
+        return audio
 
     def _silenced(self, audio: Tensor, frames: Tensor) -> Tensor:
         """Audio tokens ``[n, dep_q]``, or nothing where the text's delay has not passed."""

@@ -34,27 +34,40 @@ class Int8Linear(nn.Module):
     """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
 
     With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and
-    no gain in speed, since every call turns the weight into the input's dtype.
+    no gain in speed, since every call turns the weight into the input's dtype. ``prescale`` float32
+    ``[in]``, where there is one, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is what
+    a whole number of the rounded input stands for, instead of a scale for each row.
     """
 
     bias: Tensor | None
+    prescale: Tensor | None
+    step: Tensor | None
 
-    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None = None,
+        prescale: Tensor | None = None,
+        step: Tensor | None = None,
+    ) -> None:
         """Take over a quantised weight."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
         self.scale = nn.Parameter(scale.reshape(-1).float(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.prescale = None if prescale is None else nn.Parameter(prescale.float(), requires_grad=False)
+        self.step = None if step is None else nn.Parameter(step.reshape(1).float(), requires_grad=False)
         self.rounds_input = True
         self.packed: Tensor | None = None
         self._zeros = torch.zeros(0, dtype=torch.int64)
 
     @classmethod
-    def like(cls, linear: Linear) -> Int8Linear:
+    def like(cls, linear: Linear, parts: dict[str, Tensor]) -> Int8Linear:
         """An empty layer in a linear's place, on the meta device, for tensors that come from a file."""
-        weight = torch.empty(linear.out_features, linear.in_features, dtype=torch.int8, device="meta")
-        return cls(weight, torch.empty(linear.out_features, device="meta"), linear.bias)
+        empty = {name: torch.empty_like(part, device="meta") for name, part in parts.items()}
+        return cls(empty["weight"], empty["scale"], linear.bias, empty.get("prescale"), empty.get("step"))
 
     @classmethod
     def quantize(cls, linear: Linear) -> Int8Linear:
@@ -77,6 +90,11 @@ class Int8Linear(nn.Module):
             )
         return cls(qdata, scale, bias)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs are rounded as they are, each row to its own scale: what the GPU's kernels do."""
+        return self.rounds_input and self.prescale is None and self.step is None
+
     def pack(self) -> None:
         """Lay the weight out for oneDNN's integer product. CPUs with VNNI only, irreversible."""
         if self.weight.device.type != "cpu" or self.packed is not None or not has_integer_units():
@@ -88,11 +106,15 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in]`` to ``[..., out]``."""
         flat = x.reshape(-1, self.in_features)
+        if self.prescale is not None:
+            flat = flat * self.prescale
         if self.rounds_input:
-            rows, row_scale = quantize_tokens(flat)
+            rows, row_scale = (
+                quantize_tokens(flat) if self.step is None else (_in_steps(flat, self.step), self.step)
+            )
             out = self._product(rows) * row_scale[:, None]
         else:
-            out = functional.linear(flat, self.weight.to(x.dtype)).float() * self.scale
+            out = functional.linear(flat.to(x.dtype), self.weight.to(x.dtype)).float() * self.scale
         if self.bias is not None:
             out = out + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
@@ -110,6 +132,11 @@ class Int8Linear(nn.Module):
         if rows.device.type != "cpu" and count < CUDA_ROWS:
             rows = functional.pad(rows, (0, 0, 0, CUDA_ROWS - count))
         return torch._int_mm(rows, self.weight.t())[:count].float() * self.scale
+
+
+def _in_steps(values: Tensor, step: Tensor) -> Tensor:
+    """Values as int8 multiples of a fixed step; what is louder than 127 of them is clipped."""
+    return torch.round(values.float() / step).clamp(-127, 127).to(torch.int8)
 
 
 def follows_recipe(name: str) -> bool:
@@ -131,19 +158,3 @@ def quantize_linears(module: nn.Module, chosen: Callable[[str], bool] = follows_
 def int8_linears(module: nn.Module) -> list[Int8Linear]:
     """Every INT8 linear of a module."""
     return [child for child in module.modules() if isinstance(child, Int8Linear)]
-
-
-def expect_int8(module: nn.Module, name: str) -> None:
-    """Put an empty INT8 linear in the place of the linear called ``name``.
-
-    Raises:
-        CheckpointFormatError: there is none.
-    """
-    parent_name, _, own_name = name.rpartition(".")
-    try:
-        linear = module.get_submodule(name)
-    except AttributeError:
-        linear = module
-    if not isinstance(linear, Linear):
-        raise CheckpointFormatError(f"the file has '{name}' as INT8, but only linear layers can be")
-    setattr(module.get_submodule(parent_name), own_name, Int8Linear.like(linear))

@@ -34,6 +34,15 @@ class Linear(nn.Module):
             self.bias = None
         self.packed: Tensor | None = None
 
+    @classmethod
+    def around(cls, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """A linear of weights that are there already."""
+        with torch.device("meta"):
+            linear = cls(weight.shape[1], weight.shape[0], dtype=weight.dtype)
+        linear.weight = nn.Parameter(weight, requires_grad=False)
+        linear.bias = bias
+        return linear
+
     def pack(self) -> None:
         """Replace the weight by oneDNN's layout. CPU only, irreversible."""
         if self.weight.device.type != "cpu" or self.packed is not None:

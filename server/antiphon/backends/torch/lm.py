@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from antiphon.backends.torch.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.fused import is_fused
+from antiphon.backends.torch.fp8 import expand_fp8
+from antiphon.backends.torch.int4 import Int4Linear
 from antiphon.backends.torch.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears
 from antiphon.backends.torch.norms import make_norm
@@ -154,6 +156,7 @@ class LanguageModel(nn.Module):
 
         ``rounds_input`` false leaves the inputs of INT8 linears as they are; see Int8Linear.
         """
+        expand_fp8(self)
         if int8:
             quantize_linears(self)
         for layer in int8_linears(self):
@@ -162,6 +165,9 @@ class LanguageModel(nn.Module):
                 layer.pack()
         if pack:
             pack_linears(self)
+            for child in self.modules():
+                if isinstance(child, Int4Linear):
+                    child.pack()
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step, filled: int | None = None) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from antiphon.backends.torch.int8 import expect_int8
 from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.stored import BESIDE, LAYERS, VALUES, expect_stored
 from antiphon.backends.torch.weights import assign, rename
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 
@@ -31,7 +31,8 @@ _STACKED = re.compile(r"^(depformer\.layers\.\d+\.)(in|out)_proj\.(.*)$")
 _PER_STEP = re.compile(
     r"^depformer\.(?:inputs|emb|norms|linears|layers\.\d+\.(?:in_projs|out_projs|gating))\.(\d+)\."
 )
-_SCALES = ("weight_scale", "weight_scb")
+_BESIDE_WEIGHT = re.compile(rf"\.({'|'.join(BESIDE)})$")
+_BESIDE = tuple(f"weight_{part}" for part in (*BESIDE, "scb"))
 _INT8_MAX = 127.0
 
 
@@ -48,7 +49,7 @@ def load_lm(
 ) -> LanguageModel:
     """Load a published language model, its LoRA merged in, with the corrections upstream makes.
 
-    ``options`` are LanguageModel's. Linears that are INT8 in the file stay so, bit by bit, with their
+    ``options`` are LanguageModel's. Linears that were rounded in the file stay so, bit by bit, with their
     scales in float32; under a LoRA, which cannot be added to integers, they become weights of ``dtype``.
 
     Raises:
@@ -58,12 +59,14 @@ def load_lm(
     with torch.device("meta"):
         model = LanguageModel(config, steps=steps, dtype=dtype, **options)
     published = load_file(path)
-    tensors = lm_tensors(published, model, keep_int8=lora is None)
-    for name in [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]:
-        expect_int8(model, name.removesuffix(".weight"))
+    tensors = lm_tensors(published, model, keep_rounded=lora is None)
+    for name in [name for name, tensor in tensors.items() if tensor.dtype in LAYERS]:
+        base = name.removesuffix(".weight")
+        beside = {part: tensors[f"{base}.{part}"] for part in BESIDE if f"{base}.{part}" in tensors}
+        expect_stored(model, base, {"weight": tensors[name], **beside})
     if lora is not None:
-        sets = _weight_sets(config)
-        adapters = dict(pair for item in load_file(lora).items() for pair in _renamed(*item, sets))
+        sets = weight_sets(config)
+        adapters = dict(pair for item in load_file(lora).items() for pair in renamed(*item, sets))
         merge_lora(tensors, adapters, float(config.get("lora_scaling", 2.0)))
     if family == "hibiki":
         # As upstream: an end of text that is sampled too early is heard by the model as padding.
@@ -76,28 +79,29 @@ def load_lm(
 
 
 def lm_tensors(
-    published: Mapping[str, Tensor], model: LanguageModel, *, keep_int8: bool = True
+    published: Mapping[str, Tensor], model: LanguageModel, *, keep_rounded: bool = True
 ) -> dict[str, Tensor]:
     """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
 
-    With ``keep_int8``, an INT8 weight stays what it is, and ``X.scale`` float32 ``[out, 1]`` comes with
-    ``X.weight``.
+    With ``keep_rounded``, a rounded weight stays what it is, and what lies beside ``X.weight`` comes with it:
+    ``X.scale``, and ``X.prescale`` and ``X.step`` where they are.
     """
-    wanted, sets = model.state_dict().keys(), _weight_sets(model.config)
+    wanted, sets = model.state_dict().keys(), weight_sets(model.config)
     tensors: dict[str, Tensor] = {}
     for name, tensor in published.items():
-        if name.startswith(("condition_provider.", "fuser.", "emb.")) or name.endswith(_SCALES):
+        if name.startswith(("condition_provider.", "fuser.", "emb.")) or name.endswith(_BESIDE):
             continue
-        scale = int8_scale(published, name)
-        is_int8 = scale is not None and keep_int8
-        whole = tensor if is_int8 else dequantized(published, name).to(model.dtype)
-        parts = dict(_renamed(name, whole, sets))
-        if scale is not None and is_int8:
-            for new_name, part in _renamed(name, scale, sets):
-                parts[f"{new_name.removesuffix('.weight')}.scale"] = part.reshape(-1)
+        beside = parts_of(published, name) if keep_rounded else {}
+        whole = tensor if beside else dequantized(published, name).to(model.dtype)
+        parts = dict(renamed(name, whole, sets))
+        for kind, values in beside.items():
+            for new_name, part in renamed(name, values, sets):
+                has_blocks = kind == "scale" and whole.dtype == torch.uint8
+                own_name = f"{new_name.removesuffix('.weight')}.{kind}"
+                parts[own_name] = part if has_blocks else part.reshape(-1)
         for new_name, part in parts.items():
             step = _PER_STEP.match(new_name)
-            is_heard = re.sub(r"\.scale$", ".weight", new_name) in wanted
+            is_heard = _BESIDE_WEIGHT.sub(".weight", new_name) in wanted
             if step is None or is_heard or int(step[1]) < model.steps - 1:
                 tensors[new_name] = part
     tables = [published[f"emb.{index}.weight"] for index in range(model.config["n_q"])]
@@ -105,7 +109,7 @@ def lm_tensors(
     return tensors
 
 
-def _weight_sets(config: Mapping[str, Any]) -> int:
+def weight_sets(config: Mapping[str, Any]) -> int:
     """How many sets of depformer weights a file holds."""
     if not config.get("depformer_weights_per_step", False):
         return 1
@@ -113,7 +117,7 @@ def _weight_sets(config: Mapping[str, Any]) -> int:
     return max(schedule) + 1 if schedule else int(config["dep_q"])
 
 
-def _renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
+def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
     """Our name for one tensor, or several where a depformer projection stacks its steps' weights."""
     name = rename(name, _RENAMES)
     stacked = _STACKED.match(name)
@@ -125,28 +129,40 @@ def _renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor
         yield f"{stacked[1]}{stacked[2]}_projs.{index}.{stacked[3]}", part.clone()
 
 
-def int8_scale(published: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """The float32 scales ``[out, 1]`` of an INT8 weight, or None for a tensor that is no integer.
+def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
+    """What lies beside a tensor that was rounded, ``scale`` in float32 among it; empty for one that was not.
 
-    Either ``NAME_scale``, as ``antiphon quantize`` writes it, or ``NAME_scb`` ``[out]``, the rows' largest
-    values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's files): value = int8 * scb / 127.
+    ``NAME_scb [out]`` are the rows' largest values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's
+    files): value = int8 * scb / 127.
 
     Raises:
-        CheckpointFormatError: integers without scales.
+        CheckpointFormatError: a rounded weight without scales.
     """
-    if (scale := published.get(f"{name}_scale")) is not None:
-        return scale.float().reshape(-1, 1)
+    if published[name].dtype not in LAYERS:
+        return {}
+    parts = {part: published[f"{name}_{part}"].float() for part in BESIDE if f"{name}_{part}" in published}
     if (largest := published.get(f"{name}_scb")) is not None:
-        return largest.float().reshape(-1, 1) / _INT8_MAX
-    if published[name].dtype == torch.int8:
-        raise CheckpointFormatError(f"'{name}' is INT8, but neither '{name}_scale' nor '{name}_scb' is there")
-    return None
+        parts["scale"] = largest.float().reshape(-1, 1) / _INT8_MAX
+    if "scale" not in parts:
+        raise CheckpointFormatError(
+            f"'{name}' is {published[name].dtype}, but neither '{name}_scale' nor '{name}_scb' is there"
+        )
+    return parts
 
 
 def dequantized(published: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor as it is, or an INT8 weight as float32."""
-    scale = int8_scale(published, name)
-    return published[name] if scale is None else published[name].float() * scale
+    """A tensor as it is, or the float32 values of one that was rounded, for inputs as they are.
+
+    Raises:
+        CheckpointFormatError: a rounded weight without scales, or with some that do not fit.
+    """
+    weight, parts = published[name], parts_of(published, name)
+    if not parts:
+        return weight
+    values = VALUES[weight.dtype](weight, parts["scale"])
+    if (prescale := parts.get("prescale")) is None:
+        return values
+    return values * prescale.repeat_interleave(weight.shape[0] // prescale.shape[0], dim=0)
 
 
 def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scaling: float) -> None:

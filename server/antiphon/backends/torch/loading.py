@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.torch.conditions import Conditions
 from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.guidance import GuidedGenerator
 from antiphon.backends.torch.int8 import int8_linears
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.stored import formats_of
 from antiphon.backends.torch.weights import load_mimi
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.guidance import UNGUIDED
 from antiphon.models.script import ScriptRules
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import PipelineKind
@@ -64,11 +68,14 @@ def load_generator(
     int8_kv: bool = False,
     rounds_input: bool = True,
     attention: str = "auto",
+    conditions: Conditions | None = None,
+    guidance: float = UNGUIDED,
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
     Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
     ``attention`` says by what a frame's attention runs: see :func:`antiphon.backends.torch.fused.is_fused`.
+    ``conditions`` and ``guidance`` are for a tts model.
 
     Raises:
         UnsupportedError: the checkpoint has none, or the attention asked for cannot run.
@@ -94,15 +101,25 @@ def load_generator(
             cross_positions=0 if speakers is None else speakers.positions,
         )
     model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
-    return Generator(model, spec.lm, audio_delay=ScriptRules.of(spec).audio_delay if is_tts else 0)
+    delay = ScriptRules.of(spec).audio_delay if is_tts else 0
+    if guidance != UNGUIDED:
+        pair = None if conditions is None else conditions.pair
+        return GuidedGenerator(model, spec.lm, coefficient=guidance, conditions=pair, audio_delay=delay)
+    if conditions is not None and conditions.constant is not None:
+        model.condition = conditions.constant.to(model.dtype)
+    return Generator(model, spec.lm, audio_delay=delay)
 
 
 def quantization_of(model: LanguageModel) -> str:
-    """What of a loaded model is INT8: "weights-int8+activations-int8+kv-int8", parts of it, or "none"."""
-    layers = int8_linears(model)
-    parts = {
-        "weights": bool(layers),
-        "activations": any(layer.rounds_input for layer in layers),
-        "kv": model.transformer.config.int8_kv,
-    }
-    return "+".join(f"{part}-int8" for part, is_int8 in parts.items() if is_int8) or "none"
+    """What of a loaded model was rounded: "weights-int8+activations-int8+kv-int8", parts of it, or "none".
+
+    Weights can be int4 or fp8 too, and where FP8 is multiplied inputs are fp8.
+    """
+    parts = [f"weights-{name}" for name in formats_of(model)]
+    if any(layer.rounds_input for layer in int8_linears(model)):
+        parts.append("activations-int8")
+    if "weights-fp8" in parts:
+        parts.append("activations-fp8")
+    if model.transformer.config.int8_kv:
+        parts.append("kv-int8")
+    return "+".join(parts) or "none"

@@ -58,7 +58,7 @@ class Rows:
 
 def rounds(linear: nn.Module) -> bool:
     """Whether a linear takes rounded rows."""
-    return isinstance(linear, Int8Linear) and linear.rounds_input
+    return isinstance(linear, Int8Linear) and linear.is_plain
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> Rows:

@@ -47,7 +47,7 @@ class VoiceCache:
 
     def __init__(self, generator: Generator, conditions: Conditions, limit_bytes: int = CACHE_BYTES) -> None:
         """Begin with none."""
-        self._transformer = generator.model.transformer
+        self._transformer, self._sequences = generator.model.transformer, generator.sequences
         self._conditions, self._limit_bytes = conditions, limit_bytes
         self._kept: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
 
@@ -60,8 +60,9 @@ class VoiceCache:
             for name, tensor in known.items():
                 state.tensors[name][row].copy_(tensor)
             return True
-        source = self._conditions.source(None if prompt is None else prompt.speakers)
-        self._transformer.set_cross(state, row, source)
+        said = self._conditions.source(None if prompt is None else prompt.speakers)
+        sources = [said, self._conditions.source(None)][: self._sequences]  # guidance: away from nobody's
+        self._transformer.set_cross(state, row, torch.stack(sources))
         names = [name for name in state.specs if name.endswith(_CROSS)]
         self._kept[key] = {name: state.tensors[name][row].clone() for name in names}
         while len(self._kept) > 1 and self._bytes() > self._limit_bytes:

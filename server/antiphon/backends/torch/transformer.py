@@ -281,12 +281,12 @@ class StreamingTransformer(nn.Module):
         return x
 
     def set_cross(self, state: State, row: int, source: Tensor) -> None:
-        """Give a row its cross-attention source ``[cross_positions, dim]``."""
+        """Give a row its cross-attention source ``[cross_positions, dim]``, one for each sequence it is."""
         for layer in self.layers:
             assert isinstance(layer, TransformerLayer)
             cross = layer.cross_attention
             if cross is None:
                 continue
-            k, v = cross.project_source(source[None].to(self.config.dtype))
-            state.tensors[f"{cross.name}.cross_k"][row].copy_(k[0])
-            state.tensors[f"{cross.name}.cross_v"][row].copy_(v[0])
+            k, v = cross.project_source(source.reshape(-1, *source.shape[-2:]).to(self.config.dtype))
+            state.tensors[f"{cross.name}.cross_k"][row].copy_(k.squeeze(0))
+            state.tensors[f"{cross.name}.cross_v"][row].copy_(v.squeeze(0))
