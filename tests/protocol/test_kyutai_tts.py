@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -11,12 +12,68 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon import errors
 from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, SpeechFormat, SpeechRequest, Spoken, Text, Voice
+from tests.protocol.vectors_json import Vector, load
 
+VECTORS = load("tts.json")
+DECODE = {"client": kyutai_tts.decode_client, "server": kyutai_tts.decode_server}
+ENCODE: dict[str, Callable[[Any], bytes]] = {
+    "client": kyutai_tts.encode_client,
+    "server": kyutai_tts.encode_server,
+}
+KINDS = {
+    kind.__name__: kind
+    for kind in (Text, Voice, Eos, kyutai.Ready, kyutai.Audio, kyutai.OggOpus, Spoken, kyutai.Error)
+}
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 times = st.floats(0, 1e6)
+
+
+def name_of(vector: Vector) -> str:
+    return str(vector["name"])
+
+
+def message_of(value: Vector) -> Any:
+    fields = {name: field for name, field in value.items() if name != "kind"}
+    if "data" in fields:
+        fields["data"] = bytes.fromhex(fields["data"])
+    for name in {"pcm", "embeddings"} & fields.keys():
+        fields[name] = np.array(fields[name], np.float32)
+    if "shape" in fields:
+        fields["shape"] = tuple(fields["shape"])
+    return KINDS[value["kind"]](**fields)
+
+
+def comparable(message: Any) -> Any:
+    if isinstance(message, Voice):
+        return message.shape, message.embeddings.dtype, message.embeddings.tolist()
+    return message
+
+
+@pytest.mark.parametrize("vector", VECTORS["messages"], ids=name_of)
+def test_messages_are_read_and_written_as_the_vectors_say(vector: Vector) -> None:
+    message = message_of(vector["message"])
+    data = vector["text"] if "text" in vector else bytes.fromhex(vector["hex"])
+    assert comparable(DECODE[vector["from"]](data)) == comparable(message)
+    if vector["ways"] == "both":
+        assert ENCODE[vector["from"]](message).hex() == vector["hex"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["invalid"], ids=name_of)
+def test_invalid_messages_are_refused(vector: Vector) -> None:
+    with pytest.raises(getattr(errors, vector["error"])) as refused:
+        DECODE[vector["from"]](bytes.fromhex(vector["hex"]))
+    assert vector["says"] in str(refused.value)
+
+
+def test_every_kind_has_a_vector_both_ways_and_names_are_unique() -> None:
+    both = {vector["message"]["kind"] for vector in VECTORS["messages"] if vector["ways"] == "both"}
+    assert both == set(KINDS)
+    for vectors in VECTORS.values():
+        assert len({vector["name"] for vector in vectors}) == len(vectors)
 
 
 @given(texts)
