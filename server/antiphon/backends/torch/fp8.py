@@ -62,11 +62,10 @@ class Fp8Linear(nn.Module):
 
     def expanded(self) -> Linear:
         """The same layer with a weight of the compute dtype."""
-        linear = Linear.around(fp8_values(self.weight.data, self.scale.data).to(self.dtype), self.bias)
-        return linear
+        return Linear.around(fp8_values(self.weight.data, self.scale.data).to(self.dtype), self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in]`` to ``[..., out]``. The product's sums are rounded to bfloat16, as the cards give them."""
+        """``[..., in]`` to ``[..., out]``; the product is rounded to bfloat16, as cards give it."""
         flat = x.reshape(-1, self.in_features).float()
         row_scale = flat.abs().amax(dim=-1, keepdim=True).clamp_min(1e-12) / LARGEST
         rows = (flat / row_scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)

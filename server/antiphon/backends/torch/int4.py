@@ -1,8 +1,9 @@
 """INT4 linears: two weights a byte, one scale for each block of a row, inputs left in float.
 
-On a CPU the product is torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on the
-way in, results on the way out, each by 0.2 % beside the 8 % of the weights (docs/adr/0019-quantisation-recipes.md).
-Elsewhere every call turns the weight into the input's dtype: the memory is that of INT4, the time is not.
+On a CPU the product is torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on
+the way in and results on the way out, each by 0.2 % beside the 8 % of the weights
+(docs/adr/0019-quantisation-recipes.md). Elsewhere every call turns the weight into the input's dtype: the
+memory is that of INT4, the time is not.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
 
 
 class Int4Linear(nn.Module):
-    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs have the input's dtype.
+    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs keep the dtype.
 
     ``prescale`` float32 ``[in]``, where there is one, multiplies the input first (AWQ).
     """
@@ -96,9 +97,8 @@ class Int4Linear(nn.Module):
         if self.prescale is not None:
             flat = flat * self.prescale
         if self.packed is not None:
-            out = torch.ops.aten._weight_int4pack_mm_for_cpu(
-                flat.bfloat16(), self.packed, self.block, self.scale
-            ).to(x.dtype)
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu
+            out: Tensor = product(flat.bfloat16(), self.packed, self.block, self.scale).to(x.dtype)
         else:
             out = functional.linear(flat.to(x.dtype), int4_values(self.weight, self.scale).to(x.dtype))
         if self.bias is not None:

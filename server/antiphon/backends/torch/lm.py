@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.embedding import StreamEmbeddings, TokenEmbedding
-from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.fp8 import expand_fp8
+from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.int4 import Int4Linear
 from antiphon.backends.torch.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.stored import BESIDE, LAYERS, VALUES, expect_stored
+from antiphon.backends.torch.stored import BESIDE, LAYERS, NAMES, VALUES, Parts, expect_stored
 from antiphon.backends.torch.weights import assign, rename
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 
@@ -145,7 +145,8 @@ def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
         parts["scale"] = largest.float().reshape(-1, 1) / _INT8_MAX
     if "scale" not in parts:
         raise CheckpointFormatError(
-            f"'{name}' is {published[name].dtype}, but neither '{name}_scale' nor '{name}_scb' is there"
+            f"'{name}' is {NAMES[published[name].dtype]}, but neither '{name}_scale' nor '{name}_scb' is "
+            "there"
         )
     return parts
 
@@ -160,9 +161,9 @@ def dequantized(published: Mapping[str, Tensor], name: str) -> Tensor:
     if not parts:
         return weight
     values = VALUES[weight.dtype](weight, parts["scale"])
-    if (prescale := parts.get("prescale")) is None:
-        return values
-    return values * prescale.repeat_interleave(weight.shape[0] // prescale.shape[0], dim=0)
+    if (prescale := parts.get("prescale")) is not None:
+        values *= prescale.repeat_interleave(weight.shape[0] // prescale.shape[0], dim=0)
+    return values
 
 
 def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scaling: float) -> None:

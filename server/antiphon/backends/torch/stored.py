@@ -34,6 +34,9 @@ VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """By the dtype of the weight: its float32 values ``[out, in]``, given its scales."""
 
+NAMES: Mapping[torch.dtype, str] = {torch.int8: "INT8", torch.uint8: "INT4", torch.float8_e4m3fn: "FP8"}
+"""By the dtype of the weight: what it is called in messages."""
+
 FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4", Fp8Linear: "fp8"}
 """What the weights of each kind of layer are called."""
 
@@ -53,7 +56,7 @@ def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
     except AttributeError:
         linear = module
     if not isinstance(linear, Linear):
-        kind = parts["weight"].dtype
+        kind = NAMES[parts["weight"].dtype]
         raise CheckpointFormatError(f"the file has '{name}' as {kind}, but only linear layers can be")
     setattr(module.get_submodule(parent_name), own_name, LAYERS[parts["weight"].dtype](linear, parts))
 
