@@ -141,7 +141,7 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
     assert override["services"]["door"]["environment"] == {"DUPLEX_MODEL": model}
     for service in ("duplex", "duplex-gpu"):
         argv = override["services"][service]["command"]
-        config = parse_command_line(argv[1:])  # every option is one of the server's
+        config = parse_command_line(argv)  # every option is one of the server's
         assert config.model == (model,)
         assert config.engine.slots == 8
         assert config.backend_option == ("weights=int8", "kv=int8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose.yaml"
+KEYS = ROOT / "deploy" / "keys.yaml"
+
+_REPLACED = ("command", "entrypoint", "test")
+"""Lists that Compose replaces as a whole."""
 
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
@@ -54,13 +58,28 @@ class Service:
         return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
 
 
-def read_compose(values: Mapping[str, str] | None = None, path: Path = COMPOSE) -> dict[str, Any]:
-    """The whole file as plain data."""
-    data = yaml.safe_load(interpolate(path.read_text(), values or {}))
-    assert isinstance(data, dict)
+def read_compose(values: Mapping[str, str] | None = None, overrides: Sequence[Path] = ()) -> dict[str, Any]:
+    """The whole file as plain data, with what stands in ``overrides`` merged into it as Compose does."""
+    data: dict[str, Any] = {}
+    for path in (COMPOSE, *overrides):
+        data = _merge(data, yaml.safe_load(interpolate(path.read_text(), values or {})))
     return data
 
 
-def services(values: Mapping[str, str] | None = None) -> dict[str, Service]:
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Tables are merged, lists appended, but for commands; what is left is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        present = merged.get(key)
+        if isinstance(value, dict) and isinstance(present, dict):
+            merged[key] = _merge(present, value)
+        elif isinstance(value, list) and isinstance(present, list) and key not in _REPLACED:
+            merged[key] = [*present, *value]
+        else:
+            merged[key] = value
+    return merged
+
+
+def services(values: Mapping[str, str] | None = None, overrides: Sequence[Path] = ()) -> dict[str, Service]:
     """Every service by name."""
-    return {name: Service(name, raw) for name, raw in read_compose(values)["services"].items()}
+    return {name: Service(name, raw) for name, raw in read_compose(values, overrides)["services"].items()}

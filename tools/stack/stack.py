@@ -13,9 +13,10 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -202,16 +203,18 @@ async def running_stack(
     values: Mapping[str, str],
     tls: Path,
     door_values: Mapping[str, str] | None = None,
+    overrides: Sequence[Path] = (),
 ) -> AsyncIterator[Stack]:
     """The door and ``counts`` workers of each service, with ``values`` for the file's variables.
 
     ``folder`` takes the logs; ``tls`` is a certificate with its key; ``door_values`` overrides the door's
-    environment.
+    environment, and the files of ``overrides`` what stands in compose.yaml.
     """
-    known = services(values)
+    known = services(values, overrides)
+    secrets = read_compose(values, overrides)["secrets"]
     port, agent_port = free_port(), free_port()
     workers = [
-        _worker(known[name], f"127.0.{net}.{number}", port, agent_port, folder)
+        _worker(known[name], f"127.0.{net}.{number}", port, agent_port, secrets, folder)
         for net, (name, count) in enumerate(counts.items(), start=1)
         for number in range(1, count + 1)
     ]
@@ -238,11 +241,14 @@ async def running_stack(
                 await door.stop()
 
 
-def _worker(service: Service, host: str, port: int, agent_port: int, folder: Path) -> Worker:
+def _worker(
+    service: Service, host: str, port: int, agent_port: int, secrets: Mapping[str, Any], folder: Path
+) -> Worker:
     places = {
         "=0.0.0.0": f"={host}",
         "=8998": f"={port}",
         "=8999": f"={agent_port}",
+        **{f"={inside}": f"={outside}" for inside, outside in service.mounts(secrets).items()},
     }
     argv = place(service.argv, places)
     argv[0] = find_program(argv[0], Path(sys.executable).parent)

@@ -23,7 +23,6 @@ def compose_override(fit: Fit, sessions: int) -> str:
     kind = fit.family.kind
     model = f"hf://{fit.family.repository}"
     command = [
-        "serve",
         "--host=0.0.0.0",
         "--port=8998",
         "--agent-port=8999",
