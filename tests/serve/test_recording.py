@@ -107,6 +107,19 @@ def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(tmp_path:
     recorder.close()
 
 
+async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> None:
+    async with serving(record=str(tmp_path)) as server:
+        recorder = server.services.recorder
+        assert recorder is not None
+        recorder.left_out = 7
+        (tmp_path / f"{recorder.open('ab')._stem}-heard.wav").touch()  # somebody has it already
+        recorder.open("ab").heard(speech(1))
+        await server.eventually(lambda: recorder.failed_files == 1)
+        _, text, _ = await server.get("/metrics")
+    assert "\nantiphon_recording_left_out_pieces_total 7.0\n" in text
+    assert "\nantiphon_failed_recordings_total 1.0\n" in text
+
+
 def wait_for_files(folder: Path, recorder: Recorder) -> list[Path]:
     """The files, once none of them is open."""
     deadline_s = time.monotonic() + 10.0

@@ -13,6 +13,7 @@ from antiphon.engine.memory import host_bytes, process_bytes
 from antiphon.engine.metrics import Families
 from antiphon.serve.access import SessionLedger
 from antiphon.serve.lanes import WorkerPool
+from antiphon.serve.recording import Recorder
 
 
 class ServeMetrics:
@@ -38,18 +39,21 @@ class ServeMetrics:
         self._closed.labels(self._model, str(code or 1006)).inc()
 
 
-def watch_process(registry: CollectorRegistry, pool: WorkerPool, ledger: SessionLedger) -> None:
-    """Report what all models share: memory, keys, and how busy the codec threads and the loop's lanes are."""
-    registry.register(_ProcessCollector(pool, ledger))
+def watch_process(
+    registry: CollectorRegistry, pool: WorkerPool, ledger: SessionLedger, recorder: Recorder | None
+) -> None:
+    """Report what all models share: memory, keys, recordings, and how busy codec threads and lanes are."""
+    registry.register(_ProcessCollector(pool, ledger, recorder))
     ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, pool: WorkerPool, ledger: SessionLedger) -> None:
+    def __init__(self, pool: WorkerPool, ledger: SessionLedger, recorder: Recorder | None) -> None:
         self._pool = pool
         self._ledger = ledger
+        self._recorder = recorder
 
     def collect(self) -> Iterable[Metric]:
         codec = CounterMetricFamily(
@@ -83,6 +87,21 @@ class _ProcessCollector(Collector):
         for name, sessions in self._ledger.sessions_of_keys():
             keys.add_metric((name,), sessions)
         yield keys
+        yield from _recordings(self._recorder)
+
+
+def _recordings(recorder: Recorder | None) -> Iterable[Metric]:
+    """What is missing from recordings; nothing is where nothing is recorded."""
+    yield CounterMetricFamily(
+        "antiphon_recording_left_out_pieces",
+        "Pieces of audio that are not in a recording, since the disk did not keep up.",
+        value=recorder.left_out if recorder is not None else 0,
+    )
+    yield CounterMetricFamily(
+        "antiphon_failed_recordings",
+        "Files of recordings that were given up, since nothing could be written into them.",
+        value=recorder.failed_files if recorder is not None else 0,
+    )
 
 
 def _device_memory() -> Iterable[Metric]:

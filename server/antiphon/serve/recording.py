@@ -73,7 +73,10 @@ class Recording:
 
 
 class Recorder:
-    """Writes recordings into a folder, on a thread of its own."""
+    """Writes recordings into a folder, on a thread of its own.
+
+    ``left_out`` counts pieces that the disk was too slow for, ``failed_files`` the files that were given up.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class Recorder:
         self._files: dict[str, BinaryIO] = {}
         self._failed: set[str] = set()
         self._ends: deque[str] = deque()
-        self.left_out = 0
+        self.left_out = self.failed_files = 0
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self._thread.start()
 
@@ -165,6 +168,7 @@ class Recorder:
     def _drop(self, name: str) -> None:
         """Give a file up; it is not tried again, and its call goes on."""
         self._failed.add(name)
+        self.failed_files += 1
         file = self._files.pop(name, None)
         if file is not None:
             with contextlib.suppress(OSError):  # closing writes what is buffered
