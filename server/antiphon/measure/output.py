@@ -1,0 +1,62 @@
+"""What a run leaves: the three files of a card, never over others, and lines of progress."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from antiphon.errors import ConfigError
+from antiphon.measure.card import Card, card_to_json
+from antiphon.measure.figure import draw, load_matplotlib
+from antiphon.measure.page import render
+
+SUFFIXES = (".md", ".json", ".png")
+
+
+def write_check(out: Path, *, has_figure: bool) -> None:
+    """Find out before anything is measured whether the card can be written.
+
+    Raises:
+        ConfigError: a file of it exists.
+        MissingExtraError: matplotlib is not installed.
+    """
+    check_absent(*(out.with_suffix(suffix) for suffix in SUFFIXES))
+    if has_figure:
+        load_matplotlib()
+
+
+def write_card(card: Card, out: Path, *, has_figure: bool) -> list[Path]:
+    """Write ``out`` with each suffix, JSON first: nothing that was measured is lost by what comes later."""
+    page, values, figure = (out.with_suffix(suffix) for suffix in SUFFIXES)
+    write_new(values, card_to_json(card))
+    if has_figure:
+        draw(card, figure)
+    write_new(page, render(card, figure.name if has_figure else None))
+    return [page, values, *([figure] if has_figure else [])]
+
+
+def check_absent(*paths: Path) -> None:
+    """Raise ConfigError for the first of these files that exists."""
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} exists and is not written over; choose another place, or remove it")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet, and the folders above it.
+
+    Raises:
+        ConfigError: it exists, or cannot be written.
+    """
+    check_absent(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def tell(line: str) -> None:
+    """A line of progress."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,157 @@
+"""``antiphon bench slots``: the server's own search for slots, confirmed, and written as a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from antiphon.backends.base import Backend
+from antiphon.config import ServerConfig
+from antiphon.engine.capacity import tick_limit_s
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.ledger import percentile
+from antiphon.engine.sizing import BackendFactory, make_sized
+from antiphon.errors import ConfigError
+from antiphon.measure.options import MODEL_HELP, Parser, add_backend_options, make_subjects, one_entry
+from antiphon.measure.output import check_absent, write_new
+from antiphon.measure.subject import Subject
+from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
+from antiphon.models.catalog import DEFAULT_MODEL, load_checkpoint
+from antiphon.serve.engines import backend_factory
+
+LEAD_FRAMES = 25
+
+EXAMPLES = """\
+examples:
+  antiphon bench slots antiphon.toml                      the default model
+  antiphon bench slots --model ./moshiko-int8 --backend torch --seconds 60 antiphon.toml
+  antiphon serve --config antiphon.toml
+
+The number is found as --slots auto finds it when a server starts; then that many rows are ticked once a
+frame for some seconds. When p99 of a tick is longer than the half of a frame, nothing is written and the
+exit code is 1: a frame can wait for one tick and needs its own, so some would be late.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The slots that were chosen, and the paced ticks that confirm them or do not."""
+
+    slots: int
+    frame_ms: float
+    turn: Turn
+
+    @property
+    def p99_ms(self) -> float:
+        """99 of 100 ticks took no longer."""
+        return 1000 * percentile(self.turn.tick_s, 0.99)
+
+    @property
+    def limit_ms(self) -> float:
+        """The longest tick of which two fit into a frame."""
+        return 1000 * tick_limit_s(self.frame_ms / 1000, reserve_fraction=0.0)
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether p99 is within it."""
+        return self.p99_ms <= self.limit_ms
+
+
+def find_slots(
+    factory: BackendFactory,
+    config: EngineConfig,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """Let the engine choose as many slots as it would, and tick them all once a frame for ``seconds``.
+
+    Raises:
+        ConfigError: not even one row fits into memory, or nothing is known that could decide.
+        BackendError: memory ran out.
+    """
+    backend: Backend = make_sized(factory, config, clock)
+    try:
+        backend.warm_up(no_progress)
+        rows = backend.info.slots
+        plan = Plan((rows,), seconds, 1, LEAD_FRAMES)
+        return Found(
+            rows, backend.info.spec.frame_ms, take_turn(backend, rows, plan, clock=clock, sleep=sleep)
+        )
+    finally:
+        backend.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Find the slots of one model and write the configuration; 1 when they are not in time after all.
+
+    Raises:
+        AntiphonError: an option that cannot be used, a file that exists, a model that cannot be run.
+    """
+    options = _parse(argv)
+    out = Path(options.out)
+    check_absent(out)
+    entry = one_entry(options)
+    (subject,) = make_subjects([entry])
+    factory = backend_factory(ServerConfig(), entry, load_checkpoint(entry.model))
+    found = find_slots(factory, EngineConfig(max_slots=options.max_slots), options.seconds)
+    said = summary(found, options.max_slots)
+    if not found.is_in_time:
+        print(f"{said}; nothing is written. Try again when the machine does nothing else", file=sys.stderr)  # noqa: T201
+        return 1
+    command = shlex.join(["antiphon", "bench", "slots", *argv])
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_new(out, config_text(subject, tuple(options.backend_option), found, [f"{command}, {now}", said]))
+    print(f"{said}\n{out}: antiphon serve --config {shlex.quote(str(out))}")  # noqa: T201
+    return 0
+
+
+def summary(found: Found, max_slots: int) -> str:
+    """What was found, in a sentence."""
+    most = ", the most that were asked for" if found.slots == max_slots else ""
+    return (
+        f"{found.slots} slots{most}: {len(found.turn.tick_s)} ticks of all of them, one every "
+        f"{found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
+        f"{found.p99_ms:.2f} ms of {found.limit_ms:g} ms, {found.turn.late} late"
+    )
+
+
+def config_text(
+    subject: Subject, backend_options: Sequence[str], found: Found, comments: Sequence[str]
+) -> str:
+    """The TOML file that ``antiphon serve --config`` reads."""
+    lines = [f"# {comment}" for comment in comments]
+    lines += [f"model = {json.dumps(subject.model)}", f"backend = {json.dumps(subject.backend)}"]
+    if subject.device is not None:
+        lines.append(f"device = {json.dumps(subject.device)}")
+    if backend_options:
+        lines.append(f"backend_option = {json.dumps(list(backend_options))}")
+    return "\n".join([*lines, "", "[engine]", f"slots = {found.slots}"]) + "\n"
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="antiphon bench slots",
+        description="Find the most slots that are answered in time, and write them as a configuration.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("out", metavar="FILE.toml", help="the file to write; one that exists is kept")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
+    add_backend_options(parser)
+    most = EngineConfig().max_slots
+    parser.add_argument("--max-slots", type=int, default=most, help=f"look no further [{most}]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm them [10]")
+    options = parser.parse_args(list(argv))
+    if options.max_slots < 1:
+        raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")
+    return options
