@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -84,127 +84,127 @@ class Phrasings:
     held_out: tuple[str, ...]
 
 
+GREETINGS = ("hello", "hi", "hello there", "good morning")
+
+
+def phrasings(
+    held_out: tuple[str, ...],
+    *,
+    questions: Sequence[str] = (),
+    commands: Sequence[str] = (),
+    requests: Sequence[str] = (),
+    alone: Sequence[str] = (),
+) -> Phrasings:
+    """Every way to ask, with and without a greeting and a "please", but for those that are held out.
+
+    ``questions`` and ``commands`` are whole; ``requests`` follow "tell me"; ``alone`` stand as they are.
+    """
+    asked = [*alone, *questions]
+    asked += [f"{greeting} {question}" for greeting in GREETINGS for question in questions]
+    for command in [*commands, *(f"tell me {request}" for request in requests)]:
+        asked += [f"{opening} {command}".strip() for opening in ("", "please", "can you please", *GREETINGS)]
+        asked += [f"{command} please", f"hello can you please {command}", f"hi please {command}"]
+    asked += [f"can you {command}" for command in commands]
+    return Phrasings(tuple(one for one in dict.fromkeys(asked) if one not in held_out), held_out)
+
+
 PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
     {
-        "add": Phrasings(
-            (
-                "what is {a} plus {b}",
-                "how much is {a} plus {b}",
-                "what is {a} and {b}",
-                "add {a} and {b}",
-                "please add {a} and {b}",
-                "can you add {a} and {b}",
-                "tell me {a} plus {b}",
-                "{a} plus {b}",
-            ),
+        "add": phrasings(
             ("can you tell me {a} plus {b}", "how much is {a} and {b}"),
+            questions=("what is {a} plus {b}", "how much is {a} plus {b}", "what is {a} and {b}"),
+            commands=("add {a} and {b}",),
+            requests=("{a} plus {b}", "how much {a} and {b} is", "what is {a} plus {b}"),
+            alone=("{a} plus {b}", "{a} and {b}", "please add {a} and {b}"),
         ),
-        "subtract": Phrasings(
-            (
-                "what is {a} minus {b}",
-                "how much is {a} minus {b}",
-                "take {b} from {a}",
-                "please take {b} from {a}",
-                "what is {a} take away {b}",
-                "tell me {a} minus {b}",
-                "{a} minus {b}",
-            ),
+        "subtract": phrasings(
             ("can you tell me {a} minus {b}", "how much is {a} take away {b}"),
+            questions=("what is {a} minus {b}", "how much is {a} minus {b}", "what is {a} take away {b}"),
+            commands=("take {b} from {a}", "take away {b} from {a}"),
+            requests=("{a} minus {b}", "{a} take away {b}", "how much {a} minus {b} is"),
+            alone=("{a} minus {b}", "{a} take away {b}"),
         ),
-        "count": Phrasings(
-            (
-                "count from {a} to {b}",
-                "please count from {a} to {b}",
-                "can you count from {a} to {b}",
-                "count {way} from {a} to {b}",
-                "tell me the numbers from {a} to {b}",
-            ),
+        "count": phrasings(
             ("please count {way} from {a} to {b}", "can you tell me the numbers from {a} to {b}"),
+            questions=("what are the numbers from {a} to {b}",),
+            commands=("count from {a} to {b}", "count {way} from {a} to {b}"),
+            requests=("the numbers from {a} to {b}",),
+            alone=("from {a} to {b}", "the numbers from {a} to {b}"),
         ),
-        "colour": Phrasings(
-            (
-                "what colour is {a}",
-                "which colour is {a}",
-                "tell me the colour of {a}",
-                "what is the colour of {a}",
-                "please tell me the colour of {a}",
-            ),
+        "colour": phrasings(
             ("can you tell me the colour of {a}", "which is the colour of {a}"),
+            questions=("what colour is {a}", "which colour is {a}", "what is the colour of {a}"),
+            requests=("the colour of {a}", "what colour {a} is", "which colour {a} is"),
+            alone=("the colour of {a}", "which colour does {a} have"),
         ),
-        "sound": Phrasings(
-            (
+        "sound": phrasings(
+            ("can you tell me the sound of {a}", "please tell me what {a} says"),
+            questions=(
                 "what does {a} say",
                 "what sound does {a} make",
                 "which sound does {a} make",
-                "tell me the sound of {a}",
                 "what is the sound of {a}",
             ),
-            ("can you tell me the sound of {a}", "please tell me what {a} says"),
+            requests=("the sound of {a}", "what {a} says", "what sound {a} does make"),
+            alone=("the sound of {a}", "which is the sound of {a}"),
         ),
-        "next": Phrasings(
-            (
+        "next": phrasings(
+            ("can you tell me the {unit} after {a}", "which {unit} follows {a}"),
+            questions=(
                 "what comes after {a}",
                 "what {unit} comes after {a}",
                 "which {unit} comes after {a}",
                 "what {unit} follows {a}",
                 "what is the {unit} after {a}",
-                "tell me the {unit} after {a}",
             ),
-            ("can you tell me the {unit} after {a}", "which {unit} follows {a}"),
+            requests=("the {unit} after {a}", "what comes after {a}", "what {unit} follows {a}"),
+            alone=("the {unit} after {a}", "which is the {unit} after {a}", "what follows {a}"),
         ),
-        "name": Phrasings(
-            (
-                "what is your name",
-                "tell me your name",
-                "who are you",
-                "please tell me your name",
-                "what are you called",
-                "do you have a name",
-            ),
+        "name": phrasings(
             ("can you tell me your name", "tell me who you are"),
+            questions=("what is your name", "who are you", "what are you called", "do you have a name"),
+            requests=("your name", "who you are", "what you are called", "what your name is"),
+            alone=("your name please", "which is your name", "hello your name please"),
         ),
-        "greeting": Phrasings(
-            (
-                "hello",
-                "hi",
-                "hello there",
-                "good morning",
-                "good evening",
-                "hi there",
-                "good afternoon",
-                "hello good morning",
-            ),
+        "greeting": phrasings(
             ("hello good evening", "hi good afternoon"),
-        ),
-        "thanks": Phrasings(
-            (
-                "thank you",
-                "thanks",
-                "thank you very much",
-                "thanks a lot",
-                "many thanks",
-                "thank you so much",
+            alone=(
+                *("hello", "hi", "hello there", "hi there", "good morning", "good evening", "good afternoon"),
+                *("hello good morning", "hi good morning", "hello there good morning", "hi good evening"),
+                *("hello good afternoon", "hi there good afternoon", "hello there good evening"),
+                *("hello hello", "hi hello", "hello hello good evening", "good afternoon hello there"),
             ),
-            ("thanks very much", "thank you a lot"),
         ),
-        "goodbye": Phrasings(
-            ("goodbye", "bye", "bye bye", "see you later", "good night", "goodbye see you later"),
+        "thanks": phrasings(
+            ("thanks very much", "thank you a lot"),
+            alone=(
+                *("thank you", "thanks", "thank you very much", "thanks a lot", "many thanks"),
+                *("thank you so much", "thanks so much", "thank you so very much", "thank you many thanks"),
+                *("thank you thank you", "thanks many thanks", "many many thanks", "thanks thank you"),
+            ),
+        ),
+        "goodbye": phrasings(
             ("bye see you later", "goodbye good night"),
+            alone=(
+                *("goodbye", "bye", "bye bye", "see you later", "good night", "goodbye see you later"),
+                *("see you", "see you soon", "bye good night", "good night goodbye", "bye goodbye"),
+                *("bye bye see you later", "bye see you soon", "good night see you later", "see you bye"),
+            ),
         ),
     }
 )
 WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
-        "add": 24,
-        "subtract": 24,
-        "count": 16,
-        "colour": 9,
-        "sound": 7,
-        "next": 9,
-        "name": 3,
-        "greeting": 3,
-        "thanks": 2.5,
-        "goodbye": 2.5,
+        "add": 18,
+        "subtract": 19,
+        "count": 17,
+        "colour": 10,
+        "sound": 10,
+        "next": 10,
+        "name": 5,
+        "greeting": 4,
+        "thanks": 3.5,
+        "goodbye": 3.5,
     }
 )
 FIXED_ANSWERS: Mapping[str, str] = MappingProxyType(
@@ -300,24 +300,33 @@ class Domain:
             for intent, known in self.facts.items()
         }
 
+        self._asked_words = sorted({word for turn in self._all_turns() for word in turn.split()})
+
+    def _all_turns(self) -> Iterator[str]:
+        for intent, ways in PHRASINGS.items():
+            for fact in self.facts[intent]:
+                yield from (phrase.format(**fact.slots) for phrase in ways.trained + ways.held_out)
+
     def answers(self) -> list[str]:
         """Every sentence the talker may say."""
         return sorted({fact.answer for known in self.facts.values() for fact in known})
 
     def words(self) -> list[str]:
         """Every word of questions and answers."""
-        spoken = set(" ".join(self.answers()).split())
-        for intent, phrasings in PHRASINGS.items():
-            for fact in self.facts[intent]:
-                for phrase in phrasings.trained + phrasings.held_out:
-                    spoken |= set(phrase.format(**fact.slots).split())
-        return sorted(spoken)
+        return sorted({*self._asked_words, *" ".join(self.answers()).split()})
 
     def draw(self, rng: random.Random, intent: str | None = None) -> Turn:
         """A question as training asks it."""
         intent = intent or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         fact = rng.choice(self.trained[intent])
         return self._turn(intent, rng.choice(PHRASINGS[intent].trained), fact, is_held_out=False)
+
+    def draw_words(self, rng: random.Random) -> Turn:
+        """Words of the domain in no order: who learns to write these down cannot guess, and has to listen."""
+        known = self._asked_words
+        count = rng.randint(2, 8)
+        words = [rng.choice(NUMBERS if rng.random() < 0.35 else known) for _ in range(count)]
+        return Turn("words", " ".join(words), "", False)
 
     def draw_held_out(self, rng: random.Random, intent: str) -> Turn:
         """A question training never asks: a held-out fact where there are some, else a held-out phrasing.

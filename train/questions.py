@@ -23,6 +23,8 @@ from train.domain import PHRASINGS, Domain, Turn
 from train.voices import Voice, draw_voice, speak
 
 UTTERANCES_PER_SHARD = 500
+WORDS_SHARE = 0.3
+"""Of the training's utterances, so many are words in no order: nobody answers them."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""
 
@@ -53,7 +55,8 @@ def plan(rng: random.Random, domain: Domain, *, held_out: bool) -> tuple[Turn, V
     """Draw what is asked, by whom, and how the voice is bent."""
     voice = draw_voice(rng, held_out=held_out)
     if not held_out:
-        return domain.draw(rng), voice, rng.uniform(0.87, 1.15)
+        turn = domain.draw_words(rng) if rng.random() < WORDS_SHARE else domain.draw(rng)
+        return turn, voice, rng.uniform(0.83, 1.2)
     return domain.draw_held_out(rng, rng.choice(list(PHRASINGS))), voice, 1.0
 
 

@@ -91,7 +91,7 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking: ``program`` is "espeak-ng" or "flite"; pitch is 0 to 99 (espeak-ng only)."""
+    """One way of speaking: ``program`` is "espeak-ng" or "flite"; pitch is 0 to 99, and 50 the voice's own."""
 
     program: str
     name: str
@@ -102,7 +102,9 @@ class Voice:
         """The command that speaks ``text`` into ``wav``."""
         if self.program == "flite":
             stretch = f"duration_stretch={160 / self.words_per_minute:.3f}"
-            return ["flite", "-voice", self.name, "--setf", stretch, "-t", text, "-o", str(wav)]
+            bent = f"int_f0_target_mean={120 * 2 ** ((self.pitch - 50) / 50):.0f}"
+            pitch = [] if self.pitch == 50 else ["--setf", bent]
+            return ["flite", "-voice", self.name, "--setf", stretch, *pitch, "-t", text, "-o", str(wav)]
         speed, pitch = str(self.words_per_minute), str(self.pitch)
         return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
 
@@ -111,7 +113,8 @@ def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = Fa
     """A random voice of the training set, or of the held-out one."""
     speed, pitch = rng.randint(125, 200), rng.randint(20, 80)
     if rng.random() < 0.35:
-        return Voice("flite", rng.choice(HELD_OUT_FLITE if held_out else FLITE), speed)
+        name = rng.choice(HELD_OUT_FLITE if held_out else FLITE)
+        return Voice("flite", name, speed) if held_out else Voice("flite", name, speed, pitch)
     variant = rng.choice(HELD_OUT_VARIANTS if held_out else VARIANTS)
     accent = rng.choice(OTHER_LANGUAGES if foreign else ACCENTS)
     return Voice("espeak-ng", f"{accent}+{variant}", speed, pitch)
