@@ -118,6 +118,9 @@ class UnknownModelError(SessionError):
 class SessionLimitError(SessionError):
     """This key, or this address, has as many sessions as it may."""
 
+    retry_after_s = 10
+    """Nobody knows when one of its own will end: what polite clients wait before they look again."""
+
 
 class SessionTimeoutError(SessionError):
     """The peer fell silent, or never began to speak."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon import errors
-from antiphon.errors import AntiphonError, ProtocolError, ServerFullError
+from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.protocol import events
 from antiphon.protocol.events import EVENT_KINDS, Sender, check_event
 from antiphon.protocol.moshi import Event
@@ -116,5 +116,5 @@ def test_an_error_tells_the_client_what_to_do(name: str, code: int) -> None:
     assert events.close_code(reason) == code
     assert event.fields["code"] == code
     assert event.fields["message"] == str(reason)
-    assert event.fields.get("retry_after_s") == (7 if isinstance(reason, ServerFullError) else None)
+    assert event.fields.get("retry_after_s") == {"ServerFullError": 7, "SessionLimitError": 10}.get(name)
     check_event(event, sender=Sender.SERVER)

@@ -103,9 +103,14 @@ async def test_a_key_has_as_many_sessions_as_its_line_says(keys: str) -> None:
     async with serving(slots=3, api_keys=keys) as server:
         async with server.call("ext=1", **header) as first:
             await first.event("ready")
-            assert (await refused(server, **header)).status == 429
+            refusal = await refused(server, **header)
+            assert (refusal.status, refusal.headers["Retry-After"]) == (429, "10")
             async with server.call("ext=1", **header) as second:
-                assert (await second.event("error")).fields == {"code": 1008, "message": sentence}
+                assert (await second.event("error")).fields == {
+                    "code": 1008,
+                    "message": sentence,
+                    "retry_after_s": 10,
+                }
                 assert (await second.closed()).code == 1008
             async with server.call("ext=1", **{"kyutai-api-key": BOB}) as other:
                 await other.event("ready")

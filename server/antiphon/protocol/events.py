@@ -214,6 +214,6 @@ def close_code(reason: AntiphonError) -> int:
 
 
 def error_of(reason: AntiphonError) -> Event:
-    """The ``error`` event for ``reason``, with its close code and, when full, when to come again."""
-    retry_after_s = reason.retry_after_s if isinstance(reason, ServerFullError) else None
+    """The ``error`` event for ``reason``, with its close code and, where it is one, when to come again."""
+    retry_after_s = reason.retry_after_s if isinstance(reason, ServerFullError | SessionLimitError) else None
     return error(close_code(reason), str(reason), retry_after_s)

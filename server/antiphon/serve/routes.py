@@ -152,6 +152,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
         status: type[web.HTTPException] = web.HTTPNotFound
     elif isinstance(error, SessionLimitError):
         status = web.HTTPTooManyRequests
+        headers["Retry-After"] = str(error.retry_after_s)
     else:
         status = web.HTTPServiceUnavailable
         retry_after_s = error.retry_after_s if isinstance(error, ServerFullError) else DRAINING_RETRY_AFTER_S
