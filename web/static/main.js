@@ -4,6 +4,7 @@ import { Call } from "./call.js";
 import { MicrophoneError } from "./microphone.js";
 import { Panel } from "./panel.js";
 import { LONGEST_S } from "./recorder.js";
+import { explain } from "./refusal.js";
 import { Score } from "./score.js";
 import { Settings } from "./settings.js";
 import { Transcript } from "./transcript.js";
@@ -34,27 +35,8 @@ const AROUND = {
     return () => clearTimeout(timer);
   },
   random: Math.random,
-  explain,
+  explain: (url) => explain(url),
 };
-
-/** A network that swallows everything must not keep us from trying again. */
-const EXPLAIN_LIMIT_MS = 5000;
-
-/**
- * Why the server refuses a socket: the same address, asked without one, says it in words.
- *
- * @param {string} url
- */
-async function explain(url) {
-  try {
-    const response = await fetch(url.replace(/^ws/, "http"), { signal: AbortSignal.timeout(EXPLAIN_LIMIT_MS) });
-    if (response.status === 401) return "This server asks for an access key: enter it under Settings.";
-    const isRefusal = response.status >= 400 && response.status < 500 && response.status !== 426;
-    return isRefusal ? await response.text() : null;
-  } catch {
-    return null; // nobody answers at all
-  }
-}
 
 /** What is noted beside the words of a call. */
 const DEVICE_NOTES = {
@@ -310,7 +292,7 @@ class Page {
     write(part("status", HTMLElement), words.line);
     const help = part("help", HTMLElement);
     // A countdown is to be looked at: read out, it would say a number every second.
-    help.setAttribute("aria-live", state.name === "lost" || state.name === "full" ? "off" : "polite");
+    help.setAttribute("aria-live", ["lost", "full", "limited"].includes(state.name) ? "off" : "polite");
     write(help, words.help);
     write(this._talk, this._label(state, isCalling));
     this._mute.hidden = !isCalling;

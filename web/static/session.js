@@ -4,7 +4,7 @@
  *     idle -> connecting -> queued -> live -> ended           asked for by us, or said by the server
  *                 ^            |        |
  *                 +-- lost <---+--------+                     comes back by itself, later each time
- *                 +-- full                                    comes back when the server said
+ *                 +-- full, limited                           comes back when the server said
  *                                  failed                     only a person can change that
  *
  * Sockets, timers, the clock and chance are given, so that every path can be tested. While connected, a ping
@@ -12,6 +12,7 @@
  */
 
 import { decode, encode, ProtocolError } from "./protocol.js";
+import { UNSAID_RETRY_S } from "./refusal.js";
 
 export const PING_EVERY_MS = 2000;
 export const SILENCE_LIMIT_MS = 8000;
@@ -32,12 +33,16 @@ const SOCKET_BYTES = 1000;
 const CLOSE = Object.freeze({ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALLOWED: 1008, FULL: 1013 });
 
 /**
+ * Why there is no connection; `blocked` is one that something on the way does not let through.
+ *
+ * @typedef {"network" | "silent" | "leaving" | "unreachable" | "blocked" | "fault"} Loss
+ *
  * @typedef {{ name: "idle" }
  *   | { name: "connecting", isReturning: boolean }
  *   | { name: "queued", ahead: number, retryAfterS: number }
  *   | { name: "live", isReturning: boolean }
- *   | { name: "lost", reason: "network" | "silent" | "leaving" | "unreachable" | "fault", retryAtMs: number }
- *   | { name: "full", message: string, retryAtMs: number }
+ *   | { name: "lost", reason: Loss, retryAtMs: number }
+ *   | { name: "full" | "limited", message: string, retryAtMs: number }
  *   | { name: "ended", reason: "us" | "server" }
  *   | { name: "failed", message: string }} State
  *
@@ -49,7 +54,8 @@ const CLOSE = Object.freeze({ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALL
  * @property {() => number} clock milliseconds, monotonic
  * @property {(ms: number, then: () => void) => () => void} after a timer; returns what cancels it
  * @property {() => number} random 0 to 1
- * @property {(url: string) => Promise<string | null>} explain why a server refuses this address, if it says so
+ * @property {(url: string) => Promise<import("./refusal.js").Refusal | null>} explain why a server refuses this
+ *   address, if it says so
  *
  * @typedef {object} Listener
  * @property {(state: State) => void} onState
@@ -236,14 +242,31 @@ export class Session {
     this._letGo();
     if (!hadOpened) {
       this._enter({ name: "connecting", isReturning: this._wasLive });
-      const message = await this._around.explain(url);
+      const refusal = await this._around.explain(url);
       // Meanwhile the visitor may have hung up.
-      if (this.state.name !== "connecting" || this._socket) return;
-      if (message) this._enter({ name: "failed", message });
-      else this._lose("unreachable");
+      if (this.state.name === "connecting" && !this._socket) this._obey(refusal);
       return;
     }
     this._judge(close.code, String(this._lastError?.fields["message"] ?? close.reason));
+  }
+
+  /**
+   * What a connection that never stood means.
+   *
+   * @param {import("./refusal.js").Refusal | null} refusal
+   */
+  _obey(refusal) {
+    switch (refusal?.kind) {
+      case "never":
+        this._enter({ name: "failed", message: refusal.message });
+        break;
+      case "full":
+      case "limited":
+        this._comeAgain(refusal.kind, refusal.message, refusal.retryAfterS);
+        break;
+      default:
+        this._lose(refusal ? "blocked" : "unreachable");
+    }
   }
 
   /**
@@ -253,6 +276,7 @@ export class Session {
    * @param {string} message
    */
   _judge(code, message) {
+    const retryAfterS = Number(this._lastError?.fields["retry_after_s"] ?? 0);
     switch (code) {
       case CLOSE.DONE:
         this._enter({ name: "ended", reason: "server" });
@@ -261,11 +285,12 @@ export class Session {
         this._lose("leaving");
         break;
       case CLOSE.FULL:
-        this._waitUntilFree(message);
+        this._comeAgain("full", message, retryAfterS || UNSAID_RETRY_S);
         break;
       case CLOSE.NOT_ALLOWED:
         // In the middle of a call it means that nothing came from us: this machine slept, or its audio did.
-        if (this._attempts === 0 && this._wasLive) this._lose("silent");
+        if (retryAfterS) this._comeAgain("limited", message, retryAfterS);
+        else if (this._attempts === 0 && this._wasLive) this._lose("silent");
         else this._enter({ name: "failed", message });
         break;
       case CLOSE.BAD_DATA:
@@ -276,15 +301,20 @@ export class Session {
     }
   }
 
-  /** @param {string} message */
-  _waitUntilFree(message) {
-    const seconds = Number(this._lastError?.fields["retry_after_s"] ?? 10);
+  /**
+   * When the server said.
+   *
+   * @param {"full" | "limited"} name
+   * @param {string} message
+   * @param {number} seconds
+   */
+  _comeAgain(name, message, seconds) {
     const waitMs = Math.max(1, seconds) * 1000 * (1 + 0.2 * this._around.random());
-    this._enter({ name: "full", message, retryAtMs: this._around.clock() + waitMs });
+    this._enter({ name, message, retryAtMs: this._around.clock() + waitMs });
     this._cancel = this._around.after(waitMs, () => this._connect());
   }
 
-  /** @param {"network" | "silent" | "leaving" | "unreachable" | "fault"} reason */
+  /** @param {Loss} reason */
   _lose(reason) {
     const nowMs = this._around.clock();
     if (this._attempts === 0) this._troubleSinceMs = nowMs;

@@ -22,9 +22,14 @@ export function wordsFor(state, nowMs) {
         ? say("You are back.", "The connection was lost, and what was said before is forgotten: this is a new conversation.")
         : say("Go ahead, it is listening.");
     case "lost":
-      return trouble(lostLine(state.reason), `Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
+      return trouble(lostLine(state.reason), `${lostHelp(state.reason)}Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
     case "full":
       return trouble("The server is full.", `Every place is taken. Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
+    case "limited":
+      return trouble(
+        "You have no more calls here.",
+        `${sentence(state.message)} Trying again ${inSeconds(state.retryAtMs - nowMs)}; ending another one helps.`,
+      );
     case "ended":
       return state.reason === "us" ? say("The call is over.") : say("The server has ended the call.");
     case "failed":
@@ -42,9 +47,11 @@ function queueHelp(seconds) {
   return seconds > 0 ? `A place may be free in about ${duration(seconds)}. Leave this page open.` : "";
 }
 
-/** @param {"network" | "silent" | "leaving" | "unreachable" | "fault"} reason */
+/** @param {import("./session.js").Loss} reason */
 function lostLine(reason) {
   switch (reason) {
+    case "blocked":
+      return "The server answers, but calls do not get through.";
     case "unreachable":
       return "The server cannot be reached.";
     case "leaving":
@@ -54,6 +61,11 @@ function lostLine(reason) {
     default:
       return "The connection was lost.";
   }
+}
+
+/** @param {import("./session.js").Loss} reason */
+function lostHelp(reason) {
+  return reason === "blocked" ? "A proxy or a firewall on the way may refuse WebSockets: ask whoever runs it. " : "";
 }
 
 /**

@@ -67,7 +67,7 @@ class FakeSocket {
 }
 
 class World {
-  /** @param {{ refusal?: string | null }} options */
+  /** @param {{ refusal?: import("../../../web/static/refusal.js").Refusal | null }} options */
   constructor({ refusal = null } = {}) {
     this.nowMs = 1000;
     /** @type {{ dueMs: number, then: () => void }[]} */
@@ -280,7 +280,7 @@ test("a full server is asked again when it said", () => {
 });
 
 test("a refused upgrade is explained, an unreachable server tried again", async () => {
-  const refused = new World({ refusal: "no model 'x' here" });
+  const refused = new World({ refusal: { kind: "never", message: "no model 'x' here" } });
   refused.session.start();
   await refused.socket.ends(1006);
   assert.deepEqual(refused.session.state, { name: "failed", message: "no model 'x' here" });
@@ -294,6 +294,33 @@ test("a refused upgrade is explained, an unreachable server tried again", async 
   gone.session.end();
   await ending;
   assert.equal(gone.session.state.name, "ended");
+});
+
+test("what refuses WebSockets alone is not a server that cannot be reached", async () => {
+  const world = new World({ refusal: { kind: "blocked" } });
+  world.session.start();
+  await world.socket.ends(1006);
+  assert.equal(world.session.state.name === "lost" && world.session.state.reason, "blocked");
+  world.pass(1000);
+  assert.equal(world.sockets.length, 2);
+});
+
+test("who has as many calls as one may is let in when another has ended", async () => {
+  const said = "the key 'alice' has 1 of 1 sessions";
+  const refused = new World({ refusal: { kind: "limited", message: said, retryAfterS: 20 } });
+  refused.session.start();
+  await refused.socket.ends(1006);
+  const closed = new World();
+  closed.session.start();
+  closed.socket.opens();
+  closed.socket.tells("error", { code: 1008, message: said, retry_after_s: 20 });
+  await closed.socket.ends(1008);
+  for (const world of [refused, closed]) {
+    const state = world.session.state;
+    assert.deepEqual(state, { name: "limited", message: said, retryAtMs: world.nowMs + 22_000 });
+    world.pass(22_000);
+    assert.equal(world.sockets.length, 2);
+  }
 });
 
 test("a server that cannot be reached for ten minutes is given up", async () => {

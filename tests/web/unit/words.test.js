@@ -20,6 +20,8 @@ const STATES = [
   [{ name: "lost", reason: "leaving", retryAtMs: 10 }, "The server is restarting.", /Trying again/, true],
   [{ name: "lost", reason: "unreachable", retryAtMs: 10 }, "The server cannot be reached.", /Trying again/, true],
   [{ name: "lost", reason: "fault", retryAtMs: 10 }, "The server had a fault.", /Trying again/, true],
+  [{ name: "lost", reason: "blocked", retryAtMs: 10 }, "The server answers, but calls do not get through.", /WebSockets.*Trying again/, true],
+  [{ name: "limited", message: "you have 1 of 1", retryAtMs: 20_000 }, "You have no more calls here.", /^You have 1 of 1\. Trying again in 20 seconds/, true],
   [{ name: "full", message: "x", retryAtMs: 180_000 }, "The server is full.", /Trying again in 3 minutes/, true],
   [{ name: "ended", reason: "us" }, "The call is over.", /^$/, false],
   [{ name: "ended", reason: "server" }, "The server has ended the call.", /^$/, false],
