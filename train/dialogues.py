@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +34,16 @@ class Asked:
 
 @dataclass(slots=True)
 class Dialogue:
-    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and what was asked."""
+    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and what was asked.
+
+    ``is_text_trained`` bool ``[T]``: where the text follows from what was heard and said before.
+    """
 
     talker: CodeArray
     user: CodeArray
     text: NDArray[np.int16]
+    is_text_trained: NDArray[np.bool_]
+    is_voice_trained: bool = True
     asked: list[Asked] = field(default_factory=list)
 
 
@@ -72,22 +78,73 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
 
 
 class Composer:
-    """Draws dialogues of ``frames`` frames from scenes."""
+    """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
 
-    def __init__(self, scenes: list[Scene], quiet: list[CodeArray], voicebox: Voicebox, frames: int) -> None:
-        self.scenes, self.quiet, self.voicebox, self.frames = scenes, quiet, voicebox, frames
+    A recited sentence has its known end from that word on: in "two plus three is five" from the fifth.
+    """
+
+    def __init__(
+        self,
+        scenes: list[Scene],
+        quiet: list[CodeArray],
+        voicebox: Voicebox,
+        frames: int,
+        recited: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self.quiet, self.voicebox, self.frames = quiet, voicebox, frames
+        self.recited = [one for one in recited if one[0] in voicebox.codes]
+        self.heard = scenes
+        answered = ((scene.strip, tuple(one for one in scene.segments if one.answer)) for scene in scenes)
+        self.scenes = [Scene(strip, segments) for strip, segments in answered if segments]
+
+    def _silent(self, strip: CodeArray, rng: np.random.Generator) -> Dialogue:
+        """Nobody says anything: ``strip`` is what the talker hears."""
+        shift = int(rng.integers(strip.shape[1]))
+        return Dialogue(
+            np.repeat(self.voicebox.silence[:, None], self.frames, axis=1),
+            np.take(strip, np.arange(shift, shift + self.frames), axis=1, mode="wrap"),
+            np.full(self.frames, PAD, np.int16),
+            np.ones(self.frames, np.bool_),
+        )
+
+    def draw_listening(self, rng: np.random.Generator) -> Dialogue:
+        """Questions and words in no order, one after the other, only to be heard."""
+        scene = self.heard[rng.integers(len(self.heard))]
+        dialogue = self._silent(scene.strip, rng)
+        dialogue.is_text_trained[:], dialogue.is_voice_trained = False, False
+        at = int(rng.integers(1, 20))
+        while True:
+            segment = scene.segments[rng.integers(len(scene.segments))]
+            stop = at + max(segment.codes.shape[1], segment.end + REACTION_FRAMES + 1)
+            if stop > self.frames:
+                return dialogue
+            dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes
+            dialogue.asked.append(Asked(at + segment.start, at + segment.end, segment.question, ""))
+            at = stop
+
+    def draw_recital(self, rng: np.random.Generator) -> Dialogue:
+        """Answers that nobody asked for, one after the other: what follows from their words is trained."""
+        dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))], rng)
+        dialogue.is_text_trained[:], dialogue.is_voice_trained = False, False
+        is_loud, at = rng.random() < 0.7, int(rng.integers(1, 20))
+        while True:
+            sentence, known = self.recited[int(rng.integers(len(self.recited)))]
+            codes, text = self.voicebox.codes[sentence], self.voicebox.text[sentence]
+            if at + text.size > self.frames:
+                return dialogue
+            if is_loud:
+                dialogue.talker[:, at : at + text.size] = codes
+            dialogue.text[at - 1] = EPAD
+            dialogue.text[at : at + text.size] = text
+            spoken = np.flatnonzero((text != PAD) & (text != EPAD))
+            dialogue.is_text_trained[at + spoken[known:]] = True
+            at += text.size + int(rng.integers(1, 6))
 
     def draw(self, rng: np.random.Generator) -> Dialogue:
         """A dialogue in one scene; one in ten is a scene in which nobody speaks to us."""
         scene = self.scenes[rng.integers(len(self.scenes))]
         is_quiet = rng.random() < 0.1
-        strip = self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip
-        shift = int(rng.integers(strip.shape[1]))
-        dialogue = Dialogue(
-            np.repeat(self.voicebox.silence[:, None], self.frames, axis=1),
-            np.take(strip, np.arange(shift, shift + self.frames), axis=1, mode="wrap"),
-            np.full(self.frames, PAD, np.int16),
-        )
+        dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip, rng)
         if not is_quiet:
             self._converse(rng, dialogue, scene)
         return dialogue

@@ -43,7 +43,8 @@ ZERO = -1
 class Settings:
     """What a run is made of."""
 
-    batch: int = 6
+    batch: int = 7
+    """Of these, dialogues but for one row in which the talker recites, and one in which it only listens."""
     frames: int = 300
     peak_learning_rate: float = 1.2e-3
     warm_up_steps: int = 200
@@ -182,11 +183,12 @@ class Talker(nn.Module):
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
         weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
-        weight = torch.where(text == EPAD, 1.0, weight)
+        weight = torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained
         text_loss = functional.cross_entropy(
             text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
         )
         share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
+        share = share * batch.is_voice_trained[:, None]
         chosen = torch.from_numpy(rng.random(share.shape)) < share
         picked = targets.transpose(1, 2)[chosen][:, :, None]
         audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
@@ -240,13 +242,16 @@ def forgetful(inputs: Tensor, rng: np.random.Generator, own: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker's voice is trained.
+    """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker makes a sound.
 
+    ``is_text_trained`` bool ``[B, T]`` and ``is_voice_trained`` bool ``[B]`` say what the losses are of.
     ``spans`` are questions heard: row, first input step, last one, word tokens.
     """
 
     codes: Tensor
     is_speaking: Tensor
+    is_text_trained: Tensor
+    is_voice_trained: Tensor
     spans: list[tuple[int, int, int, list[int]]]
 
 
@@ -261,7 +266,22 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
         for row, dialogue in enumerate(dialogues)
         for asked in dialogue.asked
     ]
-    return Batch(torch.from_numpy(codes), torch.from_numpy(loud), spans)
+    return Batch(
+        torch.from_numpy(codes),
+        torch.from_numpy(loud),
+        torch.from_numpy(np.stack([one.is_text_trained for one in dialogues])),
+        torch.tensor([one.is_voice_trained for one in dialogues]),
+        spans,
+    )
+
+
+def recitable(domain: Domain) -> list[tuple[str, int]]:
+    """The trained answers with an end that follows from their beginning, and where that starts."""
+    return [
+        (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
+        for intent in ("add", "subtract", "count", "colour", "sound", "next")
+        for fact in domain.trained[intent]
+    ]
 
 
 class Trainer:
@@ -308,7 +328,7 @@ class Trainer:
             )
         scenes = [scene for scenes, _ in self.shards.values() for scene in scenes]
         quiet = [strip for _, strips in self.shards.values() for strip in strips]
-        self.composer = Composer(scenes, quiet, self.voicebox, self.settings.frames)
+        self.composer = Composer(scenes, quiet, self.voicebox, self.settings.frames, recitable(Domain()))
         self.questions = sum(len(scene.segments) for scene in scenes)
 
     def learning_rate(self) -> float:
@@ -323,7 +343,8 @@ class Trainer:
         rng = np.random.default_rng((self.settings.seed, self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate()
-        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch)]
+        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - 2)]
+        dialogues += [self.composer.draw_recital(rng), self.composer.draw_listening(rng)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)

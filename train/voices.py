@@ -103,8 +103,8 @@ class Voice:
         if self.program == "flite":
             stretch = f"duration_stretch={160 / self.words_per_minute:.3f}"
             bent = f"int_f0_target_mean={120 * 2 ** ((self.pitch - 50) / 50):.0f}"
-            pitch = [] if self.pitch == 50 else ["--setf", bent]
-            return ["flite", "-voice", self.name, "--setf", stretch, *pitch, "-t", text, "-o", str(wav)]
+            melody = [] if self.pitch == 50 else ["--setf", bent]
+            return ["flite", "-voice", self.name, "--setf", stretch, *melody, "-t", text, "-o", str(wav)]
         speed, pitch = str(self.words_per_minute), str(self.pitch)
         return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ from train import talker as talker_module
 from train.answers import Answer
 from train.codec import load_mimi
 from train.dialogues import LEAD_FRAMES, REACTION_FRAMES, STOP_FRAMES, Composer, Voicebox, text_stream
-from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, is_fact_held_out
+from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, Fact, is_fact_held_out
 from train.recogniser import answers_grammar, questions_grammar, word_errors
 from train.segments import STRIP_FRAMES, Scene, Segment
-from train.talker import Settings, Talker, Trainer, collate, delay, lm_config, start_from_codec
+from train.talker import Settings, Talker, Trainer, collate, delay, lm_config, recitable, start_from_codec
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
@@ -161,7 +161,7 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     monkeypatch.setattr(talker_module, "Voicebox", lambda *_: voicebox)
     small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 4, "depformer_dim": 16}
     monkeypatch.setattr(talker_module, "lm_config", lambda _: small)
-    settings = replace(Settings(), batch=2, frames=100, total_steps=4, warm_up_steps=1)
+    settings = replace(Settings(), batch=3, frames=100, total_steps=4, warm_up_steps=1)
 
     def trainer(out: Path) -> Trainer:
         return Trainer(settings, tmp_path / "segments", tmp_path / "none", ECHO, out)
@@ -191,6 +191,53 @@ def test_only_what_the_talker_says_trains_its_voice(voicebox: Voicebox, tokenize
     assert speaking[~silent].all()
     assert speaking.sum() < 200
     assert [span[3] for span in batch.spans] == [tokenizer.encode(one.question) for one in dialogue.asked]
+
+
+def test_a_recital_trains_only_what_follows_from_its_beginning(
+    voicebox: Voicebox, tokenizer: TalkerTokenizer
+) -> None:
+    rng = np.random.default_rng(4)
+    scene = _scene(rng)
+    composer = Composer(
+        [scene], [scene.strip], voicebox, 200, [("two plus three is five", 4), ("no such", 1)]
+    )
+    recital = composer.draw_recital(rng)
+    (five,) = tokenizer.encode("five")
+    said = recital.text[(recital.text != PAD) & (recital.text != EPAD)]
+    assert said.size >= 5
+    np.testing.assert_array_equal(recital.is_text_trained, recital.text == five)
+    assert not recital.is_voice_trained
+    known = {answer: start for answer, start in recitable(Domain())}
+    assert all(not is_fact_held_out("add", Fact({}, answer)) for answer in known if "plus" in answer)
+    assert known["a cow says moo"] == 3
+
+
+def test_who_only_listens_is_trained_in_neither_text_nor_voice(
+    voicebox: Voicebox, tokenizer: TalkerTokenizer
+) -> None:
+    rng = np.random.default_rng(5)
+    scene = _scene(rng)
+    unanswered = Scene(scene.strip, (*scene.segments, replace(scene.segments[0], question="moo", answer="")))
+    composer = Composer([unanswered], [scene.strip], voicebox, 300)
+    listening = composer.draw_listening(rng)
+    assert len(listening.asked) > 5
+    assert not listening.is_text_trained.any()
+    assert (listening.text == PAD).all()
+    batch = collate([listening], voicebox.silence, tokenizer)
+    assert [(start, stop) for _, start, stop, _ in batch.spans] == sorted(
+        (one.start, one.end + REACTION_FRAMES + 1) for one in listening.asked
+    )
+    assert all(b.start >= a.end + REACTION_FRAMES for a, b in pairwise(listening.asked))
+    answered = [composer.draw(rng).asked for _ in range(20)]
+    assert all(one.answer for asked in answered for one in asked)
+
+
+def test_words_in_no_order_are_words_of_questions() -> None:
+    domain, rng = Domain(), random.Random(3)
+    turns = [domain.draw_words(rng) for _ in range(100)]
+    assert {turn.answer for turn in turns} == {""}
+    assert {word for turn in turns for word in turn.question.split()} <= set(domain.words())
+    assert len({turn.question for turn in turns}) == 100
 
 
 def test_word_errors_count_edits() -> None:
