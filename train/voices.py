@@ -91,7 +91,7 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking: ``program`` is "espeak-ng" or "flite"; pitch is 0 to 99, and 50 the voice's own."""
+    """One way of speaking: ``program`` is "espeak-ng" or "flite"; pitch is 0 to 99, 50 its own."""
 
     program: str
     name: str
