@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,8 @@ def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
 
 
 def make_scene(rng: np.random.Generator, utterances: list[Utterance], mimi: Any) -> Scene:
-    """Encode some questions in one noise."""
+    """Encode some questions in one noise; those of like length should be neighbours."""
     around = Surroundings.drawn(rng)
-    utterances = sorted(utterances, key=lambda one: one.pcm.size)
     segments: list[Segment] = []
     for first in range(0, len(utterances), 10):
         batch = utterances[first : first + 10]
@@ -145,15 +144,24 @@ def make_quiet(rng: np.random.Generator, utterances: list[Utterance], mimi: Any)
     return encode(mimi, np.stack(strips))[:, :, 10:]
 
 
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng((11, seed))
+
+
+def encoding_order(sizes: Sequence[int], seed: int) -> list[list[int]]:
+    """Which utterances of a shard share a scene, and in what order: by length. ``sizes`` are in samples."""
+    order = [int(index) for index in _rng(seed).permutation(len(sizes))]
+    groups = [order[first : first + GROUP] for first in range(0, len(order), GROUP)]
+    return [sorted(group, key=lambda index: sizes[index]) for group in groups]
+
+
 def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> None:
     """Encode one shard of questions, in as many scenes as there are fifties."""
-    rng = np.random.default_rng((11, seed))
     utterances = read_shard(source)
-    order = rng.permutation(len(utterances))
-    scenes = [
-        make_scene(rng, [utterances[i] for i in order[first : first + GROUP]], mimi)
-        for first in range(0, len(order), GROUP)
-    ]
+    rng = _rng(seed)
+    rng.permutation(len(utterances))  # spent on the order
+    order = encoding_order([one.pcm.size for one in utterances], seed)
+    scenes = [make_scene(rng, [utterances[index] for index in group], mimi) for group in order]
     segments = [segment for scene in scenes for segment in scene.segments]
     told = [[s.start, s.end, s.question, s.answer] for s in segments]
     part = path.with_suffix(".part.npz")

@@ -1,0 +1,86 @@
+"""Where a language model starts from: the codec's own geometry, a line of numbers, a model trained before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from train.domain import NUMBERS
+from train.talker_tokenizer import TalkerTokenizer
+
+CODEBOOKS: Final = 8
+
+
+def start_from_codec(model: Any, mimi: Any, shares: Sequence[float]) -> None:
+    """Let the audio embeddings start as projections of the codec's own codebook vectors.
+
+    Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
+    ``shares`` has one loudness for each group of eight streams.
+    """
+    quantizer = mimi.quantizer
+    splits = ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1))
+    vectors: list[Tensor] = []
+    for split, count in splits:
+        weight = split.output_proj.weight[:, :, 0]
+        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
+    scale = 0.15 / math.sqrt(sum(float(v.var()) for v in vectors))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for side, share in enumerate(shares):
+            wide = torch.randn(model.dim, vectors[0].shape[1], generator=generator)
+            basis = torch.linalg.qr(wide).Q.T * math.sqrt(model.dim / vectors[0].shape[1])
+            for index, vector in enumerate(vectors):
+                rows = (vector - vector.mean(0)) @ basis * scale * share
+                model.emb[side * CODEBOOKS + index].weight[: rows.shape[0]] = rows
+
+
+NUMBER_WAVES = (84, 42, 21, 14, 10.5, 7, 5, 4, 3, 2)
+"""Wavelengths, in units, of the waves by which a number's word is placed on a line."""
+
+
+def number_waves(count: int) -> Tensor:
+    """The numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
+
+    Nets that have learnt to add keep numbers so (Nanda et al. 2023); to start there lets a few hundred sums
+    suffice to learn the others.
+    """
+    angle = 2 * math.pi * torch.arange(count)[:, None] / torch.tensor(NUMBER_WAVES)
+    return torch.cat([angle.cos(), angle.sin()], dim=1)
+
+
+def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
+    """Let the words of numbers start as places on a line, heard, said and read alike."""
+    tokens = [tokenizer.encode(word)[0] for word in NUMBERS]
+    waves = number_waves(len(tokens))
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for table in (model.text_emb.weight, model.text_linear.weight):
+            basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
+            rows = waves @ basis
+            table[tokens] += rows * (table[: model.text_card].std() / rows.std())
+
+
+def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: int) -> None:
+    """Let a model of the same width start with a talker's first layers and what it hears with.
+
+    ``talker`` are the weights of its language model; streams from ``heard_from`` on are what it hears.
+
+    Raises:
+        ValueError: the widths differ.
+    """
+    width = talker["text_emb.weight"].shape[1]
+    if width != model.dim:
+        raise ValueError(f"a talker of width {width} cannot start a model of width {model.dim}")
+    own = model.state_dict()
+    for name in own:
+        source = name
+        if name.startswith("emb."):
+            _, index, rest = name.split(".", 2)
+            source = f"emb.{int(index) + heard_from}.{rest}"
+        if source in talker and (name.startswith(("emb.", "transformer.")) or name == "text_emb.weight"):
+            own[name] = talker[source].to(own[name].dtype)
+    model.load_state_dict(own)

@@ -1,0 +1,144 @@
+"""Compose what a recogniser is trained on: codes of questions one after another, their words, the pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.segments import CodeArray, Segment
+from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+
+FRAME_RATE: Final = 12.5
+DELAY_FRAMES: Final = 10
+"""Text comes 0.8 s after its sound: long words are over by then, "sixteen" is no longer "six"."""
+PAUSES_S: Final = (0.5, 1.0, 2.0, 3.0)
+"""Each head tells whether a pause of at least so long has begun."""
+UNKNOWN: Final = -100
+"""The label of what the end of a passage cuts off; torch's cross-entropy passes over it."""
+PAUSE, NO_PAUSE = 0, 1
+"""Classes of a head; upstream reads the probability of the first."""
+
+LabelArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A question with the frames of its segment in which its words start."""
+
+    segment: Segment
+    starts: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One noise: a strip of it alone, and what is said in it."""
+
+    strip: CodeArray
+    lines: tuple[Line, ...]
+
+
+@dataclass(slots=True)
+class Passage:
+    """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
+
+    ``words`` are (start in frames, word) of all that is said in it.
+    """
+
+    codes: CodeArray
+    text: NDArray[np.int16]
+    pauses: LabelArray
+    words: list[tuple[float, str]]
+
+
+def text_stream(
+    words: Sequence[tuple[float, str]], frames: int, tokenizer: TalkerTokenizer
+) -> NDArray[np.int16]:
+    """The text ``[frames]`` of words that start at some frames: a mark, then the word, both delayed.
+
+    The mark stands in the frame before the word. A word for which there is no room yet waits, so that none
+    loses its mark.
+    """
+    text, previous = np.full(frames, PAD, np.int16), -1
+    for start, word in words:
+        at = max(previous + 2, round(start) + DELAY_FRAMES)
+        for token in tokenizer.encode(word):
+            if at >= frames:
+                return text
+            if text[at - 1] == PAD:
+                text[at - 1] = EPAD
+            text[at], previous = token, at
+            at += 1
+    return text
+
+
+def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
+    """For each head and frame whether a pause of its length is under way.
+
+    ``speech`` are the first and last frames of what is said. A pause that the end of the passage cuts off has
+    its label only where it is long enough already.
+    """
+    labels = np.full((len(PAUSES_S), frames), NO_PAUSE, np.int64)
+    begin = 0
+    for first, last in [*speech, (frames, frames)]:
+        stop = min(first, frames)
+        for head, length_s in enumerate(PAUSES_S):
+            if stop - begin >= length_s * FRAME_RATE:
+                labels[head, begin:stop] = PAUSE
+            elif first >= frames:
+                labels[head, begin:stop] = UNKNOWN
+        begin = last + 1
+    return labels
+
+
+class PassageComposer:
+    """Draws passages of ``frames`` frames; ``cold`` ``[8, C]`` are the codes of a session's first silence."""
+
+    def __init__(
+        self,
+        rooms: Sequence[Room],
+        quiet: Sequence[CodeArray],
+        cold: CodeArray,
+        tokenizer: TalkerTokenizer,
+        frames: int,
+    ) -> None:
+        self.rooms, self.quiet, self.cold = rooms, quiet, cold
+        self.tokenizer, self.frames = tokenizer, frames
+
+    def draw(self, rng: np.random.Generator) -> Passage:
+        """A passage in one room; one in sixteen has nobody in it who speaks to us."""
+        room = self.rooms[int(rng.integers(len(self.rooms)))]
+        is_quiet = rng.random() < 1 / 16
+        strip = self.quiet[int(rng.integers(len(self.quiet)))] if is_quiet else room.strip
+        shift = int(rng.integers(strip.shape[1]))
+        codes = np.take(strip, np.arange(shift, shift + self.frames), axis=1, mode="wrap")
+        if rng.random() < 0.4:
+            silent = int(rng.integers(1, self.cold.shape[1]))
+            codes[:, :silent] = self.cold[:, :silent]
+        speech: list[tuple[int, int]] = []
+        words: list[tuple[float, str]] = []
+        at = int(rng.integers(0, 40))
+        while not is_quiet and at < self.frames:
+            line = room.lines[int(rng.integers(len(room.lines)))]
+            segment = line.segment
+            codes[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
+            words += [
+                (at + start, word) for start, word in zip(line.starts, segment.question.split(), strict=True)
+            ]
+            speech.append((at + segment.start, at + segment.end))
+            at += segment.end + 1 + _gap(rng)
+        return Passage(
+            codes,
+            text_stream(words, self.frames, self.tokenizer),
+            pause_labels(speech, self.frames),
+            words,
+        )
+
+
+def _gap(rng: np.random.Generator) -> int:
+    """Frames between the end of a question and the segment of the next."""
+    low, high = ((0, 5), (5, 25), (25, 80))[rng.choice(3, p=(0.4, 0.3, 0.3))]
+    return int(rng.integers(low, high))
