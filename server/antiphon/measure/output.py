@@ -20,19 +20,23 @@ def write_check(out: Path, *, has_figure: bool) -> None:
         ConfigError: a file of it exists.
         MissingExtraError: matplotlib is not installed.
     """
-    check_absent(*(out.with_suffix(suffix) for suffix in SUFFIXES))
+    check_absent(*_paths(out))
     if has_figure:
         load_matplotlib()
 
 
 def write_card(card: Card, out: Path, *, has_figure: bool) -> list[Path]:
     """Write ``out`` with each suffix, JSON first: nothing that was measured is lost by what comes later."""
-    page, values, figure = (out.with_suffix(suffix) for suffix in SUFFIXES)
+    page, values, figure = _paths(out)
     write_new(values, card_to_json(card))
     if has_figure:
         draw(card, figure)
     write_new(page, render(card, figure.name if has_figure else None))
     return [page, values, *([figure] if has_figure else [])]
+
+
+def _paths(out: Path) -> list[Path]:
+    return [out.with_name(out.name + suffix) for suffix in SUFFIXES]
 
 
 def check_absent(*paths: Path) -> None:

@@ -65,8 +65,8 @@ def _side_by_side(card: Card) -> Iterator[Sequence[str]]:
     for entry in card.entries:
         result = entry.results[-1]
         yield (
-            *(entry.label, entry.facts.quantization.method, megabytes(entry.facts.model.file_bytes)),
-            megabytes(entry.memory.peak_rss),
+            *(entry.label, entry.facts.quantization.method, size_words(entry.facts.model.file_bytes)),
+            size_words(entry.memory.peak_rss),
             f"{result.p50_ms:.2f} / {result.p99_ms:.2f}",
             f"{result.frames_per_s.median:.1f}",
             spread_words(result.speed_ratio, 2) if result.speed_ratio else "1",
@@ -82,7 +82,7 @@ def _fields(card: Card, entry: Entry) -> Iterator[Sequence[str]]:
     yield (
         "Model",
         f"{model.name} ({model.kind}), {model.parameters:,} parameters, {model.format}, "
-        f"{megabytes(model.file_bytes)}",
+        f"{size_words(model.file_bytes)}",
     )
     yield (
         "Hardware",
@@ -158,12 +158,14 @@ def memory_words(memory: MemoryFacts) -> str:
         "weights": memory.weights,
         "state of a row": memory.state_per_row,
     }
-    return ", ".join(f"{name} {megabytes(size)}" for name, size in parts.items() if size is not None)
+    return ", ".join(f"{name} {size_words(size)}" for name, size in parts.items() if size is not None)
 
 
-def megabytes(size: float) -> str:
-    """Bytes as MB (10^6), or GB (10^9)."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+def size_words(size: float) -> str:
+    """Bytes as kB, MB (10^6) or GB (10^9)."""
+    if size >= 1e9:
+        return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def spread_words(spread: Spread, digits: int) -> str:

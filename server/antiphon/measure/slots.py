@@ -118,7 +118,7 @@ def summary(found: Found, max_slots: int) -> str:
     """What was found, in a sentence."""
     most = ", the most that were asked for" if found.slots == max_slots else ""
     return (
-        f"{found.slots} slots{most}: {len(found.turn.tick_s)} ticks of all of them, one every "
+        f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of all of them, one every "
         f"{found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
         f"{found.p99_ms:.2f} ms of {found.limit_ms:g} ms, {found.turn.late} late"
     )

@@ -1,0 +1,120 @@
+"""What the gate writes is read, what it cannot judge is noted, and files go to the models they are for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
+from antiphon.measure.quality import (
+    PREFERRED,
+    Quality,
+    QualitySource,
+    not_judged,
+    quality_from_json,
+    read_quality,
+    run_gate,
+)
+from antiphon.measure.subject import Subject
+
+A, B, C = (Subject(label, "echo", "onnx", options={"threads": 1}) for label in "abc")
+
+
+def verdict(**changes: Any) -> dict[str, Any]:
+    measure = {
+        "measure": "text agreement",
+        "value": 0.5,
+        "baseline": None,
+        "candidate": None,
+        "detail": "",
+        "limit": {"most": None, "least": 0.9, "why": "because"},
+        "verdict": "FAIL",
+    }
+    return {
+        "baseline": "x",
+        "candidate": "y",
+        "material": "1 s",
+        "passed": False,
+        "measures": [measure],
+        **changes,
+    }
+
+
+def no_gate(*_: Subject) -> Quality:
+    raise UnsupportedError("the gate judges codec models, this is none")
+
+
+def test_a_verdict_is_read() -> None:
+    found = quality_from_json(verdict(), "a", "v.json")
+    (metric,) = found.metrics
+    assert (found.baseline, found.is_passed, found.material, found.note) == ("a", False, "1 s", "")
+    assert (metric.score, metric.limit, metric.verdict) == (0.5, ">= 0.9", "FAIL")
+    assert found.headline is metric
+    assert not_judged("a", "why").headline is None
+
+
+def test_the_best_measure_stands_for_all() -> None:
+    (one,) = verdict()["measures"]
+    names = [*reversed(PREFERRED), "memory ratio"]
+    measures = [{**one, "measure": name, "candidate": 0.25} for name in names]
+    headline = quality_from_json(verdict(measures=measures), "a", "v").headline
+    assert headline is not None
+    assert (headline.name, headline.score) == ("answers loss", 0.25)
+    measures[-2] = {**one, "measure": "answers loss", "value": None, "limit": None}
+    headline = quality_from_json(verdict(measures=measures), "a", "v").headline
+    assert headline is not None
+    assert headline.name == "text agreement"
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"measures": [1]}', json.dumps(verdict(measures=[{"a": 1}]))])
+def test_what_no_gate_wrote_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"v\.json is not what antiphon gate --json writes"):
+        read_quality(path, "a")
+
+
+def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*v\.json: No such file"):
+        read_quality(tmp_path / "v.json", "a")
+    (tmp_path / "v.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"v\.json is not JSON"):
+        read_quality(tmp_path / "v.json", "a")
+
+
+def test_files_are_in_the_order_of_the_models_without_the_baseline(tmp_path: Path) -> None:
+    files = []
+    for index, passed in enumerate((True, False)):
+        path = tmp_path / f"{index}.json"
+        path.write_text(json.dumps(verdict(passed=passed)))
+        files.append(str(path))
+    source = QualitySource(B, [A, B, C], files, no_gate)
+    assert [source.quality(label).is_passed for label in "ac"] == [True, False]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="1 files of quality for 2 models that are not the baseline"):
+        QualitySource(B, [A, B, C], files[:1], no_gate)
+    with pytest.raises(ConfigError, match="quality is given without baseline"):
+        QualitySource(None, [A], files[:1], no_gate)
+
+
+def test_without_files_the_gate_is_asked_and_may_say_no() -> None:
+    asked = []
+
+    def gate(candidate: Subject, baseline: Subject) -> Quality:
+        asked.append((candidate.label, baseline.label))
+        return not_judged(baseline.label, "")
+
+    assert QualitySource(None, [A, B], [], gate).quality("a") is None
+    assert QualitySource(B, [A, B], [], gate).quality("a") == not_judged("b", "")
+    assert asked == [("a", "b")]
+    note = QualitySource(B, [A, B], [], no_gate).quality("a")
+    assert note == not_judged("b", "the gate judges codec models, this is none")
+
+
+def test_a_gate_that_lacks_a_module_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "antiphon_quantize.gate_run", None)
+    with pytest.raises(MissingExtraError, match=r"the quality gate needs .*'antiphon\[quantize\]'"):
+        run_gate(A, B, questions=None, tell=lambda _: None)

@@ -1,0 +1,108 @@
+"""What a card says of a model, its machine and its memory, apart from the numbers that were timed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.backends.null import NullBackend
+from antiphon.measure.subject import (
+    Subject,
+    calibration_words,
+    describe,
+    describe_hardware,
+    format_words,
+    load_subject,
+    memory_of,
+    nvidia_driver,
+    peak_bytes,
+    quantization_words,
+)
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.manifest import Manifest, QuantizationRecipe
+
+
+def rounded(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
+    assert isinstance(checkpoint.manifest, Manifest)
+    recipe = replace(QuantizationRecipe("int8-weight-per-channel", 8), **changes)  # type: ignore[arg-type]
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, quantization=recipe))
+
+
+def test_how_it_was_made_smaller_and_on_what() -> None:
+    checkpoint = load_checkpoint("echo")
+    info = NullBackend(checkpoint.spec, 1).info
+    running = replace(info, quantization="weights-int8")
+    assert quantization_words(checkpoint, info) == "none"
+    assert quantization_words(checkpoint, running) == "run as weights-int8"
+    assert calibration_words(checkpoint) == "none"
+    plain = rounded(checkpoint)
+    assert quantization_words(plain, info) == "int8-weight-per-channel (8 bits)"
+    assert calibration_words(plain) == "none"
+    options = {"recipe": "gptq", "calibration": "4 recordings"}
+    named = rounded(checkpoint, group_size=32, bits=4, options=options)
+    assert quantization_words(named, running) == (
+        "int8-weight-per-channel (4 bits, groups of 32, recipe gptq), run as weights-int8"
+    )
+    assert calibration_words(named) == "4 recordings"
+
+
+def test_what_its_files_are() -> None:
+    checkpoint = load_checkpoint("echo")
+    info = NullBackend(checkpoint.spec, 1).info
+    assert format_words(checkpoint, info) == "safetensors, antiphon.json"
+    assert format_words(replace(checkpoint, manifest=None), info) == "safetensors, published layout"
+    assert format_words(checkpoint, replace(info, name="onnx")) == "ONNX graphs"
+    facts = describe(checkpoint, info, 3)
+    assert facts.model.file_bytes == sum(path.stat().st_size for path in checkpoint.files.values())
+    assert (facts.model.name, facts.model.kind, facts.hardware.threads) == ("echo", "codec", 3)
+
+
+def test_the_machine_is_named() -> None:
+    hardware = describe_hardware("cpu", 1)
+    assert hardware.device
+    assert 1 <= hardware.count <= (os.cpu_count() or 1)
+    assert hardware.driver.startswith("none (")
+    # A GPU that this machine lacks still has the name it was asked by.
+    assert describe_hardware("cuda:7", 1).count == 1
+
+
+def test_the_driver_is_read_where_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    assert nvidia_driver(file) == "unknown"
+    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 2025\nGCC 12\n")
+    assert nvidia_driver(file) == "NVIDIA 580.95.05"
+    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n")
+    assert nvidia_driver(file) == "NVIDIA 570.86.15"
+    file.write_text("nothing of the kind\n")
+    assert nvidia_driver(file) == "unknown"
+
+
+def test_peak_memory_is_the_most_there_was(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t  999 kB\nVmHWM:\t    1234 kB\nVmRSS:\t  100 kB\n")
+    assert peak_bytes(status) == 1234 * 1024
+    assert peak_bytes(tmp_path / "missing") > 1_000_000
+    assert peak_bytes() > 10_000_000
+
+
+def test_what_a_backend_says_of_its_memory_is_kept() -> None:
+    info = NullBackend(load_checkpoint("echo").spec, 1).info
+    memory = memory_of(info, lambda: 77)
+    assert (memory.peak_rss, memory.device, memory.weights) == (77, None, 0)
+    silent = memory_of(replace(info, memory={}), lambda: 77)
+    assert (silent.weights, silent.state_per_row) == (None, None)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_subject_is_loaded_with_its_options(threads: int) -> None:
+    subject = Subject("e", "echo", "onnx", options={"threads": threads})
+    backend, facts = load_subject(subject, 2, lambda done, total, what: None)
+    try:
+        assert (backend.info.slots, facts.backend, facts.hardware.threads) == (2, "onnx", threads)
+        assert {"antiphon", "python", "onnxruntime"} <= facts.versions.keys()
+    finally:
+        backend.close()
