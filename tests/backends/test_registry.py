@@ -58,7 +58,7 @@ def test_every_line_of_the_table_names_a_factory_and_its_options(name: str) -> N
     ("name", "options", "sentence"),
     [
         ("nul", {}, "no backend is called 'nul'; did you mean 'null'?"),
-        ("zzz", {}, "no backend is called 'zzz'; there are: auto, mlx, null, onnx, reference, torch"),
+        ("zzz", {}, "no backend is called 'zzz'; there are: auto, mlx, null, onnx, pocket, reference, torch"),
         ("null", {"step_mss": 1.0}, "backend null has no option 'step_mss'; did you mean 'step_ms'?"),
         ("null", {"zzz": 1.0}, "backend null has no option 'zzz'; there are: hold_gil, step_ms"),
         ("null", {"step_ms": "5"}, "option step_ms of backend null is '5', but must be float"),
@@ -150,7 +150,7 @@ def test_auto_takes_only_a_backend_that_runs_the_pipeline(
         (
             "null",
             PipelineKind.TTS,
-            "the null backend runs codec and duplex models, m is tts; the backend for it is torch",
+            "the null backend runs codec and duplex models, m is tts; the backend for it is torch or onnx",
         ),
     ],
 )

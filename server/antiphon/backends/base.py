@@ -117,7 +117,8 @@ class BackendInfo:
     ``buckets`` are the row counts a tick can run over, ascending, the last one being ``slots``.
     ``can_snapshot`` says whether snapshot, restore and move work, ``can_prime`` whether prime does.
     ``memory`` is bytes by purpose ("weights", "state_per_row", ...), for admission arithmetic and the
-    report.
+    report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the engine cannot
+    measure it (tts).
     """
 
     name: str
@@ -131,6 +132,7 @@ class BackendInfo:
     can_prime: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    row_ms: float | None = None
 
     @property
     def kind(self) -> PipelineKind:

@@ -33,7 +33,7 @@ class BackendEntry:
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
     ``extra`` installs. ``options`` maps the factory's own options to their types. ``kinds`` are the
-    pipelines it runs.
+    pipelines it runs; ``family``, where there is one, is the only family it runs, and no other backend does.
     """
 
     factory: str
@@ -41,6 +41,12 @@ class BackendEntry:
     modules: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
     kinds: tuple[PipelineKind, ...] = tuple(PipelineKind)
+    family: str | None = None
+
+    def runs(self, spec: ModelSpec) -> bool:
+        """Whether it runs models like this one."""
+        apart = {entry.family for entry in BACKENDS.values()}
+        return spec.kind in self.kinds and self.family == (spec.family if spec.family in apart else None)
 
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
@@ -78,6 +84,14 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             options={"dtype": str, "kv": str, "compile": str},
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
+        "pocket": BackendEntry(
+            "antiphon.backends.pocket.factory:make",
+            extra="pocket",
+            modules=("pocket_tts",),
+            options={"threads": int, "weights": str, "chunk_tokens": int, "sampler_steps": int},
+            kinds=(PipelineKind.TTS,),
+            family="pocket",
+        ),
         "null": BackendEntry(
             "antiphon.backends.null:make",
             options={"step_ms": float, "hold_gil": bool},
@@ -87,7 +101,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 AUTO = "auto"
-AUTO_CHOICES = ("torch", "mlx", "onnx", "reference")
+AUTO_CHOICES = ("torch", "mlx", "onnx", "pocket", "reference")
 """The backends ``auto`` may choose; :func:`auto_order` says which is best. Null is only chosen by name."""
 
 
@@ -140,8 +154,8 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     order += ["torch"] if machine.has_cuda else []
     order += ["mlx"] if machine.is_apple_silicon else []
     order += ["onnx"] if checkpoint.graphs else []
-    order += ["torch", "reference"]
-    return [name for name in dict.fromkeys(order) if checkpoint.spec.kind in BACKENDS[name].kinds]
+    order += ["torch", "pocket", "reference"]
+    return [name for name in dict.fromkeys(order) if BACKENDS[name].runs(checkpoint.spec)]
 
 
 def resolve_auto(
@@ -161,7 +175,7 @@ def resolve_auto(
     for name, module in missing.items():
         if module is None:
             return name
-    if not checkpoint.graphs and spec.kind in BACKENDS["onnx"].kinds:
+    if not checkpoint.graphs and BACKENDS["onnx"].runs(spec):
         raise UnsupportedError(
             f"nothing installed runs {spec.name}: it has no ONNX graphs, and the {able[0]} backend lacks the "
             f"Python module '{missing[able[0]]}'. To make the graphs: pip install 'antiphon[quantize]' and "
@@ -206,12 +220,13 @@ def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[s
 
 
 def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
-    if spec.kind in entry.kinds:
+    if entry.runs(spec):
         return
-    able = [other for other in AUTO_CHOICES if spec.kind in BACKENDS[other].kinds]
+    able = [other for other in AUTO_CHOICES if BACKENDS[other].runs(spec)]
     others = f"the backend for it is {' or '.join(able)}" if able else "no backend does"
     kinds = " and ".join(entry.kinds)
-    raise UnsupportedError(f"the {name} backend runs {kinds} models, {spec.name} is {spec.kind}; {others}")
+    kind = f"{spec.kind} of the family {spec.family}" if spec.kind in entry.kinds else spec.kind
+    raise UnsupportedError(f"the {name} backend runs {kinds} models, {spec.name} is {kind}; {others}")
 
 
 def _first_missing(entry: BackendEntry, find: ModuleFinder) -> str | None:

@@ -55,7 +55,7 @@ def make_sized(
     For the latter, backends are made (or resized, where they can be) and timed with more and more rows, up
     to what memory holds. One that runs ticks over fewer rows than it has is timed over all its buckets at
     once; one that cannot is doubled until it is too slow. Contexts are empty while they are timed. A tts
-    model cannot be timed without a text, so there memory decides alone.
+    model cannot be timed without a text: there memory decides, and what the backend says a row takes.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
@@ -77,7 +77,7 @@ def make_sized(
         models_waiting=share.models_waiting,
     )
     if backend.info.kind is PipelineKind.TTS:
-        return _remake(backend, factory, fitting)
+        return _remake(backend, factory, min(fitting, _spoken_in_time(backend.info, config, share)))
     limit_s = tick_limit_s(
         backend.info.spec.frame_ms / 1000.0,
         reserve_fraction=config.tick_reserve_fraction,
@@ -99,6 +99,16 @@ def make_sized(
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
     return _remake(backend, factory, timely)
+
+
+def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:
+    """The most rows that can all be spoken for as fast as they are listened to, by what one row takes."""
+    if info.row_ms is None:
+        return config.max_slots
+    limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction) / share.models
+    rows = max(1, int(limit_ms / info.row_ms))
+    Log(__name__).info("slots by time", slots=rows, row_ms=info.row_ms, tick_limit_ms=limit_ms)
+    return rows
 
 
 def _make_fixed(backend: Backend, factory: BackendFactory, rows: int, facts: MemoryFacts | None) -> Backend:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.errors import CheckpointNotFoundError, hint
-from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.checkpoint import CONFIG_NAME, Checkpoint, read_checkpoint
+from antiphon.models.manifest import MANIFEST_NAME
+from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
 from antiphon.models.source import HUB_PREFIX, Folder
 
 BUILTIN: Final = ("echo", "duplex-seeded")
@@ -25,10 +27,11 @@ def builtin_folder(name: str) -> Path:
 
 
 def load_checkpoint(ref: str) -> Checkpoint:
-    """Find a model: a built-in name, a folder, or ``hf://owner/repo[@revision]``.
+    """Find a model: a built-in name, a folder, ``hf://owner/repo[@revision]``, or a Pocket-TTS configuration.
 
-    A built-in name wins over a folder of the same name (``./echo`` is the folder). Raises
-    CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's client.
+    The last is a YAML file, a folder with one in it, or ``pocket://NAME``, one that its package has. A
+    built-in name wins over a folder of the same name (``./echo`` is the folder). Raises
+    CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's client or the package.
     """
     if ref in BUILTIN:
         return read_checkpoint(Folder(builtin_folder(ref)), ref)
@@ -36,8 +39,16 @@ def load_checkpoint(ref: str) -> Checkpoint:
         from antiphon.models.hub import open_repository
 
         return read_checkpoint(open_repository(ref), ref)
+    if ref.startswith(PREFIX):
+        return read_pocket(packaged_config(ref), ref, f"pocket-tts-{ref.removeprefix(PREFIX)}")
     folder = Path(ref).expanduser()
+    if folder.is_file() and folder.suffix in (".yaml", ".yml"):
+        return read_pocket(folder, ref, folder.stem)
     if folder.is_dir():
+        published = any((folder / name).is_file() for name in (MANIFEST_NAME, CONFIG_NAME))
+        config = None if published else find_config(folder)
+        if config is not None:
+            return read_pocket(config, ref, folder.resolve().name)
         return read_checkpoint(Folder(folder), ref)
     near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(

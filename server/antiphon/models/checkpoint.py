@@ -24,7 +24,7 @@ from antiphon.models.shapes import build_spec
 from antiphon.models.source import FileSource, resolve
 from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import read_json_object
-from antiphon.models.tokenizer import TextTokenizer
+from antiphon.models.tokenizer import Tokenizer, open_tokenizer
 from antiphon.models.weights import TensorInfo, read_header
 
 CONFIG_NAME: Final = "config.json"
@@ -83,11 +83,12 @@ class Checkpoint:
             )
         return self.files[role]
 
-    def text_tokenizer(self) -> TextTokenizer | None:
+    def text_tokenizer(self) -> Tokenizer | None:
         """The text tokenizer, or None for a model without text."""
-        if "tokenizer" not in self.files or self.spec.lm is None:
+        if "tokenizer" not in self.files:
             return None
-        return TextTokenizer(self.files["tokenizer"], padding_id=self.spec.lm.text_padding_id)
+        padding_id = 3 if self.spec.lm is None else self.spec.lm.text_padding_id
+        return open_tokenizer(self.files["tokenizer"], padding_id=padding_id)
 
     def verify(self, progress: Callable[[int, int, str], None] | None = None) -> int:
         """Read every file the manifest lists and compare its SHA-256. Returns how many were compared.

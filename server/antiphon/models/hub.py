@@ -98,12 +98,13 @@ def open_repository(ref: str) -> Repository:
 
 
 def get_reference(name: str) -> Path:
-    """The file that ``hf://owner/repo/path`` names in another repository's configuration."""
+    """The file that ``hf://owner/repo/path[@revision]`` names in another repository's configuration."""
     owner, _, rest = name.removeprefix(HUB_PREFIX).partition("/")
     repo, _, path = rest.partition("/")
+    path, at, revision = path.partition("@")
     if not path:
         raise CheckpointFormatError(f"'{name}' is not of the form {HUB_PREFIX}owner/repo/file")
-    return open_repository(f"{HUB_PREFIX}{owner}/{repo}").get(path)
+    return open_repository(f"{HUB_PREFIX}{owner}/{repo}{at}{revision}").get(path)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,24 +27,35 @@ class Prompt:
     in for part of them. ``voice`` is float32 ``[V, frame_samples]``: what the codec makes of it is the own
     voice of the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded
     already. A tts model is given nothing but ``speakers``, float32 ``[V, T, width]``: the voices it is to
-    speak with. ``key`` is a hash of all this: prompts of equal keys are equal.
+    speak with; or ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``: what it keeps of a voice it
+    has heard; or ``voice``, the recording. ``key`` is a hash of all this: prompts of equal keys are equal.
     """
 
     frames: IntArray
     voice: FloatArray | None = None
     embedded: FloatArray | None = None
     speakers: FloatArray | None = None
+    keys_values: FloatArray | None = None
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Hash the content."""
         digest = hashlib.sha256()
-        for part in (self.frames, self.voice, self.embedded, self.speakers):
+        for part in self._parts:
             if part is not None:
                 digest.update(f"{part.dtype}{part.shape}".encode())
                 digest.update(np.ascontiguousarray(part).tobytes())
             digest.update(b"|")
         object.__setattr__(self, "key", digest.hexdigest())
+
+    @property
+    def _parts(self) -> tuple[NDArray[Any] | None, ...]:
+        return self.frames, self.voice, self.embedded, self.speakers, self.keys_values
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory."""
+        return sum(part.nbytes for part in self._parts if part is not None)
 
     @property
     def count(self) -> int:

@@ -38,6 +38,7 @@ class TextReader:
         self._encode = encode
         self._frame_rate = spec.mimi.frame_rate
         conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
+        self._replaced = {} if spec.lm is None else _REPLACED  # only those were trained on text without them
         self._announces = "speaker_wavs" in conditioners
 
     def read(self, text: str) -> list[TextEntry]:
@@ -47,7 +48,7 @@ class TextReader:
             ProtocolError: a word too long to be one.
         """
         entries: list[TextEntry] = []
-        text, start = text.translate(_REPLACED), 0
+        text, start = text.translate(self._replaced), 0
         for part in _PARTS.finditer(text):
             entries += self._word(text[start : part.start()])
             if part[1] is not None:

@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import sentencepiece
 
-from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
 
 UNSPOKEN_IDS: Final = (0, 3)
 """Never sent by any Moshi server: end of padding, and padding."""
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back; ``vocabulary`` is the number of pieces."""
+
+    vocabulary: int
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token, with spaces; "" for what is never sent."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of several tokens, without the space before the first."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        ...
+
+
+def open_tokenizer(path: Path, *, padding_id: int = 3) -> Tokenizer:
+    """The tokenizer in a file: a SentencePiece model, or a ``tokenizer.json`` of Hugging Face's.
+
+    Raises:
+        CheckpointNotFoundError, CheckpointFormatError: no file, or neither of them.
+        MissingExtraError: what reads the second is not installed.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(1) == b"{":
+                return JsonTokenizer(path)
+    return TextTokenizer(path, padding_id=padding_id)
 
 
 class TextTokenizer:
@@ -48,3 +80,37 @@ class TextTokenizer:
         """The token ids of a text."""
         ids: list[int] = self._processor.EncodeAsIds(text)
         return ids
+
+
+class JsonTokenizer:
+    """A ``tokenizer.json``, as Pocket-TTS has it. ``vocabulary`` is its number of pieces."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            CheckpointFormatError: it is no tokenizer.
+            MissingExtraError: what reads it is not installed.
+        """
+        try:
+            from tokenizers import Tokenizer as Reader
+        except ImportError as error:
+            what = f"the tokenizer {path.name}"
+            raise MissingExtraError(what, extra="pocket", module="tokenizers") from error
+        try:
+            self._reader = Reader.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # the reader raises nothing more precise
+            raise CheckpointFormatError(f"{path} is not a tokenizer: {error}") from error
+        self.vocabulary: int = self._reader.get_vocab_size()
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token, with spaces; "" for ids outside the vocabulary."""
+        return (self._reader.id_to_token(token_id) or "").replace("▁", " ")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of several tokens, without the space before the first."""
+        return self._reader.decode(list(ids))
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        return self._reader.encode(text).ids

@@ -14,7 +14,7 @@ from antiphon.errors import ConfigError, UnknownModelError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
-from antiphon.models.tokenizer import TextTokenizer
+from antiphon.models.tokenizer import Tokenizer
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.speakers import SpeakerFolder, find_speakers
 from antiphon.serve.voices import VoiceFolder, find_voices
@@ -35,7 +35,7 @@ class ServedModel:
     config: ModelConfig
     engine: Engine
     checkpoint: Checkpoint
-    tokenizer: TextTokenizer | None
+    tokenizer: Tokenizer | None
     defaults: SamplingParameters
     voices: VoiceFolder | None
     metrics: ServeMetrics

@@ -111,10 +111,11 @@ class Voicing:
     def _begin(self, index: int) -> list[Piece]:
         """The entry of this index begins with the next frame: a word, or a pause."""
         told = self._end_word()
-        text = ""
-        while self._texts and self._texts_gone <= index:
-            text = self._texts.popleft()
+        begun = []
+        while self._texts and self._texts_gone <= index:  # several where a model is given whole sentences
+            begun.append(self._texts.popleft())
             self._texts_gone += 1
+        text = " ".join(filter(None, begun))
         self._word = (text, self._now_s) if text else None
         return told
 

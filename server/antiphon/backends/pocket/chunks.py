@@ -1,0 +1,119 @@
+"""Words as they come, to the chunks of text that Pocket-TTS is given one at a time.
+
+The model was trained on single sentences and is given whole ones, several together while they are short: the
+rule is that of ``split_into_best_sentences`` of the package, which sees the whole text at once. Here words
+come in any portions, and a chunk is handed on when no later word could change it; so what is said never
+depends on how fast the text comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+LONGEST_TOKENS: Final = 200
+"""A sentence that goes on beyond, or has no comma to be cut at, is cut between two words."""
+
+_ENDS: Final = ".!?\u2026"
+_COMMAS: Final = ",;:"
+_CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
+
+
+class Word(NamedTuple):
+    """A word as it was written, the tokens it has alone, and which of all entries it is."""
+
+    text: str
+    tokens: int
+    entry: int
+
+
+class Chunk(NamedTuple):
+    """What the model is given at once; ``last`` is the index of its last entry."""
+
+    text: str
+    last: int
+
+
+class _Part(NamedTuple):
+    """A sentence, or a part of one, that stays together."""
+
+    text: str
+    tokens: int
+    last: int
+
+
+@dataclass(slots=True)
+class Chunker:
+    """Collects one speaker's words. ``count`` gives a text's tokens; up to ``chunk_tokens`` go together."""
+
+    count: Callable[[str], int]
+    chunk_tokens: int
+    _sentence: list[Word] = field(default_factory=list)
+    _parts: list[_Part] = field(default_factory=list)
+
+    def add(self, word: Word) -> list[Chunk]:
+        """Add a word; returns the chunks that are whole now, which are mostly none."""
+        chunks: list[Chunk] = []
+        if self._is_ended_by(word):
+            chunks = self._end_sentence()
+        self._sentence.append(word)
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        """The text ends, or a pause comes: the chunks of all that was still kept."""
+        chunks = self._end_sentence()
+        last = self._close()
+        return chunks if last is None else [*chunks, last]
+
+    def copy(self) -> Chunker:
+        """One that goes on by itself."""
+        return Chunker(self.count, self.chunk_tokens, [*self._sentence], [*self._parts])
+
+    def _is_ended_by(self, word: Word) -> bool:
+        """Whether the sentence is over before this word: it had its end, or is too long to be one."""
+        if not self._sentence:
+            return False
+        if sum(it.tokens for it in self._sentence) + word.tokens > LONGEST_TOKENS:
+            return True
+        says_something = any(letter.isalnum() for letter in word.text)
+        return says_something and _ends_with(self._sentence[-1].text, _ENDS)
+
+    def _end_sentence(self) -> list[Chunk]:
+        """Put what is whole behind what is kept; returns the chunks that do not fit any more."""
+        words, self._sentence = self._sentence, []
+        chunks: list[Chunk] = []
+        for part in self._cut(words) if words else []:
+            if self._parts and sum(it.tokens for it in self._parts) + part.tokens > self.chunk_tokens:
+                closed = self._close()
+                assert closed is not None
+                chunks.append(closed)
+            self._parts.append(part)
+        return chunks
+
+    def _cut(self, words: Sequence[Word]) -> list[_Part]:
+        """One sentence, in parts that end with commas where it is too long for one chunk."""
+        whole = self._part(words)
+        if whole.tokens <= self.chunk_tokens:
+            return [whole]
+        parts: list[_Part] = []
+        start = 0
+        for position, word in enumerate(words, start=1):
+            if position == len(words) or _ends_with(word.text, _COMMAS):
+                parts.append(self._part(words[start:position]))
+                start = position
+        return parts
+
+    def _part(self, words: Sequence[Word]) -> _Part:
+        text = " ".join(word.text for word in words)
+        return _Part(text, self.count(text), words[-1].entry)
+
+    def _close(self) -> Chunk | None:
+        if not self._parts:
+            return None
+        parts, self._parts = self._parts, []
+        return Chunk(" ".join(part.text for part in parts), parts[-1].last)
+
+
+def _ends_with(word: str, marks: str) -> bool:
+    return word.rstrip(_CLOSERS)[-1:] in tuple(marks)

@@ -1,0 +1,106 @@
+"""Making the Pocket-TTS backend for a checkpoint: its options, checked, and the package's own loader."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from antiphon.backends.checks import check_slots
+from antiphon.backends.threads import model_threads
+from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.models.pocket import FAMILY
+
+if TYPE_CHECKING:
+    from antiphon.backends.pocket.backend import PocketBackend
+    from antiphon.models.checkpoint import Checkpoint
+
+WEIGHTS: Final = ("float32", "int8")
+CHUNK_TOKENS: Final = 50
+"""What the package gives the model at once, and what it was found to speak best."""
+
+MAX_CHUNK_TOKENS: Final = 200
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    threads: int | None = None,
+    weights: str = "float32",
+    chunk_tokens: int = CHUNK_TOKENS,
+    sampler_steps: int = 1,
+) -> PocketBackend:
+    """Load a checkpoint with the package ``pocket-tts``.
+
+    ``threads`` rows are stepped at once (None: all cores but one), each on one core. ``weights`` "int8" has
+    the package round the language model's matrices. Up to ``chunk_tokens`` tokens of whole sentences are said
+    in one go: with fewer, text that comes slowly is spoken sooner. ``sampler_steps`` a frame are for models
+    that were trained for more than one.
+
+    Raises:
+        UnsupportedError: a model of another family.
+        ConfigError: another device than the CPU, an option out of range, or less than one slot.
+        CheckpointFormatError: the package cannot load the files.
+    """
+    spec = checkpoint.spec
+    if spec.family != FAMILY:
+        raise UnsupportedError(f"the pocket backend runs Pocket-TTS models, {spec.name} is {spec.family}")
+    check_slots(slots)
+    if device not in (None, "cpu"):
+        raise ConfigError(f"device is '{device}'; the pocket backend runs on the cpu")
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights is '{weights}'; it can be {', '.join(WEIGHTS)}")
+    for what, value, most in (
+        ("chunk_tokens", chunk_tokens, MAX_CHUNK_TOKENS),
+        ("sampler_steps", sampler_steps, 64),
+    ):
+        if not 1 <= value <= most:
+            raise ConfigError(f"{what} is {value}; it can be 1 to {most}")
+    workers = model_threads(threads)
+    with _undisturbed():
+        from antiphon.backends.pocket.backend import PocketBackend
+        from antiphon.backends.pocket.model import PocketModel
+
+        loaded = _load(checkpoint, is_int8=weights == "int8")
+        return PocketBackend(
+            spec,
+            PocketModel(loaded, sampler_steps=sampler_steps),
+            slots=slots,
+            chunk_tokens=chunk_tokens,
+            threads=workers,
+            quantization="none" if weights == "float32" else weights,
+        )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Undo what the package does to the process: it sets torch to one thread, and makes logging print."""
+    threads, root = torch.get_num_threads(), logging.getLogger()
+    quiet = logging.NullHandler()
+    root.addHandler(quiet)
+    try:
+        yield
+    finally:
+        root.removeHandler(quiet)
+        torch.set_num_threads(threads)
+
+
+def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
+    """The package's model, from a configuration whose paths are those of the files that were found."""
+    import yaml
+    from pocket_tts import TTSModel
+
+    with tempfile.TemporaryDirectory(prefix="antiphon-pocket-") as folder:
+        path = Path(folder) / "model.yaml"
+        path.write_text(yaml.safe_dump(dict(checkpoint.raw_config), allow_unicode=True), encoding="utf-8")
+        try:
+            return TTSModel.load_model(config=path, quantize=is_int8)
+        except Exception as error:  # a configuration or weights that do not fit: it says so in many ways
+            raise CheckpointFormatError(f"pocket-tts cannot load {checkpoint.ref}: {error}") from error

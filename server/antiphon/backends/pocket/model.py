@@ -1,0 +1,195 @@
+"""The modules of Pocket-TTS, as its package makes them, driven a frame at a time.
+
+The package generates one utterance in threads of its own and draws noise from torch's one generator. Here
+each step is called for by a row, with that row's noise: its loops (``_generate_audio_stream_short_text``,
+``_autoregressive_generation`` and ``_decode_audio_worker`` of ``TTSModel`` 4.0.1, ``FlowLMModel.forward``)
+are taken apart, its modules are used as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from pocket_tts import TTSModel
+from pocket_tts.models.flow_lm import drifting_decode, lsd_decode, ot_decode, pointwise_decode
+from pocket_tts.models.text_chunking import prepare_text_prompt
+from pocket_tts.modules.stateful_module import StatefulModule, init_states
+from torch import Tensor
+
+from antiphon.backends.base import FloatArray
+from antiphon.models.prompt import Prompt
+
+State: TypeAlias = dict[str, dict[str, Tensor]]
+"""What the package keeps of an utterance: tensors of each module, by the module's name."""
+
+FADE_S: Final = 0.005
+"""A fresh decoder begins with a small step, which is faded in."""
+
+_SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "lsd": lsd_decode,
+        "flow_matching": ot_decode,
+        "drifting": drifting_decode,
+        "pointwise": pointwise_decode,
+    }
+)
+_DECODER: Final = ("upsample", "decoder_transformer", "decoder")
+"""The modules of the codec that make sound; the others only hear a voice."""
+
+
+class Opening(NamedTuple):
+    """A chunk of text that was read: what follows needs ``state``, and takes ``max_frames`` at most.
+
+    ``tail_frames`` more come after the model has said that the speech is over.
+    """
+
+    state: State
+    max_frames: int
+    tail_frames: int
+
+
+class PocketModel:
+    """One loaded model; it has no state of its own, so threads may use it at once."""
+
+    def __init__(self, loaded: TTSModel, *, sampler_steps: int) -> None:
+        """Take over a model of the package."""
+        self._model, self._flow, self._mimi = loaded, loaded.flow_lm, loaded.mimi
+        self._sampler_steps = sampler_steps
+        self._sampler = _SAMPLERS[loaded.flow_lm.flow_type]
+        self._sounding = {
+            name: module
+            for name, module in loaded.mimi.named_modules()
+            if isinstance(module, StatefulModule) and name.startswith(_DECODER)
+        }
+        self._heard = {
+            name: module
+            for name, module in loaded.flow_lm.named_modules()
+            if isinstance(module, StatefulModule)
+        }
+        self.mimi_steps = int(loaded.mimi.encoder_frame_rate / loaded.mimi.frame_rate)
+        self.first_end = int(loaded._MIN_FRAMES_BEFORE_EOS)
+        self.latent_width = int(loaded.flow_lm.ldim)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters and buffers."""
+        parts = (*self._model.parameters(), *self._model.buffers())
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What it runs on."""
+        return {"torch": torch.__version__}
+
+    # Text.
+
+    def count(self, text: str) -> int:
+        """The tokens of a sentence, as the package counts them when it puts sentences together."""
+        prepared = self._prepare(text, capitalize_first_letter=False)
+        return 0 if prepared is None else len(self._flow.conditioner.tokenizer.encode(prepared[0].strip()))
+
+    def _prepare(self, text: str, **changes: bool) -> tuple[str, int] | None:
+        """A text as the model was taught to read it, and the frames after its end; None for no text."""
+        model = self._model
+        rules = {
+            "pad_with_spaces_for_short_inputs": model.pad_with_spaces_for_short_inputs,
+            "remove_semicolons": model.remove_semicolons,
+            "append_terminal_punctuation": model.append_terminal_punctuation,
+            "capitalize_first_letter": model.capitalize_first_letter,
+            "replace_characters": model.replace_characters,
+        }
+        kept = text.translate(str.maketrans(model.replace_characters)).strip()
+        return prepare_text_prompt(text, **{**rules, **changes}) if kept else None
+
+    # Voices.
+
+    def voice(self, prompt: Prompt | None) -> State:
+        """What the language model keeps of a voice; of nobody's, for None."""
+        if prompt is None:
+            state: State = init_states(self._flow, batch_size=1, sequence_length=0)
+            return state
+        if prompt.keys_values is None:
+            assert prompt.voice is not None
+            heard: State = self._model.get_state_for_audio_prompt(
+                torch.from_numpy(prompt.voice.reshape(1, -1))
+            )
+            return heard
+        return {
+            f"transformer.layers.{layer}.self_attn": {
+                "cache": torch.from_numpy(cache[:, None]),
+                "offset": torch.full((1,), cache.shape[1], dtype=torch.long),
+            }
+            for layer, cache in enumerate(prompt.keys_values)
+        }
+
+    # Speech.
+
+    def open(self, voice: State, text: str) -> Opening | None:
+        """Read a chunk of text after a voice, which is left as it is; None when there is nothing to read."""
+        prepared = self._prepare(text)
+        if prepared is None:
+            return None
+        model = self._model
+        tokens = self._flow.conditioner.prepare(prepared[0])
+        max_frames = self.longest_frames(tokens.shape[1])
+        state = {name: {key: tensor.clone() for key, tensor in part.items()} for name, part in voice.items()}
+        start = model._flow_lm_current_end(state)
+        model._expand_kv_cache(state, sequence_length=start + tokens.shape[1] + max_frames)
+        self._think(state, self._flow.conditioner(tokens), torch.empty(1, 0, self.latent_width))
+        recommended = model.model_recommended_frames_after_eos
+        return Opening(state, max_frames, prepared[1] + 2 if recommended is None else recommended)
+
+    def longest_frames(self, tokens: int) -> int:
+        """Frames after which a chunk of so many tokens ends, whatever the model says."""
+        return int(self._model._estimate_max_gen_len(tokens))
+
+    def codec(self, max_frames: int) -> State:
+        """A fresh decoder's state for so many frames."""
+        length = max_frames * self.mimi_steps
+        return {name: module.init_state(1, sequence_length=length) for name, module in self._sounding.items()}
+
+    def first_latent(self) -> Tensor:
+        """What stands before the first frame: not a number, which the model takes for the beginning."""
+        return torch.full((1, 1, self.latent_width), float("nan"))
+
+    def next_latent(self, state: State, latent: Tensor, noise: FloatArray) -> tuple[Tensor, bool]:
+        """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over."""
+        out = self._think(state, torch.empty(1, 0, self._flow.dim), latent)[:, -1]
+        is_over = bool((self._flow.out_eos(out) > self._model.eos_threshold).item())
+        made: Tensor = self._sampler(
+            partial(self._flow.flow_net, out), torch.from_numpy(noise)[None], self._sampler_steps
+        )
+        return made[:, None, :], is_over
+
+    def sound(self, state: State, latent: Tensor, *, is_first: bool) -> FloatArray:
+        """The samples of one frame, float32 ``[frame_samples]``."""
+        scaled = latent * self._flow.emb_std + self._flow.emb_mean
+        pcm: FloatArray = self._mimi.decode_from_latent(scaled, state)[0, 0].numpy()
+        for name, module in self._sounding.items():
+            module.increment_step(state[name], self.mimi_steps)
+        if is_first:
+            fade = min(len(pcm), int(self._model.sample_rate * FADE_S))
+            pcm[:fade] *= torch.linspace(0, 1, fade).numpy()
+        return pcm
+
+    def _think(self, state: State, text: Tensor, latents: Tensor) -> Tensor:
+        """The language model over what comes next: text embeddings ``[1, T, dim]``, then latents."""
+        heard = torch.where(torch.isnan(latents), self._flow.bos_emb, latents)
+        out: Tensor = self._flow.backbone(self._flow.input_linear(heard), text, heard, model_state=state)
+        for name, module in self._heard.items():
+            module.increment_step(state[name], text.shape[1] + latents.shape[1])
+        return out
+
+
+def state_bytes(state: State) -> int:
+    """Bytes of a state."""
+    return sum(tensor.numel() * tensor.element_size() for part in state.values() for tensor in part.values())
+
+
+def copy_state(state: State) -> State:
+    """A state that goes on by itself."""
+    return {name: {key: tensor.clone() for key, tensor in part.items()} for name, part in state.items()}

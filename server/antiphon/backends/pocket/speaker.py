@@ -1,0 +1,165 @@
+"""One row: what it is yet to say, and the utterance it is in."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from antiphon.backends.base import NO_TOKEN, FloatArray, TextEntry
+from antiphon.backends.pocket.chunks import Chunk, Chunker, Word
+from antiphon.backends.pocket.model import PocketModel, State, copy_state, state_bytes
+from antiphon.backends.pocket.noise import normal
+from antiphon.models.sampling import SamplingParameters
+
+SPARE_CHUNKS: Final = 2
+"""Chunks a row holds before it takes more words; all others wait in the session."""
+
+
+class Frame(NamedTuple):
+    """A frame of speech, and the index of the last entry that is begun with it, or ``NO_TOKEN``."""
+
+    pcm: FloatArray
+    begun: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Frames of silence; ``last`` is the entry that asked for them."""
+
+    frames: int
+    last: int
+
+
+@dataclass(slots=True)
+class Utterance:
+    """A chunk of text that is being spoken: ``step`` frames of it are made."""
+
+    state: State
+    codec: State
+    latent: Tensor
+    max_frames: int
+    tail_frames: int
+    index: int
+    step: int = 0
+    end_step: int | None = None
+
+    def copy(self) -> Utterance:
+        """One that goes on by itself."""
+        return replace(self, state=copy_state(self.state), codec=copy_state(self.codec))
+
+
+@dataclass(slots=True)
+class Speaker:
+    """A row's session. ``voice`` is never changed; ``draws`` counts the frames noise was drawn for."""
+
+    model: PocketModel
+    chunker: Chunker
+    voice: State
+    frame_samples: int
+    draws: int = 0
+    is_complete: bool = False
+    _taken: int = 0
+    _waiting: deque[Chunk | Pause] = field(default_factory=deque)
+    _utterance: Utterance | None = None
+    _pause: Pause | None = None
+
+    def copy(self) -> Speaker:
+        """One that goes on by itself."""
+        return replace(
+            self,
+            chunker=self.chunker.copy(),
+            _waiting=deque(self._waiting),
+            _utterance=None if self._utterance is None else self._utterance.copy(),
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more words should come."""
+        return len(self._waiting) < SPARE_CHUNKS
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to say that needs no other word."""
+        return bool(self._waiting) or self._utterance is not None or self._pause is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything has been said."""
+        return self.is_complete and not self.is_busy
+
+    @property
+    def bytes(self) -> int:
+        """What its utterance takes."""
+        return (
+            0
+            if self._utterance is None
+            else sum(map(state_bytes, (self._utterance.state, self._utterance.codec)))
+        )
+
+    def add(self, entries: tuple[TextEntry, ...]) -> None:
+        """Add words, pauses and the end. What comes after the end is not heard."""
+        for entry in entries:
+            if self.is_complete:
+                return
+            if entry.tokens:
+                self._waiting += self.chunker.add(Word(entry.text, len(entry.tokens), self._taken))
+            elif entry.padding_frames:
+                self._waiting += [*self.chunker.end(), Pause(entry.padding_frames, self._taken)]
+            self._taken += bool(entry.tokens or entry.padding_frames)
+            if entry.is_last:
+                self._waiting += self.chunker.end()
+                self.is_complete = True
+
+    def speak(self, parameters: SamplingParameters) -> Frame | None:
+        """The next frame, None when there is none for now."""
+        while self.is_busy:
+            frame = self._go_on(parameters)
+            if frame is not None:
+                return frame
+        return None
+
+    def _go_on(self, parameters: SamplingParameters) -> Frame | None:
+        """One frame of what is being said, or the beginning of what comes next."""
+        if self._pause is not None:
+            pause, left = self._pause, self._pause.frames - 1
+            self._pause = Pause(left, NO_TOKEN) if left else None
+            return Frame(np.zeros(self.frame_samples, np.float32), pause.last)
+        if self._utterance is not None:
+            return self._say(self._utterance, parameters)
+        self._begin(self._waiting.popleft())
+        return None
+
+    def _begin(self, what: Chunk | Pause) -> None:
+        if isinstance(what, Pause):
+            self._pause = what
+            return
+        opening = self.model.open(self.voice, what.text)
+        if opening is not None:
+            self._utterance = Utterance(
+                *(opening.state, self.model.codec(opening.max_frames), self.model.first_latent()),
+                *(opening.max_frames, opening.tail_frames, what.last),
+            )
+
+    def _say(self, said: Utterance, parameters: SamplingParameters) -> Frame | None:
+        """One frame; None when the model says that the speech was over before it."""
+        noise = normal(parameters.audio_seed, self.draws, self.model.latent_width)
+        self.draws += 1
+        latent, is_over = self.model.next_latent(
+            said.state, said.latent, noise * parameters.audio_temperature**0.5
+        )
+        if is_over and said.end_step is None and said.step >= self.model.first_end:
+            said.end_step = said.step
+        if said.end_step is not None and said.step >= said.end_step + said.tail_frames:
+            self._utterance = None
+            return None
+        pcm = self.model.sound(said.codec, latent, is_first=said.step == 0)
+        index = said.index if said.step == 0 else NO_TOKEN
+        said.latent = latent
+        said.step += 1
+        if said.step == said.max_frames:
+            self._utterance = None
+        return Frame(pcm, index)

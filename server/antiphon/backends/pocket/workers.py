@@ -1,0 +1,18 @@
+"""Threads that step rows: each computes on one core, whatever torch does elsewhere in the process."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
+    """So many threads, started, each with one core for an operation."""
+    before = torch.get_num_threads()
+    started = threading.Barrier(threads)
+    pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
+    list(pool.map(lambda _: started.wait(), range(threads)))
+    torch.set_num_threads(before)  # a new thread elsewhere would have begun with one
+    return pool

@@ -1,0 +1,270 @@
+"""Pocket-TTS (Kyutai): a YAML configuration that names its weights and its tokenizer, and voices.
+
+The configuration is that of the package ``pocket-tts``, which also loads the model; here it is read as far as
+it says what the model is and where its files lie. A voice is what the language model keeps of a recording,
+keys and values of its first positions, as ``pocket-tts export-voice`` writes them; or the recording.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from antiphon.errors import (
+    CheckpointFormatError,
+    CheckpointNotFoundError,
+    MissingExtraError,
+    UnsupportedError,
+    hint,
+)
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.hub import get_reference
+from antiphon.models.prompt import Prompt
+from antiphon.models.source import HUB_PREFIX, Folder
+from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from antiphon.models.strict import Types, check_type
+from antiphon.models.weights import count_parameters, read_header
+
+FloatArray: TypeAlias = NDArray[np.float32]
+
+FAMILY: Final = "pocket"
+PREFIX: Final = "pocket://"
+"""In front of the name of a configuration that comes with the package."""
+
+MAX_VOICE_S: Final = 30.0
+"""Of a recording no more is heard; an exported voice may be so long."""
+
+_NO_CLONING: Final = "weights_path_without_voice_cloning"
+_KEY: Final = re.compile(r"transformer\.layers\.(\d+)\.self_attn/(cache|offset|current_end|pad)")
+
+
+@dataclass(frozen=True, slots=True)
+class PocketShape:
+    """What of a Pocket-TTS model the world outside has to know: the shape of its voices.
+
+    ``layers``, ``heads`` and ``head_dim`` are of its keys and values; ``max_positions`` is the length of the
+    longest voice. ``clones``: its weights can make a voice of a recording.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    max_positions: int
+    clones: bool
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> PocketShape | None:
+        """The shape of a model; None for one of another family.
+
+        Raises:
+            CheckpointFormatError: a configuration without the numbers.
+        """
+        if spec.family != FAMILY:
+            return None
+        transformer = spec.generation["flow_lm"]["transformer"]
+        where = f"{spec.name}: flow_lm.transformer"
+        layers, heads, dim = (
+            _number(transformer, key, where) for key in ("num_layers", "num_heads", "d_model")
+        )
+        return cls(
+            layers,
+            transformer.get("num_kv_heads") or heads,
+            (transformer.get("attn_dim") or dim) // heads,
+            round(MAX_VOICE_S * spec.mimi.frame_rate) + 1,  # one more begins it
+            bool(spec.generation["clones_voices"]),
+        )
+
+    def read_voice(self, path: Path) -> Prompt:
+        """An exported voice.
+
+        Raises:
+            CheckpointFormatError: no such file, or one of another model.
+        """
+        try:
+            with safe_open(path, framework="np") as file:
+                parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, OSError, TypeError) as error:  # TypeError: bfloat16, which numpy has not
+            raise CheckpointFormatError(f"{path.name} is no file of a voice: {error}") from error
+        caches = [self._cache(parts, layer, path.name) for layer in range(self.layers)]
+        others = [key for key in parts if not (match := _KEY.fullmatch(key)) or int(match[1]) >= self.layers]
+        if others or len({cache.shape[1] for cache in caches}) > 1:
+            raise CheckpointFormatError(
+                f"{path.name} is a voice of another model: this one has {self.layers} layers of one length"
+            )
+        return Prompt(np.zeros((0, 0), np.int32), keys_values=np.stack(caches))
+
+    def _cache(self, parts: Mapping[str, NDArray[Any]], layer: int, name: str) -> FloatArray:
+        """Keys and values of one layer, ``[2, T, heads, head_dim]``."""
+        stem = f"transformer.layers.{layer}.self_attn"
+        cache, offset, end = (parts.get(f"{stem}/{key}") for key in ("cache", "offset", "current_end"))
+        if cache is None or (offset is None and end is None):
+            raise CheckpointFormatError(f"{name} lacks {stem}/cache or offset; it has {sorted(parts)[:3]}")
+        count = int(offset.reshape(-1)[0]) if offset is not None else len(end) if end is not None else 0
+        wanted = (2, 1, self.heads, self.head_dim)
+        if cache.ndim != 5 or (*cache.shape[:2], *cache.shape[3:]) != wanted:
+            raise CheckpointFormatError(
+                f"{name} has keys and values {list(cache.shape)}, this model needs "
+                f"[2, 1, T, {self.heads}, {self.head_dim}]"
+            )
+        if not 1 <= count <= min(cache.shape[2], self.max_positions):
+            raise CheckpointFormatError(
+                f"{name} is a voice of {count} positions, {cache.shape[2]} are in the file and "
+                f"{self.max_positions} are the most"
+            )
+        kept = cache[:, 0, :count].astype(np.float32)
+        if not np.isfinite(kept).all():
+            raise CheckpointFormatError(f"{name} holds numbers that are not finite")
+        return kept
+
+    def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
+        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s count.
+
+        Raises:
+            UnsupportedError: the weights cannot make a voice, or the recording has not even one frame.
+        """
+        if not self.clones:
+            raise UnsupportedError(f"{spec.name} came without the weights that make a voice of a recording")
+        frames = min(len(pcm), round(MAX_VOICE_S * spec.sample_rate)) // spec.frame_samples
+        if not frames:
+            raise UnsupportedError(f"a recording of {len(pcm)} samples, {spec.frame_samples} are needed")
+        voice = pcm[: frames * spec.frame_samples].astype(np.float32).reshape(frames, spec.frame_samples)
+        return Prompt(np.zeros((0, 0), np.int32), voice=voice)
+
+
+def find_config(folder: Path) -> Path | None:
+    """The one configuration in a folder, None when there is none.
+
+    Raises:
+        CheckpointFormatError: there are several.
+    """
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise CheckpointFormatError(f"{folder} holds {len(found)} configurations; name one of them: {names}")
+    return found[0] if found else None
+
+
+def packaged_config(ref: str) -> Path:
+    """The configuration ``pocket://NAME`` of the package. Nothing of it is imported.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        CheckpointNotFoundError: it has no such configuration.
+    """
+    package = find_spec("pocket_tts")
+    if package is None or not package.submodule_search_locations:
+        raise MissingExtraError("a Pocket-TTS model", extra=FAMILY, module="pocket_tts")
+    folder = Path(package.submodule_search_locations[0]) / "config"
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    name = ref.removeprefix(PREFIX)
+    if name not in names:
+        raise CheckpointNotFoundError(
+            f"pocket-tts has no model '{name}'{hint(name, names)}; there are: {', '.join(names)}"
+        )
+    return folder / f"{name}.yaml"
+
+
+def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
+    """Read a configuration and find its files; paths in it are relative to it, ``hf://`` ones on the hub.
+
+    Where the weights that can make voices of recordings are not to be had, those that cannot are taken.
+
+    Raises:
+        CheckpointNotFoundError, CheckpointFormatError: a file is not there, or not what it should be.
+        MissingExtraError: what reads YAML is not installed.
+    """
+    raw = _read_yaml(path)
+    flow, mimi = (_table(raw, key, str(path)) for key in ("flow_lm", "mimi"))
+    table = _table(flow, "lookup_table", f"{path}: flow_lm")
+    clones = _choose_weights(raw, path)
+    files = {role: _find(section["weights_path"], path) for role, section in _weights(raw)}
+    if not files:
+        raise CheckpointFormatError(f"{path} names no weights: weights_path is missing")
+    for role, section in _weights(raw):
+        section["weights_path"] = str(files[role])
+    check_type(table.get("tokenizer_path"), str, f"{path}: flow_lm.lookup_table.tokenizer_path")
+    files["tokenizer"] = _find(table["tokenizer_path"], path)
+    table["tokenizer_path"] = str(files["tokenizer"])
+    rate = _number(mimi, "sample_rate", f"{path}: mimi")
+    check_type(mimi.get("frame_rate"), float, f"{path}: mimi.frame_rate")
+    temperature = raw.get("default_temperature", 0.3)
+    check_type(temperature, float, f"{path}: default_temperature")
+    spec = ModelSpec(
+        name,
+        PipelineKind.TTS,
+        FAMILY,
+        MimiSpec(rate, float(mimi["frame_rate"]), codebooks=0, cardinality=0, config=mimi),
+        parameters=sum(count_parameters(read_header(files[role])) for role, _ in _weights(raw)),
+        generation={"lm_gen_config": {"temp": temperature}, "flow_lm": flow, "clones_voices": clones},
+    )
+    PocketShape.of(spec)
+    return Checkpoint(spec, ref, path.parent, {**files, "config": path}, raw)
+
+
+def _weights(raw: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The sections that name weights, by role; the whole model's, or its two parts'."""
+    for role, section in (("lm", raw), ("flow", raw["flow_lm"]), ("mimi", raw["mimi"])):
+        if section.get("weights_path") is not None:
+            yield role, section
+
+
+def _choose_weights(raw: dict[str, Any], path: Path) -> bool:
+    """Leave one ``weights_path`` of two, and say whether it is the one that can make voices."""
+    full, bare = raw.get("weights_path"), raw.pop(_NO_CLONING, None)
+    if full is None and bare is not None:
+        raw["weights_path"] = bare
+        return False
+    if full is None or bare is None:
+        return True
+    try:
+        _find(full, path)
+    except CheckpointNotFoundError:  # on the hub it is gated
+        raw["weights_path"] = bare
+        return False
+    return True
+
+
+def _find(name: Any, path: Path) -> Path:
+    check_type(name, str, f"{path}: a file's name")
+    if name.startswith(HUB_PREFIX):
+        return get_reference(name)
+    if "://" in name:
+        raise CheckpointFormatError(f"{path} names {name}; files and {HUB_PREFIX}owner/repo/file can be read")
+    return Folder(path.parent).get(name)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError("a Pocket-TTS model", extra=FAMILY, module="yaml") from error
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CheckpointFormatError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointFormatError(f"{path} holds a {type(values).__name__}, expected a mapping")
+    return values
+
+
+def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = values.get(key)
+    if not isinstance(found, dict):
+        raise CheckpointFormatError(f"{where} lacks {key}: it is no configuration of Pocket-TTS")
+    return found
+
+
+def _number(values: Mapping[str, Any], key: str, where: str) -> int:
+    types: Types = int
+    check_type(values.get(key), types, f"{where}.{key}")
+    if values[key] < 1:
+        raise CheckpointFormatError(f"{where}.{key} is {values[key]}, expected at least 1")
+    return int(values[key])
