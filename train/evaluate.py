@@ -1,9 +1,10 @@
-"""Every number of the small talker's model card, held out by fact, phrasing, voice, speed and noise.
+"""Every number of the small models' card, held out by fact, phrasing, voice, speed and noise.
 
-Usage: python -m train.evaluate --model out/train/tiny --speech out/train/codec-test \\
-           --questions out/train/questions-test --json out/train/tiny.json
+Usage: python -m train.evaluate --model out/train/tiny --stt out/train/tiny-stt --tts out/train/tiny-tts \\
+           --speech out/train/codec-test --questions out/train/questions-test --json out/train/tiny.json
 
-Starts a server of its own and calls it as anybody would: audio in, audio and text out, in real time.
+Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
+synthesiser as fast as they can. --only has one part measured alone.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tools.launch import ANTIPHON, free_port, running_server
-from train import calls, codec_quality
+from tools.launch import ANTIPHON, RunningServer, free_port, running_server
+from train import calls, codec_quality, speech_calls
 from train.domain import PHRASINGS
 from train.questions import Utterance, read_shard
+
+PARTS: Final = ("codec", "talk", "stt", "tts")
 
 
 def balanced(utterances: Sequence[Utterance], per_intent: int) -> list[Utterance]:
@@ -36,15 +40,46 @@ def balanced(utterances: Sequence[Utterance], per_intent: int) -> list[Utterance
     return [chosen[index] for index in order]
 
 
-def converse(model: str, options: argparse.Namespace, log: Path) -> dict[str, Any]:
-    """Call a fresh server: questions, silence and noise, interruptions."""
-    port = free_port()
+@contextmanager
+def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
+    """A fresh server of one model, with a row for every caller."""
+    port, log = free_port(), Path("out/evaluate-server.log")
+    log.parent.mkdir(exist_ok=True)
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
     if options.backend:
         command += ["--backend", options.backend]
-    utterances = [u for path in sorted(options.questions.glob("[0-9]*.npz")) for u in read_shard(path)]
-    asked = balanced(utterances, options.per_intent)
     with running_server(command, port, log) as server:
+        yield server
+
+
+def held_out_questions(folder: Path) -> list[Utterance]:
+    """All of the folder's."""
+    return [one for path in sorted(folder.glob("[0-9]*.npz")) for one in read_shard(path)]
+
+
+def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Dictate the questions to a recogniser."""
+    asked = balanced(held_out_questions(options.questions), options.per_intent)
+    with serving(model, options) as server:
+        note = progress("dictated")
+        results = asyncio.run(speech_calls.dictate_all(server.url, asked, options.callers, note))
+    return speech_calls.dictation_report(results)
+
+
+def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Have a synthesiser read answers."""
+    texts = speech_calls.held_out_texts(options.answers)
+    with serving(model, options) as server:
+        note = progress("read")
+        speeches = asyncio.run(speech_calls.read_all(server.url, texts, options.callers, note))
+    return speech_calls.reading_report(texts, speeches)
+
+
+def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Talk to a talker: questions, silence and noise, interruptions."""
+    utterances = held_out_questions(options.questions)
+    asked = balanced(utterances, options.per_intent)
+    with serving(model, options) as server:
         note = progress("questions")
         results = asyncio.run(calls.ask_all(server.url, asked, options.callers, note))
         quiet = asyncio.run(calls.stay_quiet(server.url, options.quiet_minutes, options.callers))
@@ -87,28 +122,35 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="out/train/tiny", help="a built-in name or a folder [%(default)s]")
+    parser.add_argument("--stt", help="the recogniser, likewise [not measured]")
+    parser.add_argument("--tts", help="the synthesiser, likewise [not measured]")
     parser.add_argument("--codec", type=Path, help="folder with mimi.safetensors [the model's own]")
     parser.add_argument("--backend", help="the server's backend [auto]")
     parser.add_argument("--speech", type=Path, required=True, help="held-out speech of train.corpus")
     parser.add_argument("--questions", type=Path, required=True, help="held-out folder of train.questions")
     parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
     parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
+    parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
     parser.add_argument("--quiet-minutes", type=float, default=10)
     parser.add_argument("--interruptions", type=int, default=40)
     parser.add_argument("--callers", type=int, default=4, help="calls side by side")
     parser.add_argument("--json", type=Path, help="also write the numbers there")
-    parser.add_argument("--only", choices=["codec", "talk"], help="one half alone")
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
     options = parser.parse_args(argv)
     torch.set_num_threads(2)
     report: dict[str, Any] = {"model": options.model}
-    if options.only != "talk":
+    wanted = PARTS if options.only is None else (options.only,)
+    if "codec" in wanted:
         folder = options.codec or codec_quality.folder_of(options.model)
         report["codec"] = codec_quality.measure(
             folder, options.speech, options.questions, recordings(options.recordings)
         )
-    if options.only != "codec":
-        Path("out").mkdir(exist_ok=True)
-        report |= converse(options.model, options, Path("out/evaluate-server.log"))
+    if "talk" in wanted:
+        report |= converse(options.model, options)
+    if "stt" in wanted and options.stt:
+        report["dictation"] = {"model": options.stt} | dictate(options.stt, options)
+    if "tts" in wanted and options.tts:
+        report["reading"] = {"model": options.tts} | read_aloud(options.tts, options)
     text = json.dumps(report, indent=2)
     sys.stdout.write(text + "\n")
     if options.json:

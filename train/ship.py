@@ -1,17 +1,24 @@
-"""Put the trained talker and its codec into one folder, in the published layout, with a manifest.
+"""Put a trained model and its codec into one folder, in the published layout, with a manifest.
 
 Usage: python -m train.ship --talker out/train/talker --codec out/train/codec \\
            --out server/antiphon/assets/tiny
+       python -m train.ship --listener out/train/listener --beside server/antiphon/assets/tiny \\
+           --out server/antiphon/assets/tiny-stt
+       python -m train.ship --reader out/train/reader --beside server/antiphon/assets/tiny \\
+           --out server/antiphon/assets/tiny-tts
 
-Then `python tools/ship_graphs.py FOLDER --recipe int8` gives it its ONNX graphs.
+A folder beside another one names that one's codec and has none of its own. Then
+`python tools/ship_graphs.py FOLDER --recipe int8` gives it its ONNX graphs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +30,44 @@ from antiphon.models.checkpoint import describe
 from antiphon.models.manifest import MANIFEST_NAME, write_manifest
 from tools.small_models import published_names
 
-DESCRIPTION = (
-    "A small talker about sums, counting, colours, sounds, days and months, trained on synthetic voices."
-)
-SAMPLING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
+LM_NAME, TOKENIZER_NAME = "model.safetensors", "tokenizer.model"
+CODEC_NAMES: Final = {"mimi_name": "mimi.safetensors", "mimi_config_name": "mimi_config.json"}
+SPEAKING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
 """Text is the likeliest; a little chance keeps the voice from droning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a trained model becomes: its name, ``model_type``, what it is, and how its tokens are drawn."""
+
+    name: str
+    model_type: str
+    description: str
+    sampling: dict[str, float]
+
+
+KINDS: Final = {
+    "talker": Kind(
+        "tiny",
+        "moshi",
+        "A small talker about sums, counting, colours, sounds, days and months, trained on synthetic voices.",
+        SPEAKING,
+    ),
+    "listener": Kind(
+        "tiny-stt",
+        "stt",
+        "A small recogniser of questions about sums, counting, colours, sounds, days and months, trained on "
+        "synthetic voices.",
+        {"temp": 0.0, "temp_text": 0.0},
+    ),
+    "reader": Kind(
+        "tiny-tts",
+        "tts",
+        "A small synthesiser of one voice that reads the words of sums, counting, colours, sounds, days and "
+        "months.",
+        SPEAKING,
+    ),
+}
 
 
 def _bfloat16(source: Path, target: Path) -> None:
@@ -36,35 +76,47 @@ def _bfloat16(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
-def ship(talker: Path, codec: Path, out: Path) -> None:
-    """Write the folder ``out``; the talker is the best of its training, else the last.
+def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = False) -> None:
+    """Write the folder ``out``; the model is the best of its training, else the last.
+
+    ``codec`` is the folder of the codec: its trainer's, or with ``is_beside`` one shipped before, whose
+    files are named by relative path.
 
     Raises:
         SystemExit: training has not written a checkpoint yet.
     """
-    chosen = next((talker / kind for kind in ("best", "last") if (talker / kind).is_dir()), None)
+    chosen = next((trained / name for name in ("best", "last") if (trained / name).is_dir()), None)
     if chosen is None:
-        raise SystemExit(f"no checkpoint in {talker}; make one with: python -m train.talker --help")
+        raise SystemExit(f"no checkpoint in {trained}; make one with: python -m train.{kind} --help")
+    what = KINDS[kind]
     out.mkdir(parents=True, exist_ok=True)
-    _bfloat16(chosen / "model.safetensors", out / "model.safetensors")
-    _bfloat16(codec / "mimi.safetensors", out / "mimi.safetensors")
-    shutil.copyfile(codec / "mimi_config.json", out / "mimi_config.json")
-    shutil.copyfile(talker / "tokenizer.model", out / "tokenizer.model")
+    _bfloat16(chosen / LM_NAME, out / LM_NAME)
+    shutil.copyfile(trained / TOKENIZER_NAME, out / TOKENIZER_NAME)
+    if (trained / "voices").is_dir():
+        shutil.copytree(trained / "voices", out / "voices", dirs_exist_ok=True)
     config: dict[str, Any] = json.loads((chosen / "config.json").read_text())
     config |= {
-        "model_type": "moshi",
-        "moshi_name": "model.safetensors",
-        "mimi_name": "mimi.safetensors",
-        "mimi_config_name": "mimi_config.json",
-        "tokenizer_name": "tokenizer.model",
-        "lm_gen_config": SAMPLING,
+        "model_type": what.model_type,
+        "moshi_name": LM_NAME,
+        "tokenizer_name": TOKENIZER_NAME,
+        "lm_gen_config": what.sampling,
+        **_codec(codec, out, is_beside=is_beside),
     }
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (out / MANIFEST_NAME).unlink(missing_ok=True)
     manifest = describe(
-        load_checkpoint(str(out)), name="tiny", description=DESCRIPTION, license_name="Apache-2.0"
+        load_checkpoint(str(out)), name=what.name, description=what.description, license_name="Apache-2.0"
     )
     write_manifest(manifest, out / MANIFEST_NAME)
+
+
+def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:
+    """What the configuration says of the codec, which is copied if it does not lie beside."""
+    if is_beside:
+        return {key: os.path.relpath(codec / name, out) for key, name in CODEC_NAMES.items()}
+    _bfloat16(codec / CODEC_NAMES["mimi_name"], out / CODEC_NAMES["mimi_name"])
+    shutil.copyfile(codec / CODEC_NAMES["mimi_config_name"], out / CODEC_NAMES["mimi_config_name"])
+    return dict(CODEC_NAMES)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,12 +124,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--talker", type=Path, required=True, help="folder of train.talker")
-    parser.add_argument("--codec", type=Path, required=True, help="folder of train.codec")
+    trained = parser.add_mutually_exclusive_group(required=True)
+    for kind in KINDS:
+        trained.add_argument(f"--{kind}", type=Path, help=f"folder of train.{kind}")
+    codec = parser.add_mutually_exclusive_group(required=True)
+    codec.add_argument("--codec", type=Path, help="folder of train.codec, which is copied")
+    codec.add_argument("--beside", type=Path, help="a folder shipped before, whose codec is used")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
-    ship(options.talker, options.codec, options.out)
-    size = sum(path.stat().st_size for path in options.out.iterdir())
+    kind = next(kind for kind in KINDS if getattr(options, kind))
+    ship(
+        kind,
+        getattr(options, kind),
+        options.beside or options.codec,
+        options.out,
+        is_beside=options.beside is not None,
+    )
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     sys.stderr.write(f"{options.out}: {size / 1e6:.1f} MB\n")
     return 0
 
