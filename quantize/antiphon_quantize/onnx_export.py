@@ -40,7 +40,8 @@ def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)
     names = [spec.name for spec in stage.specs]
     inputs = [*stage.inputs, *([EXEC] if state else []), *names]
-    outputs = [*stage.outputs, *(name + NEXT for name in names)]
+    following = {name: name + NEXT for name in stage.written}
+    outputs = [*stage.outputs, *following.values()]
     rows = torch.export.Dim(ROWS, min=1, max=4096)
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
@@ -60,14 +61,14 @@ def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
     weights = sum(tensor.nbytes for tensor in stage.state_dict().values())
     program.save(path, external_data=weights > INLINE_BYTES)
     graph = onnx.load(path, load_external_data=False).graph
-    aliased = aliasable(graph, {name: name + NEXT for name in names})
+    aliased = aliasable(graph, following)
     return GraphFormat(
         role,
         OPSET,
         tuple(map(_tensor, inputs, arguments)),
         tuple(map(_tensor, outputs, results)),
         tuple(
-            StateFormat(spec.name, spec.name + NEXT, float(spec.fill), spec.name in aliased)
+            StateFormat(spec.name, following.get(spec.name), float(spec.fill), spec.name in aliased)
             for spec in stage.specs
         ),
     )

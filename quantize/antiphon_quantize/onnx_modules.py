@@ -6,7 +6,7 @@ named tensors and goes out as their next values; nothing is written in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import torch
@@ -17,6 +17,9 @@ from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import PAUSE_INDEX
 from antiphon.backends.torch.state import Step, TensorSpec
+
+VOICE = (".cross_k", ".cross_v")
+"""What names of state end with that is a voice's keys and values."""
 
 
 class GraphStep(Step):
@@ -38,15 +41,23 @@ class GraphStep(Step):
 
 
 class Stage(nn.Module):
-    """A stage with state: ``forward(*inputs, exec, *state)`` gives ``(*outputs, *next state)``."""
+    """A stage with state: ``forward(*inputs, exec, *state)`` gives ``(*outputs, *next state)``.
+
+    State named in ``given`` is only read, and has no next value.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], *, given: Collection[str] = ()) -> None:
         """Remember which tensors the stage keeps."""
         super().__init__()
-        self.specs = tuple(specs)
+        self.specs, self.given = tuple(specs), frozenset(given)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of the state that has a next value, in the order of the outputs."""
+        return tuple(spec.name for spec in self.specs if spec.name not in self.given)
 
     def run(self, inputs: Sequence[Tensor], step: Step) -> tuple[Tensor, ...]:
         """The stage itself: ``outputs`` from ``inputs`` and the state in ``step``."""
@@ -64,7 +75,7 @@ class Stage(nn.Module):
         names = [spec.name for spec in self.specs]
         step = GraphStep(dict(zip(names, tensors[count + 1 :], strict=True)), tensors[count])
         outputs = self.run(tensors[:count], step)
-        return (*outputs, *(step.read(name) for name in names))
+        return (*outputs, *map(step.read, self.written))
 
 
 class EncodeStage(Stage):
@@ -109,14 +120,15 @@ class LanguageStage(Stage):
     """Tokens int64 ``[n, 1 + n_q]``, delayed, text first, to ``hidden [n, dim]`` and text logits.
 
     ``logits`` are ``[n, text_card]``. With extra heads also ``pauses [n, heads]``, the probability of a
-    pause as each head sees it.
+    pause as each head sees it. A voice to look at is given.
     """
 
     inputs = ("tokens",)
 
     def __init__(self, model: LanguageModel) -> None:
         """Take over a loaded language model."""
-        super().__init__(list(model.specs()))
+        specs = list(model.specs())
+        super().__init__(specs, given=[spec.name for spec in specs if spec.name.endswith(VOICE)])
         self.model = model
         self.outputs = ("hidden", "logits", "pauses") if len(model.extra_heads) else ("hidden", "logits")
 

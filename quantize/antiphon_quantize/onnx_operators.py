@@ -1,4 +1,4 @@
-"""Our own translations of operators into ONNX, where the exporter's are slow."""
+"""Our own translations of operators into ONNX, where the exporter's are slow or inexact."""
 
 from __future__ import annotations
 
@@ -53,8 +53,17 @@ def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
     return op.Max(x, op.Sub(op.Exp(op.Min(x, 0.0)), 1.0))
 
 
+def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
+    """Floor division of integers as such: the exporter's own goes through float32, which ends at 2^24."""
+    if rounding_mode != "floor":
+        raise ValueError(f"division with rounding mode {rounding_mode} does not occur in these models")
+    divisor = op.CastLike(divisor, x)
+    return op.Div(op.Sub(x, op.Mod(x, divisor)), divisor)
+
+
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.scaled_dot_product_attention.default: attention,
     torch.ops.aten.elu.default: elu,
+    torch.ops.aten.div.Tensor_mode: divide,
 }
 """For ``torch.onnx.export(custom_translation_table=...)``."""

@@ -7,14 +7,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import torch
+
 from antiphon import __version__
 from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.torch.conditions import load_conditions
 from antiphon.backends.torch.int8 import int8_linears
 from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.weights import load_mimi
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.graphs import GraphFormat
+from antiphon.models.guidance import UNGUIDED, guidance_of
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
@@ -26,10 +30,12 @@ from antiphon.models.manifest import (
     write_manifest,
 )
 from antiphon.models.source import Folder
-from antiphon.models.spec import PipelineKind
+from antiphon.models.speaker import SpeakerShape
+from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize.folder import appearing
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, DepformerStage, EncodeStage, LanguageStage, Stage
+from antiphon_quantize.onnx_voices import VoiceStage
 from antiphon_quantize.recipe import Recipe
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -44,7 +50,6 @@ COPIED: Final[Mapping[str, str]] = {
 
 FLOAT_BITS: Final = 32
 LEAST_RUNTIME: Final = "1.20"
-KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
 DATA = ".data"
 """What the name of a graph's file of weights ends with, where it has one."""
 
@@ -53,7 +58,7 @@ def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path
     """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary in words.
 
     Raises:
-        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
         CheckpointFormatError: weights that do not fit their configuration.
         ConfigError: ``out`` cannot be written.
     """
@@ -85,7 +90,7 @@ def write_graphs(
     The stages named in ``leave_out`` are not exported; another model's graphs may do for them.
 
     Raises:
-        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
     """
     makers = {name: make for name, make in stage_makers(checkpoint).items() if name not in leave_out}
     graphs: dict[str, GraphFormat] = {}
@@ -168,34 +173,54 @@ def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], Stage]]:
     """What makes each stage a checkpoint has, in float32.
 
     Raises:
-        UnsupportedError: a pipeline that has no graphs, or weights that are INT8 already.
+        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
         CheckpointFormatError: weights that do not fit their configuration.
     """
     spec = checkpoint.spec
-    if spec.kind not in KINDS:
-        raise UnsupportedError(
-            f"the onnx target writes {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
-        )
     mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks).prepare()
-    makers: dict[str, Callable[[], Stage]] = {"encode": lambda: EncodeStage(mimi)}
+    makers: dict[str, Callable[[], Stage]] = {}
+    if spec.kind is not PipelineKind.TTS:
+        makers["encode"] = lambda: EncodeStage(mimi)
     if spec.lm is not None:
-        with told_as_misfit(spec.name):
-            model = load_lm(
-                checkpoint.file("lm"),
-                spec.lm.config,
-                steps=spec.lm.dep_q,
-                family=spec.family,
-                lora=checkpoint.files.get("lora"),
-            ).prepare()
-        if rounded := len(int8_linears(model)):
-            raise UnsupportedError(f"{spec.name} has {rounded} INT8 layers; start from its float weights")
-        makers["lm"] = lambda: LanguageStage(model)
-        depformer = model.depformer
-        if depformer is not None:
-            makers["depformer"] = lambda: DepformerStage(depformer)
+        makers |= _language_makers(checkpoint, spec.lm)
     if spec.kind is not PipelineKind.STT:
         codebooks = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
         makers["decode"] = lambda: DecodeStage(mimi, codebooks)
+    return makers
+
+
+def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[], Stage]]:
+    spec = checkpoint.spec
+    shape = None
+    if spec.kind is PipelineKind.TTS:
+        shape, guidance = SpeakerShape.of(spec), guidance_of(spec)
+        if guidance != UNGUIDED:
+            raise UnsupportedError(
+                f"{spec.name} is guided by {guidance:g}, which makes two sequences of every row; graphs have "
+                "one, so only the torch backend runs it"
+            )
+    with told_as_misfit(spec.name):
+        model = load_lm(
+            checkpoint.file("lm"),
+            lm.config,
+            steps=lm.dep_q,
+            family=spec.family,
+            lora=checkpoint.files.get("lora"),
+            cross_positions=0 if shape is None else shape.positions,
+        ).prepare()
+    if rounded := len(int8_linears(model)):
+        raise UnsupportedError(f"{spec.name} has {rounded} INT8 layers; start from its float weights")
+    makers: dict[str, Callable[[], Stage]] = {}
+    if spec.kind is PipelineKind.TTS:
+        conditions = load_conditions(checkpoint.file("lm"), spec, torch.device("cpu"))
+        model.condition = conditions.constant
+        if shape is not None:
+            voice = VoiceStage(model, conditions)
+            makers["voice"] = lambda: voice
+    makers["lm"] = lambda: LanguageStage(model)
+    depformer = model.depformer
+    if depformer is not None:
+        makers["depformer"] = lambda: DepformerStage(depformer)
     return makers
 
 

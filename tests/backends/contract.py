@@ -1,7 +1,11 @@
-"""What the contract suite needs of a backend under test, and the hand that drives it tick by tick."""
+"""What the contract suite needs of a backend under test, and the hand that drives it tick by tick.
+
+A frame of a text to speech session is a few words, different for each frame of a voice.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +19,11 @@ from antiphon.backends.base import (
     FloatArray,
     StepInputs,
     StepOutputs,
+    TextEntry,
 )
+from antiphon.backends.scripts import TEXT_STEPS
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.script import ScriptRules
 from antiphon.models.spec import PipelineKind
 
 SLOTS = 5
@@ -92,7 +99,7 @@ class Driver:
         pcm = np.full((count, self.info.spec.frame_samples), self.garbage, dtype=np.float32)
         for row, frame in frames.items():
             pcm[row] = frame
-        inputs = StepInputs(mask(count, frames), mask(count, reset), pcm)
+        inputs = step_inputs(self.info, mask(count, frames), mask(count, reset), pcm)
         outputs = self.backend.step(inputs)
         self.last = outputs
         pcm[:] = np.nan  # an input belongs to the caller again once the step is over
@@ -114,6 +121,21 @@ class Driver:
         token = NO_TOKEN if outputs.text_tokens is None else int(outputs.text_tokens[row])
         vad = outputs.vad[row].copy() if emitted and outputs.vad is not None else None
         return Reply(bool(outputs.consumed[row]), emitted, pcm, token, vad)
+
+
+def step_inputs(info: BackendInfo, executed: BoolArray, reset: BoolArray, pcm: FloatArray) -> StepInputs:
+    """A tick's input: PCM float32 ``[n, frame_samples]``, or the words that stand for it."""
+    if info.kind is not PipelineKind.TTS:
+        return StepInputs(executed, reset, pcm)
+    return StepInputs(executed, reset, None, tuple(words(info, frame) for frame in pcm))
+
+
+def words(info: BackendInfo, frame: FloatArray) -> tuple[TextEntry, ...]:
+    """Three words of one to four tokens that follow from a frame's bytes."""
+    assert info.spec.lm is not None
+    random = np.random.default_rng(zlib.crc32(frame.tobytes()))
+    lengths = random.integers(1, 5, 3)
+    return tuple(TextEntry(tuple(random.integers(4, info.spec.lm.text_card, n).tolist())) for n in lengths)
 
 
 def mask(count: int, rows: Collection[int] | Mapping[int, FloatArray]) -> BoolArray:
@@ -159,11 +181,31 @@ def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
     )
 
 
+def silent_ticks(info: BackendInfo) -> int:
+    """How many of a session's first ticks have no reply; those of text to speech are worth several steps."""
+    if info.kind is not PipelineKind.TTS:
+        return info.spec.silent_frames
+    rules, steps, ticks = ScriptRules.of(info.spec), 0, 0
+    while (steps := min(steps + TEXT_STEPS, max(steps, rules.audio_delay))) < rules.first_sound:
+        steps, ticks = steps + 1, ticks + 1
+    return ticks
+
+
 def speaks(info: BackendInfo) -> bool:
     """Say whether a pipeline has PCM out."""
     return info.kind is not PipelineKind.STT
 
 
 def speaks_text(info: BackendInfo) -> bool:
-    """Say whether a pipeline has text tokens."""
+    """Say whether a pipeline has text tokens of its own choice."""
     return info.kind in (PipelineKind.DUPLEX, PipelineKind.STT)
+
+
+def has_voice(info: BackendInfo) -> bool:
+    """Say whether a pipeline chooses audio tokens."""
+    return info.kind in (PipelineKind.DUPLEX, PipelineKind.TTS)
+
+
+def chooses(info: BackendInfo) -> bool:
+    """Say whether a pipeline chooses any tokens."""
+    return info.kind is not PipelineKind.CODEC

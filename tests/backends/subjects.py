@@ -76,10 +76,12 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "onnx-codec": lambda folders: graphs("codec", folders),
     "onnx-duplex": lambda folders: graphs("moshi", folders),
     "onnx-stt": lambda folders: graphs("stt", folders),
+    "onnx-tts": lambda folders: graphs("tts", folders),
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
     "torch-stt": lambda folders: model("torch", "stt", folders),
+    "torch-tts": lambda folders: model("torch", "tts", folders),
 }

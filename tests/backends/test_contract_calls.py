@@ -17,10 +17,13 @@ from tests.backends.contract import (
     Driver,
     Subject,
     assert_same,
+    chooses,
     differ,
     mask,
+    silent_ticks,
     speaks,
     speaks_text,
+    step_inputs,
     voice,
 )
 
@@ -50,7 +53,8 @@ def test_outputs_have_their_shapes_and_dtypes(driver: Driver) -> None:
         lm = info.spec.lm
         heads = lm.extra_heads if lm is not None and info.kind is PipelineKind.STT else 0
         assert_array(outputs.pcm, np.float32, (rows, info.spec.frame_samples) if speaks(info) else None)
-        assert_array(outputs.text_tokens, np.int32, (rows,) if speaks_text(info) else None)
+        assert_array(outputs.text_tokens, np.int32, (rows,) if chooses(info) else None)
+        assert_array(outputs.finished, np.bool_, (rows,) if info.kind is PipelineKind.TTS else None)
         assert_array(outputs.vad, np.float32, (rows, heads) if heads else None)
         for flags in (outputs.consumed, outputs.emitted):
             assert_array(flags, np.bool_, (rows,))
@@ -66,13 +70,14 @@ def assert_array(array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...]
 
 def test_an_executed_row_consumes_and_emits_after_its_silent_frames(driver: Driver) -> None:
     info = driver.info
-    silent = info.spec.silent_frames
+    silent, is_written = silent_ticks(info), info.kind is PipelineKind.TTS
     frames = voice(2, silent + 3, info)
     for index, frame in enumerate(frames):
         replies = driver.tick({1: frame}, reset={1, 2} if index == 0 else (), rows=SLOTS)
-        assert replies[1].consumed
+        assert replies[1].consumed or (is_written and index >= silent), "words wait where there are enough"
         assert replies[1].emitted == (index >= silent)
-        assert (replies[1].text_token != NO_TOKEN) == (speaks_text(info) and index >= silent)
+        has_token = replies[1].text_token != NO_TOKEN
+        assert has_token == (speaks_text(info) and index >= silent) or is_written
         for row in {*range(SLOTS)} - {1}:
             assert not replies[row].consumed
             assert not replies[row].emitted
@@ -91,7 +96,7 @@ def test_a_foreign_snapshot_is_refused(driver: Driver) -> None:
 
 def test_outputs_are_not_written_again(driver: Driver) -> None:
     info = driver.info
-    frames = voice(22, info.spec.silent_frames + 2, info)
+    frames = voice(22, silent_ticks(info) + 2, info)
     driver.run(0, frames)
     kept = driver.last
     assert kept is not None
@@ -109,7 +114,7 @@ def test_inputs_are_not_written_to(driver: Driver) -> None:
     pcm = np.broadcast_to(voice(24, 1, info), (SLOTS, info.spec.frame_samples)).copy()
     executed, reset = mask(SLOTS, [0, 2]), mask(SLOTS, [0, 1])
     copies = pcm.copy(), executed.copy(), reset.copy()
-    driver.backend.step(StepInputs(executed, reset, pcm))
+    driver.backend.step(step_inputs(info, executed, reset, pcm))
     for array, copy in zip((pcm, executed, reset), copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
@@ -130,12 +135,17 @@ def test_bad_inputs_raise_with_their_numbers_and_touch_nothing(driver: Driver) -
         step(StepInputs(some, too_many, pcm))
     with pytest.raises(UnsupportedError, match=rf"exec is float32 \[{SLOTS}\]"):
         step(StepInputs(some.astype(np.float32), some, pcm))
-    with pytest.raises(AudioError, match=rf"float32 \[{SLOTS}, {samples - 1}\].*\[{SLOTS}, {samples}\]"):
-        step(StepInputs(some, some, pcm[:, 1:]))
-    with pytest.raises(AudioError, match="PCM is float64"):
-        step(StepInputs(some, some, pcm.astype(np.float64)))
-    with pytest.raises(UnsupportedError, match="needs PCM"):
-        step(StepInputs(some, none))
+    if info.kind is PipelineKind.TTS:
+        for wrong in (StepInputs(some, some, pcm), StepInputs(some, some, None, ((),))):
+            with pytest.raises(UnsupportedError, match=f"{SLOTS} rows needs {SLOTS} text tuples and no PCM"):
+                step(wrong)
+    else:
+        with pytest.raises(AudioError, match=rf"float32 \[{SLOTS}, {samples - 1}\].*\[{SLOTS}, {samples}\]"):
+            step(StepInputs(some, some, pcm[:, 1:]))
+        with pytest.raises(AudioError, match="PCM is float64"):
+            step(StepInputs(some, some, pcm.astype(np.float64)))
+        with pytest.raises(UnsupportedError, match="needs PCM"):
+            step(StepInputs(some, none))
     for call in (
         lambda: driver.backend.set_parameters(SLOTS, GREEDY),
         lambda: driver.backend.snapshot(-1),

@@ -8,16 +8,21 @@ import pytest
 from antiphon.backends.base import BackendInfo, PrimeProgress
 from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
-from tests.backends.contract import Driver, Reply, Subject, assert_same, differ, voice
+from antiphon.models.speaker import SpeakerShape
+from tests.backends.contract import Driver, Reply, Subject, assert_same, differ, silent_ticks, voice
 from tests.backends.subjects import SUBJECTS
 
 FRAMES = 8
-PROMPTED = ("null-duplex", "torch-duplex")
+PROMPTED = ("null-duplex", "onnx-tts", "torch-duplex", "torch-tts")
 prompted = pytest.mark.parametrize("subject", PROMPTED, indirect=True)
 
 
 def prompt_for(info: BackendInfo, seed: int = 1) -> Prompt:
-    lm = info.spec.lm
+    """A few frames that were lived through, or a voice where that is the prompt."""
+    lm, voices = info.spec.lm, SpeakerShape.of(info.spec)
+    if voices is not None:
+        speaker = np.random.default_rng(seed).normal(0, 1, (voices.width, voices.frames))
+        return voices.prompt(speaker.astype(np.float32))
     shape, highest = (1, 0), 1
     if lm is not None:
         shape, highest = (min(lm.context, 20), 1 + lm.n_q), min(lm.card, lm.text_card)
@@ -47,9 +52,11 @@ def test_a_primed_row_emits_from_its_first_frame_and_twice_the_same(driver: Driv
     prompt = prompt_for(driver.info)
     steps = prime(driver, 1, prompt)
     assert [step.done for step in steps] == sorted(step.done for step in steps)
-    assert {step.total for step in steps} == {prompt.count}
+    is_voice = prompt.speakers is not None
+    assert {step.total for step in steps} == {1 if is_voice else prompt.count}
     first = go_on(driver, 1)
-    assert all(reply.emitted for reply in first)
+    silent = silent_ticks(driver.info) if is_voice else 0
+    assert [reply.emitted for reply in first] == [index >= silent for index in range(FRAMES)]
     again = prime(driver, 3, prompt_for(driver.info))
     assert again[-1].is_copied
     assert_same(go_on(driver, 3), first, subject.pcm_tolerance)

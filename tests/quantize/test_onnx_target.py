@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from tools.make_checkpoint import make_checkpoint
 from tools.ship_graphs import fits, lean_on, without_graphs
 
 
-def test_a_pipeline_without_graphs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    source = make_checkpoint(tmp_path / "tts", kind="tts")
-    with pytest.raises(UnsupportedError, match="onnx target writes codec, duplex, stt models, tts is tts"):
+def test_a_model_that_is_guided_by_doubled_rows_is_refused(tmp_path: Path) -> None:
+    conditions: dict[str, Any] = {"conditioners": {}, "fuser": {}, "cross_attention": False}
+    config = {"audio_delay": 0.64, "second_stream_ahead": 2, "cfg_coef": 2.5}
+    source = make_checkpoint(tmp_path / "tts", kind="tts", tts_config=config, **conditions)
+    with pytest.raises(UnsupportedError, match=r"tts is guided by 2\.5, .* only the torch backend runs it"):
         stage_makers(load_checkpoint(str(source)))
 
 

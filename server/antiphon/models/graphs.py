@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import CheckpointFormatError, hint
-from antiphon.models.strict import check_keys
+from antiphon.models.strict import Types, check_keys
 
 ROWS: Final = "rows"
 """The name of the first axis of every tensor: how many rows a tick runs over."""
@@ -60,11 +60,12 @@ class StateFormat:
 
     ``name`` is that of the input, ``output`` the output that holds its next value, ``fill`` what fresh
     rows hold. ``aliased`` promises that input and output may be the same memory: whatever else reads the
-    input has read it before the output is written.
+    input has read it before the output is written. Without ``output`` no run changes it: it is what a row
+    was given before (a voice).
     """
 
     name: str
-    output: str
+    output: str | None
     fill: float
     aliased: bool
 
@@ -115,6 +116,9 @@ def graph_from_json(values: Any, where: str) -> GraphFormat:
     state = tuple(_state(entry, f"{where}.state") for entry in read.get("state", []))
     graph = GraphFormat(read["file"], read["opset"], inputs, outputs, state)
     for entry in state:
+        if entry.output is None:
+            graph.input(entry.name)
+            continue
         given, taken = graph.input(entry.name), graph.output(entry.output)
         if (given.dtype, given.shape) != (taken.dtype, taken.shape):
             raise CheckpointFormatError(
@@ -137,5 +141,10 @@ def _tensor(values: Any, where: str) -> TensorFormat:
 
 
 def _state(values: Any, where: str) -> StateFormat:
-    required = {"name": str, "output": str, "fill": float, "aliased": bool}
+    required: dict[str, Types] = {
+        "name": str,
+        "output": (str, type(None)),
+        "fill": float,
+        "aliased": bool,
+    }
     return StateFormat(**check_keys(values, where, required=required))

@@ -58,6 +58,20 @@ class SpeakerShape:
         """What cross-attention looks at, however many voices there are."""
         return MAX_SPEAKERS * self.frames
 
+    def check(self, prompt: Prompt) -> FloatArray:
+        """The voices of a prompt, float32 ``[V, T, width]``.
+
+        Raises:
+            UnsupportedError: it has none, or too many, or of another shape.
+        """
+        speakers = prompt.speakers
+        wanted = f"float32 [1 to {MAX_SPEAKERS}, {self.frames}, {self.width}]"
+        if speakers is None or speakers.dtype != np.float32 or speakers.ndim != 3:
+            raise UnsupportedError(f"a tts model takes voices, {wanted}, and no other prompt")
+        if not 1 <= len(speakers) <= MAX_SPEAKERS or speakers.shape[1:] != (self.frames, self.width):
+            raise UnsupportedError(f"voices {list(speakers.shape)}, but this model needs {wanted}")
+        return speakers
+
     def prompt(self, embeddings: FloatArray) -> Prompt:
         """The prompt of one voice, ``[1, width, T]`` or ``[width, T]`` as published.
 

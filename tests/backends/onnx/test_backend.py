@@ -15,7 +15,6 @@ from antiphon.backends.onnx.graph import Graph
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
-from antiphon.models.spec import PipelineKind
 
 
 def backend_of(model: str, slots: int = 3) -> OnnxBackend:
@@ -117,9 +116,6 @@ def test_what_cannot_be_is_said() -> None:
     checkpoint = load_checkpoint("echo")
     with pytest.raises(ConfigError, match="threads is 0; a model needs at least 1"):
         make(checkpoint, slots=1, threads=0)
-    spoken = replace(checkpoint, spec=replace(checkpoint.spec, kind=PipelineKind.TTS))
-    with pytest.raises(UnsupportedError, match=r"onnx backend runs codec, duplex, stt models, echo is tts"):
-        make(spoken, slots=1)
     prompt = Prompt(np.zeros((4, 17), dtype=np.int32))
     with pytest.raises(UnsupportedError, match=r"takes no prompts \(this one has 4 frames\); torch does"):
         backend_of("duplex-seeded").prime(0, prompt)

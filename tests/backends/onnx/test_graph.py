@@ -51,6 +51,7 @@ def test_rings_are_written_where_they_lie(duplex: Checkpoint, name: str) -> None
         outputs = binding.get_outputs()
         written = {tensor.name: value for tensor, value in zip(form.outputs, outputs, strict=True)}
         for ring, entry in aliased.items():
+            assert entry.output is not None
             assert written[entry.output].data_ptr() == addresses[ring]
     for ring in rings:
         ring_rows = np.abs(graph.state.arrays[ring]).reshape(ROWS, -1).sum(axis=1)

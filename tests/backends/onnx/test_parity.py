@@ -12,8 +12,10 @@ import torch
 from antiphon.backends.base import Backend, StepInputs, StepOutputs
 from antiphon.backends.onnx.factory import make as make_onnx
 from antiphon.backends.torch.factory import make as make_torch
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-from tests.backends.contract import GREEDY, SAMPLED, mask, voice
+from antiphon.models.speaker import SpeakerShape
+from tests.backends.contract import GREEDY, SAMPLED, mask, step_inputs, voice
 from tests.backends.onnx.exports import exported, source
 
 ROWS = 4
@@ -37,20 +39,41 @@ def ticks(seed: int, backend: Backend) -> Iterator[StepInputs]:
     for tick in range(TICKS):
         executed = (random.random(ROWS) < 0.8) & (np.arange(ROWS) <= tick)
         joins = [row for row in range(ROWS) if tick in (row, 40 + 2 * row)]
-        yield StepInputs(executed, mask(ROWS, joins), np.stack([frames[tick] for frames in voices]))
+        pcm = np.stack([frames[tick] for frames in voices])
+        yield step_inputs(backend.info, executed, mask(ROWS, joins), pcm)
 
 
 def run(backend: Backend, seed: int, parameters: SamplingParameters) -> list[StepOutputs]:
     for row in range(ROWS):
         backend.set_parameters(row, replace(parameters, text_seed=row, audio_seed=row + 7))
-    outputs = [backend.step(inputs) for inputs in ticks(seed, backend)]
+    outputs = [backend.step(given_a_voice(backend, inputs)) for inputs in ticks(seed, backend)]
     backend.close()
     return outputs
 
 
+def given_a_voice(backend: Backend, inputs: StepInputs) -> StepInputs:
+    """Whoever joins a tts model on an odd row brings one or two voices, the others have nobody's."""
+    shape = SpeakerShape.of(backend.info.spec)
+    if shape is None:
+        return inputs
+    joins = inputs.reset & (np.arange(ROWS) % 2 == 1)
+    for row in np.flatnonzero(joins).tolist():
+        speakers = np.random.default_rng(row).normal(0, 1, (1 + row // 2, shape.frames, shape.width))
+        nothing = np.zeros((0, 0), np.int32)
+        assert backend.prime(row, Prompt(nothing, speakers=speakers.astype(np.float32))).is_done
+    return replace(inputs, reset=inputs.reset & ~joins)
+
+
 @pytest.mark.parametrize(
     ("kind", "seed", "parameters"),
-    [("codec", 0, GREEDY), ("moshi", 1, GREEDY), ("moshi", 2, SAMPLED), ("stt", 3, GREEDY)],
+    [
+        ("codec", 0, GREEDY),
+        ("moshi", 1, GREEDY),
+        ("moshi", 2, SAMPLED),
+        ("stt", 3, GREEDY),
+        ("tts", 4, GREEDY),
+        ("tts", 5, SAMPLED),
+    ],
 )
 def test_sessions_that_join_pause_and_restart_are_those_of_torch(
     kind: str, seed: int, parameters: SamplingParameters, tmp_path_factory: pytest.TempPathFactory
@@ -65,6 +88,8 @@ def test_sessions_that_join_pause_and_restart_are_those_of_torch(
         emitted += int(rows.sum())
         if mine.text_tokens is not None:
             np.testing.assert_array_equal(mine.text_tokens, theirs.text_tokens)
+        if mine.finished is not None:
+            np.testing.assert_array_equal(mine.finished, theirs.finished)
         if mine.pcm is not None:
             assert theirs.pcm is not None
             limit = 1e-4 * max(float(np.abs(theirs.pcm[rows]).max(initial=0)), 1e-3)

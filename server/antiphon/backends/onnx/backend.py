@@ -27,7 +27,7 @@ from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.graphs import Array
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 
 _FAILURES_IN_A_ROW = 3  # one step may fail by its input; three in a row are nobody's input
 
@@ -52,19 +52,18 @@ class OnnxBackend:
     """Graphs over ``slots`` rows of explicit state; see :class:`antiphon.backends.base.Backend`."""
 
     def __init__(self, spec: ModelSpec, graphs: Mapping[str, Graph], *, slots: int, build: Build) -> None:
-        """Take over loaded graphs ("encode", and by kind "lm", "depformer", "decode") of ``slots`` rows."""
+        """Take over loaded graphs (by kind "encode", "lm", "depformer", "decode") of ``slots`` rows."""
         self._graphs, self._build = dict(graphs), build
-        self._encode, self._decode = graphs["encode"], graphs.get("decode")
-        self._codecs = [self._encode] if self._decode is None else [self._encode, self._decode]
+        self._codecs = [graphs[name] for name in ("encode", "decode") if name in graphs]
         self._failures = 0
         self._take_rows(spec, slots)
 
     def _take_rows(self, spec: ModelSpec, slots: int) -> None:
         """Be a backend of as many rows as the graphs have been given."""
-        graphs, build = self._graphs, self._build
+        build = self._build
         self._language: Language | None = None
         if spec.lm is not None:
-            self._language = Language(spec.lm, graphs["lm"], graphs.get("depformer"), slots)
+            self._language = self._make_language(spec, spec.lm, slots)
         self._info = BackendInfo(
             name="onnx",
             device=build.device,
@@ -77,6 +76,9 @@ class OnnxBackend:
             versions={"onnxruntime": onnxruntime.__version__},
             memory={"weights": build.weight_bytes, "state_per_row": self.state_bytes() // slots},
         )
+
+    def _make_language(self, spec: ModelSpec, lm: LMSpec, slots: int) -> Language:  # noqa: ARG002
+        return Language(lm, self._graphs["lm"], self._graphs.get("depformer"), slots)
 
     @property
     def info(self) -> BackendInfo:
@@ -93,12 +95,15 @@ class OnnxBackend:
         buckets = self._info.buckets
         for done, rows in enumerate(buckets):
             progress(done, len(buckets), f"{rows} rows")
-            everyone = np.ones(rows, dtype=np.bool_)
-            silence = np.zeros((rows, self._info.spec.frame_samples), dtype=np.float32)
-            for frame in range(self._info.spec.silent_frames + 1):
-                self.step(StepInputs(everyone, everyone & (frame == 0), silence))
+            self._try(np.ones(rows, dtype=np.bool_))
         self._reset(np.ones(self._info.slots, dtype=np.bool_))
         progress(len(buckets), len(buckets), "ready")
+
+    def _try(self, everyone: BoolArray) -> None:
+        """Run whatever a tick of so many rows can run."""
+        silence = np.zeros((len(everyone), self._info.spec.frame_samples), dtype=np.float32)
+        for frame in range(self._info.spec.silent_frames + 1):
+            self.step(StepInputs(everyone, everyone & (frame == 0), silence))
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
@@ -109,22 +114,21 @@ class OnnxBackend:
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the executed rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
         check_inputs(self._info, inputs)
-        assert inputs.pcm is not None
         try:
             self._reset(inputs.reset)
-            outputs = self._step(inputs.pcm, inputs.exec)
+            outputs = self._step(inputs)
         except Exception as error:  # onnxruntime's exceptions share no base but this one
-            raise self._judge(error, inputs) from error
+            raise self._judge(error, inputs.exec | inputs.reset) from error
         self._failures = 0
         return outputs
 
-    def _judge(self, error: Exception, inputs: StepInputs) -> StepError | DeviceLostError:
+    def _judge(self, error: Exception, touched: BoolArray) -> StepError | DeviceLostError:
         self._failures += 1
         words = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if self._failures >= _FAILURES_IN_A_ROW:
             return DeviceLostError(f"{self._failures} steps in a row failed, the last with {words}")
-        touched = np.flatnonzero(inputs.exec | inputs.reset).tolist()
-        return StepError(f"a step over rows {touched} failed: {words}", rows=touched)
+        rows = np.flatnonzero(touched).tolist()
+        return StepError(f"a step over rows {rows} failed: {words}", rows=rows)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """Graphs of one frame cannot force a row's tokens. Raises UnsupportedError."""
@@ -185,7 +189,7 @@ class OnnxBackend:
         """Let go of the sessions and their state."""
         self._codecs.clear()
         self._graphs.clear()
-        del self._encode, self._decode, self._language
+        del self._language
 
     def _reset(self, mask: BoolArray) -> None:
         if not mask.any():
@@ -196,10 +200,13 @@ class OnnxBackend:
         if self._language is not None:
             self._language.reset(mask)
 
-    def _step(self, pcm: FloatArray, executed: BoolArray) -> StepOutputs:
-        spec, rows, watch = self._info.spec, len(executed), _Stopwatch()
+    def _step(self, inputs: StepInputs) -> StepOutputs:
+        spec, rows, executed, watch = self._info.spec, inputs.rows, inputs.exec, Stopwatch()
         emitted, tokens, pauses = executed.copy(), None, None
-        codes = self._hear(pcm, executed) if executed.any() else self._encode.outputs["codes"][:rows]
+        assert inputs.pcm is not None
+        codes = self._graphs["encode"].outputs["codes"][:rows]
+        if executed.any():
+            self._hear(inputs.pcm, executed)
         watch.lap("encode")
         if self._language is not None:
             first = executed & (self._language.steps[:rows] == 0)
@@ -211,19 +218,18 @@ class OnnxBackend:
             else:
                 tokens = np.full(rows, NO_TOKEN, dtype=np.int32)
         out = None
-        if self._decode is not None:
+        if "decode" in self._graphs:
             out = self._speak(codes, emitted)
             watch.lap("decode")
         return StepOutputs(executed.copy(), emitted, out, tokens, pauses, stage_ms=watch.stage_ms)
 
-    def _hear(self, pcm: FloatArray, executed: BoolArray) -> Array:
-        """PCM to codes int64 ``[n, codebooks]``. Rows that do not execute are silent, whatever they hold."""
-        rows, graph = len(executed), self._encode
+    def _hear(self, pcm: FloatArray, executed: BoolArray) -> None:
+        """PCM to codes. Rows that do not execute are silent, whatever they hold."""
+        rows, graph = len(executed), self._graphs["encode"]
         graph.inputs["pcm"][:rows] = 0
         graph.inputs["pcm"][:rows][executed] = pcm[executed]
         graph.inputs["exec"][:rows] = executed
         graph.run(rows)
-        return graph.outputs["codes"][:rows]
 
     def _begin_again(self, first: BoolArray) -> None:
         """Let the codec forget a duplex session's first frame, after the model has been given its codes.
@@ -231,12 +237,11 @@ class OnnxBackend:
         Upstream does so (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
         """
         if self._info.kind is PipelineKind.DUPLEX:
-            self._encode.state.reset(np.flatnonzero(first).tolist())
+            self._graphs["encode"].state.reset(np.flatnonzero(first).tolist())
 
     def _speak(self, codes: Array, emitted: BoolArray) -> FloatArray:
         """Codes int64 ``[n, codebooks]`` to PCM ``[n, samples]``, for the rows that emit."""
-        graph, rows = self._decode, len(emitted)
-        assert graph is not None
+        graph, rows = self._graphs["decode"], len(emitted)
         if emitted.any():
             graph.inputs["codes"][:rows] = codes
             graph.inputs["exec"][:rows] = emitted
@@ -245,7 +250,7 @@ class OnnxBackend:
         return pcm
 
 
-class _Stopwatch:
+class Stopwatch:
     """Milliseconds by stage, laps of the same stage added up."""
 
     def __init__(self) -> None:
@@ -253,6 +258,7 @@ class _Stopwatch:
         self._lap_s = time.perf_counter()
 
     def lap(self, stage: str) -> None:
+        """The time since the last lap was this stage's."""
         now_s = time.perf_counter()
         self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + 1000.0 * (now_s - self._lap_s)
         self._lap_s = now_s

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from antiphon.backends.checks import check_slots
 from antiphon.backends.onnx.backend import Build, OnnxBackend
 from antiphon.backends.onnx.graph import Graph, check_graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.onnx.speaking import SpeakingBackend
 from antiphon.backends.threads import model_threads
-from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.errors import CheckpointFormatError
+from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
 
-KINDS = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+VOICE: Final = "voice"
+"""The graph that turns voices into what a tts row remembers of them."""
 
 
 def make(
@@ -32,14 +35,10 @@ def make(
     a CPU (None: all cores but one), and ``spin`` lets them keep their cores while a step runs.
 
     Raises:
-        UnsupportedError: a pipeline that cannot be run.
         CheckpointFormatError: a graph is missing, or not what the manifest says.
         ConfigError: no such device, or less than one slot or thread.
     """
     spec = checkpoint.spec
-    if spec.kind not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise UnsupportedError(f"the onnx backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
@@ -53,7 +52,7 @@ def make(
         path = checkpoint.file(form.file)
         session = open_session(path, providers, cpu_threads, spin=spin)
         check_graph(session, form, path)
-        graphs[stage] = Graph(session, form, slots)
+        graphs[stage] = Graph(session, form, 1 if stage == VOICE else slots)
         weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization
     build = Build(
@@ -62,6 +61,8 @@ def make(
         quantization="none" if recipe is None else recipe.scheme,
         weight_bytes=weight_bytes,
     )
+    if spec.kind is PipelineKind.TTS:
+        return SpeakingBackend(spec, graphs, slots=slots, build=build, voice=graphs.pop(VOICE, None))
     return OnnxBackend(spec, graphs, slots=slots, build=build)
 
 
@@ -71,4 +72,7 @@ def stages(spec: ModelSpec) -> tuple[str, ...]:
         return ("encode", "decode")
     if spec.kind is PipelineKind.STT:
         return ("encode", "lm")
+    if spec.kind is PipelineKind.TTS:
+        spoken = ("lm", "depformer", "decode")
+        return spoken if SpeakerShape.of(spec) is None else (VOICE, *spoken)
     return ("encode", "lm", "depformer", "decode")

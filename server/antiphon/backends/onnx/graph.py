@@ -19,7 +19,7 @@ class Graph:
     ``inputs`` and ``outputs`` are the caller's, ``state`` stays from run to run. A run over n rows is bound
     to the first n rows of every buffer by address, once. State that the graph table calls aliased is
     updated where it lies; the next value of any other is put aside and copied back, since the runtime may
-    write an output while the input is still to be read.
+    write an output while the input is still to be read. State without a next value is only read.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
@@ -31,12 +31,13 @@ class Graph:
         """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
         form = self._form
         remembered = {entry.name for entry in form.state}
-        produced = {entry.output for entry in form.state}
+        written = [entry for entry in form.state if entry.output is not None]
+        produced = {entry.output for entry in written}
         formats = {tensor.name: tensor for tensor in form.inputs}
         self.inputs = {name: t.allocate(rows) for name, t in formats.items() if name not in remembered}
         self.outputs = {t.name: t.allocate(rows) for t in form.outputs if t.name not in produced}
         self.state = RowState(formats, form.state, rows)
-        self._aside = {e.name: formats[e.name].allocate(rows) for e in form.state if not e.aliased}
+        self._aside = {e.name: formats[e.name].allocate(rows) for e in written if not e.aliased}
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
 
     def run(self, rows: int) -> None:
@@ -54,6 +55,8 @@ class Graph:
             binding.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
         targets = dict(self.outputs)
         for entry in self._form.state:
+            if entry.output is None:
+                continue
             targets[entry.output] = self._aside.get(entry.name, self.state.arrays[entry.name])
         for name, array in targets.items():
             shape = (rows, *array.shape[1:])

@@ -62,18 +62,24 @@ class Language:
     def step(self, codes: Array, executed: BoolArray, lap: Lap) -> Spoken:
         """Hear codes int64 ``[n, codebooks]`` and say something, for the executed rows."""
         rows, lm = len(executed), self._lm
-        lm.inputs["tokens"][:rows] = self._delays.inputs(codes.astype(np.int32), executed)
-        lm.inputs["exec"][:rows] = executed
-        lm.run(rows)
-        lap("lm")
-        text = self._sampler.text(lm.outputs["logits"][:rows], self._delays.offsets, executed)
-        lap("sample")
+        text = self._read(codes.astype(np.int32), executed, lap)
         voice = self._speak(text, executed, lap)
         tokens, is_complete = self._delays.outputs(text, voice, executed)
         pauses = lm.outputs["pauses"][:rows].copy() if "pauses" in lm.outputs else None
         spoken = np.where(is_complete[:, None], tokens[:, 1:], 0).astype(np.int64)
         said = np.where(is_complete, tokens[:, 0], np.int32(NO_TOKEN))
         return Spoken(said, spoken, pauses, is_complete)
+
+    def _read(self, heard: IntArray, executed: BoolArray, lap: Lap) -> IntArray:
+        """Codes int32 ``[n, codebooks]`` to the text token that is sampled, int32 ``[n]``."""
+        rows, lm = len(executed), self._lm
+        lm.inputs["tokens"][:rows] = self._delays.inputs(heard, executed)
+        lm.inputs["exec"][:rows] = executed
+        lm.run(rows)
+        lap("lm")
+        text = self._sampler.text(lm.outputs["logits"][:rows], self._delays.offsets, executed)
+        lap("sample")
+        return text
 
     def _speak(self, text: IntArray, executed: BoolArray, lap: Lap) -> IntArray:
         """A frame's audio tokens int32 ``[n, dep_q]``, all of them by one graph."""

@@ -9,21 +9,25 @@ from antiphon.models.graphs import Array, StateFormat, TensorFormat
 
 
 class RowState:
-    """S rows of a graph's state, each tensor ``[S, *shape]``."""
+    """S rows of a graph's state, each tensor ``[S, *shape]``.
+
+    What no run changes (``StateFormat.output`` None) a reset leaves too: it is large, and whoever gave it to
+    the row gives it another.
+    """
 
     def __init__(self, tensors: Mapping[str, TensorFormat], state: Sequence[StateFormat], rows: int) -> None:
         """Allocate ``rows`` fresh rows of the tensors that ``state`` names."""
-        self._fill = {entry.name: entry.fill for entry in state}
+        self._fill = {entry.name: entry.fill for entry in state if entry.output is not None}
         self.arrays: dict[str, Array] = {entry.name: tensors[entry.name].allocate(rows) for entry in state}
-        for name, fill in self._fill.items():
-            if fill:  # zeros are there already, and cost no memory before they are written
-                self.arrays[name][:] = fill
+        for entry in state:
+            if entry.fill:  # zeros are there already, and cost no memory before they are written
+                self.arrays[entry.name][:] = entry.fill
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones, bit for bit (stale garbage is erased, not only hidden)."""
-        for name, array in self.arrays.items():
+        """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden."""
+        for name, fill in self._fill.items():
             for row in rows:
-                array[row] = self._fill[name]
+                self.arrays[name][row] = fill
 
     def snapshot(self, row: int) -> dict[str, Array]:
         """Copy one row, by name, without the row axis."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.base import (
-    NO_TOKEN,
     BoolArray,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -20,6 +20,7 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_row
+from antiphon.backends.scripts import ScriptRows
 from antiphon.backends.torch.backend import TorchBackend, read_bucket
 from antiphon.backends.torch.conditions import Conditions
 from antiphon.backends.torch.generation import Generator
@@ -30,13 +31,8 @@ from antiphon.backends.torch.speaking_pipeline import SpeakingPipeline
 from antiphon.backends.torch.state import State
 from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
-from antiphon.models.script import Script, ScriptRules
-from antiphon.models.speaker import MAX_SPEAKERS
+from antiphon.models.script import ScriptRules
 from antiphon.models.spec import ModelSpec
-
-TEXT_STEPS: Final = 2
-"""Steps more that rows take within a tick while they only read: the first sound comes after a third of the
-ticks, and those who speak already wait for two steps without audio at most (upstream's server does so)."""
 
 _SCRIPT: Final = "script"
 _CROSS: Final = (".cross_k", ".cross_v")
@@ -74,11 +70,7 @@ class VoiceCache:
 
 
 class SpeakingBackend(TorchBackend):
-    """A tts model over ``slots`` rows; see :class:`antiphon.backends.base.Backend`.
-
-    A tick takes a row through one step, and through ``TEXT_STEPS`` more while it is within its audio delay. A
-    row whose script waits for words takes none and keeps its state.
-    """
+    """A tts model over ``slots`` rows; see :class:`antiphon.backends.base.Backend` and ``ScriptRows``."""
 
     def __init__(
         self, spec: ModelSpec, mimi: Mimi, generator: Generator, conditions: Conditions, *, slots: int
@@ -92,7 +84,7 @@ class SpeakingBackend(TorchBackend):
     def _allocate(self, slots: int) -> None:
         super()._allocate(slots)
         self._info = replace(self._info, can_prime=self._voices is not None)
-        self._scripts = [Script(self._rules) for _ in range(slots)]
+        self._scripts = ScriptRows(self._rules, slots)
         self._choices = self._host_buffer(self._speaking.choices)
         with torch.inference_mode():
             for row in range(slots):
@@ -110,7 +102,7 @@ class SpeakingBackend(TorchBackend):
     def _begin(self, row: int) -> None:
         """What the host knows of a row is of its former session, and so is its voice."""
         self._own_anew([row])
-        self._scripts[row] = Script(self._rules)
+        self._scripts.begin(row)
         if self._voices is not None:
             self._voices.give(self._pipeline.state, row, None)
 
@@ -127,16 +119,11 @@ class SpeakingBackend(TorchBackend):
         voices, shape = self._voices, self._conditions.shape
         if voices is None or shape is None:
             raise UnsupportedError(f"{self._spec.name} has a voice of its own and takes no other")
-        speakers = prompt.speakers
-        wanted = f"float32 [1 to {MAX_SPEAKERS}, {shape.frames}, {shape.width}]"
-        if speakers is None or speakers.dtype != np.float32 or speakers.ndim != 3:
-            raise UnsupportedError(f"a {self._info.kind} model takes voices, {wanted}, and no other prompt")
-        if not 1 <= len(speakers) <= MAX_SPEAKERS or speakers.shape[1:] != (shape.frames, shape.width):
-            raise UnsupportedError(f"voices {list(speakers.shape)}, but this model needs {wanted}")
+        shape.check(prompt)
         try:
             with torch.inference_mode():
                 self._own_anew([row])
-                self._scripts[row] = Script(self._rules)
+                self._scripts.begin(row)
                 self._pipeline.state.reset([row])
                 is_known = voices.give(self._pipeline.state, row, prompt)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -146,7 +133,7 @@ class SpeakingBackend(TorchBackend):
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's state, script and voice; the tensors stay on the device."""
         found = super().snapshot(row)
-        return replace(found, tensors={**found.tensors, _SCRIPT: self._scripts[row].copy()})
+        return replace(found, tensors={**found.tensors, _SCRIPT: self._scripts.get(row)})
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a row's state back.
@@ -155,49 +142,22 @@ class SpeakingBackend(TorchBackend):
             UnsupportedError: a snapshot of another backend or model.
         """
         super().restore(row, snapshot)
-        self._scripts[row] = snapshot.tensors[_SCRIPT].copy()
+        self._scripts.put(row, snapshot.tensors[_SCRIPT])
 
     def move(self, source: int, target: int) -> None:
         """Copy the state, script, voice and parameters of one row over another."""
         super().move(source, target)
-        self._scripts[target] = self._scripts[source].copy()
+        self._scripts.put(target, self._scripts.get(source))
 
     def _step(self, inputs: StepInputs) -> StepOutputs:
         rows, samples = inputs.rows, self._spec.frame_samples
         self._stage_ms: dict[str, float] = {}
         self._renew(inputs.reset)
-        consumed, words = np.zeros(rows, np.bool_), np.full(rows, NO_TOKEN, np.int32)
-        for row in np.flatnonzero(inputs.exec).tolist():
-            script, offered = self._scripts[row], inputs.text[row]
-            if offered and script.has_room:
-                script.add(offered)
-                consumed[row] = True
-            consumed[row] |= not offered and script.can_step
-        for _ in range(TEXT_STEPS):
-            reading = self._rows_that(inputs.exec, is_silent=True)
-            if not reading.any():
-                break
-            self._advance(reading, np.zeros(rows, np.bool_))
-        going = self._rows_that(inputs.exec)
-        heard = [row for row in np.flatnonzero(going).tolist() if self._scripts[row].is_heard]
-        emitted = np.zeros(rows, np.bool_)
-        emitted[heard] = True
-        for row in heard:
-            index = self._scripts[row].heard(self._scripts[row].step - self._rules.first_sound)
-            words[row] = NO_TOKEN if index is None else index
-        if going.any():
-            self._advance(going, emitted)
-        finished = np.array([script.is_finished for script in self._scripts[:rows]]) & inputs.exec
+        told = self._scripts.tick(inputs, self._advance)
         pcm = self._leaving[:rows, :samples].numpy().copy()
-        return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=self._stage_ms)
-
-    def _rows_that(self, executed: BoolArray, *, is_silent: bool = False) -> BoolArray:
-        """Which of the executed rows can take a step; with ``is_silent``, one without audio."""
-        chosen = executed.copy()
-        for row in np.flatnonzero(executed).tolist():
-            script = self._scripts[row]
-            chosen[row] = script.can_step and (script.is_silent or not is_silent)
-        return chosen
+        return StepOutputs(
+            told.consumed, told.emitted, pcm, told.words, finished=told.finished, stage_ms=self._stage_ms
+        )
 
     def _renew(self, reset: BoolArray) -> None:
         if not reset.any():
@@ -209,17 +169,14 @@ class SpeakingBackend(TorchBackend):
         for row in np.flatnonzero(reset).tolist():
             self._begin(row)
 
-    def _advance(self, going: BoolArray, emitted: BoolArray) -> None:
+    def _advance(self, going: BoolArray, emitted: BoolArray) -> IntArray:
         """One step of some rows: their scripts' choices in, what the model asked for back."""
         rows, frames = len(going), self._frames[: len(going)]
-        chosen = np.flatnonzero(going).tolist()
-        choices = self._choices.numpy()
-        for row in chosen:
-            choices[row] = self._scripts[row].choices
+        self._scripts.choices(going, self._choices.numpy())
         self._speaking.choices[:rows].copy_(self._choices[:rows], non_blocking=True)
         self._flag(EXECUTE, going)
         self._flag(EMIT, emitted)
-        is_silent = all(self._scripts[row].is_silent for row in chosen)
+        is_silent = self._scripts.is_silent(going)
         filled = read_bucket(int(frames[going].max(initial=0)) + 1)
         self._runner.begin()
         self._think(rows, filled, going, is_silent=is_silent)
@@ -229,9 +186,7 @@ class SpeakingBackend(TorchBackend):
         self._leaving[:rows].copy_(self._pipeline.buffers.leaving[:rows], non_blocking=True)
         self._finish()
         frames[going] += 1
-        asked = self._read_text(rows).tolist()
-        for row in chosen:
-            self._scripts[row].advance(asked[row])
+        return self._read_text(rows)
 
     def _think(self, rows: int, filled: int, going: BoolArray, *, is_silent: bool) -> None:
         masked = self._runner.on_cuda or not bool(going.all())

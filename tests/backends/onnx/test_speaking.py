@@ -1,0 +1,155 @@
+"""Text to speech by graphs, beyond the contract: voices, what is never copied, and weights in 8 bits."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.backends.onnx.factory import make
+from antiphon.backends.onnx.speaking import SpeakingBackend
+from antiphon.backends.onnx.voices import Voices
+from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.prompt import Prompt
+from antiphon.models.speaker import SpeakerShape
+from antiphon_quantize.onnx_weights import quantize_graph
+from antiphon_quantize.recipe import load_recipe
+from tests.backends.contract import GREEDY, Driver, differ, silent_ticks, voice
+from tests.backends.onnx.exports import exported
+
+ROWS = 3
+FRAMES = 24
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return exported("tts", tmp_path_factory)
+
+
+@pytest.fixture
+def backend(checkpoint: Checkpoint) -> SpeakingBackend:
+    return backend_of(checkpoint)
+
+
+def backend_of(checkpoint: Checkpoint, slots: int = ROWS) -> SpeakingBackend:
+    backend = make(checkpoint, slots=slots, threads=1)
+    assert isinstance(backend, SpeakingBackend)
+    return backend
+
+
+def shape_of(checkpoint: Checkpoint) -> SpeakerShape:
+    shape = SpeakerShape.of(checkpoint.spec)
+    assert shape is not None
+    return shape
+
+
+def speaker(checkpoint: Checkpoint, seed: int, count: int = 1) -> Prompt:
+    shape = shape_of(checkpoint)
+    speakers = np.random.default_rng(seed).normal(0, 1, (count, shape.frames, shape.width))
+    return Prompt(np.zeros((0, 0), np.int32), speakers=speakers.astype(np.float32))
+
+
+def test_a_voice_is_computed_once(backend: SpeakingBackend, checkpoint: Checkpoint) -> None:
+    prompt = speaker(checkpoint, 2)
+    assert [backend.prime(row, prompt).is_copied for row in (0, 1, 0)] == [False, True, True]
+    assert not backend.prime(1, speaker(checkpoint, 3)).is_copied
+
+
+def test_the_voice_that_was_longest_unused_goes_first(
+    backend: SpeakingBackend, checkpoint: Checkpoint
+) -> None:
+    graphs, voice = backend.graphs, backend._voice
+    assert voice is not None
+    size = sum(array[0].nbytes for array in voice.outputs.values())
+    voices = Voices(voice, graphs["lm"].state, shape_of(checkpoint), limit_bytes=2 * size)
+    first, second = speaker(checkpoint, 1), speaker(checkpoint, 2)
+    given = [voices.give(0, prompt) for prompt in (None, first, None, second, None, first)]
+    assert given == [False, False, True, False, True, False]
+
+
+def test_a_voice_is_no_part_of_what_a_step_writes(backend: SpeakingBackend, checkpoint: Checkpoint) -> None:
+    graph = backend.graphs["lm"]
+    voices = {name for name in graph.state.arrays if ".cross_" in name}
+    assert len(voices) == 2 * 2
+    backend.prime(1, speaker(checkpoint, 1, count=5))
+    before = {name: graph.state.arrays[name].copy() for name in voices}
+    driver = Driver(backend)
+    driver.run(1, voice(1, 6, backend.info))
+    for name in voices:
+        formats = [entry for entry in checkpoint.graphs["lm"].state if entry.name == name]
+        assert [entry.output for entry in formats] == [None]
+        assert name not in graph._aside
+        np.testing.assert_array_equal(graph.state.arrays[name][0], before[name][0])
+        np.testing.assert_array_equal(graph.state.arrays[name][1], before[name][0], "nobody's, by the reset")
+        assert not np.array_equal(before[name][0], before[name][1])
+
+
+def test_more_rows_are_as_fresh_as_the_first(checkpoint: Checkpoint) -> None:
+    resized, made = backend_of(checkpoint, 1), backend_of(checkpoint, 4)
+    resized.resize(4)
+    assert resized.info == made.info
+    for name, tensor in made.snapshot(3).tensors.items():
+        np.testing.assert_array_equal(resized.snapshot(3).tensors[name], tensor)
+
+
+def test_what_is_no_voice_is_refused(backend: SpeakingBackend) -> None:
+    nothing = np.zeros((0, 0), np.int32)
+    with pytest.raises(
+        UnsupportedError, match=r"voices \[6, 6, 16\], but this model needs float32 \[1 to 5, 6, 16\]"
+    ):
+        backend.prime(0, Prompt(nothing, speakers=np.zeros((6, 6, 16), np.float32)))
+    with pytest.raises(UnsupportedError, match=r"a tts model takes voices, .* and no other prompt"):
+        backend.prime(0, Prompt(np.zeros((3, 9), np.int32)))
+
+
+def test_a_model_of_one_voice_takes_no_other(checkpoint: Checkpoint) -> None:
+    graphs = backend_of(checkpoint)
+    assert checkpoint.spec.lm is not None
+    lm = replace(checkpoint.spec.lm, config={**checkpoint.spec.lm.config, "conditioners": {}})
+    alone = SpeakingBackend(
+        replace(checkpoint.spec, lm=lm), graphs.graphs, slots=ROWS, build=graphs._build, voice=None
+    )
+    assert not alone.info.can_prime
+    with pytest.raises(UnsupportedError, match="has a voice of its own and takes no other"):
+        alone.prime(0, speaker(checkpoint, 1))
+
+
+def test_weights_in_8_bits_say_nearly_the_same(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """The voice's graph and what looks at it are rounded too; neither loudness nor pace changes much."""
+    folder, recipe = tmp_path / "int8", load_recipe("onnx", "int8")
+    shutil.copytree(checkpoint.root, folder)
+    rounded = {}
+    for graph in checkpoint.graphs.values():
+        name = checkpoint.file(graph.file).name
+        rounded[name] = quantize_graph(checkpoint.root / name, folder / name, recipe).errors
+    assert {"voices.0.weight", "voices.1.weight"} == rounded["voice.onnx"].keys()
+    looking = {name for name in rounded["lm.onnx"] if "cross_attention" in name}
+    assert len(looking) == 2 * 2
+    assert all(0 < error < 0.02 for errors in rounded.values() for error in errors.values())
+    files = {role: folder / path.name for role, path in checkpoint.files.items()}
+    loudness = []
+    for made in (checkpoint, replace(checkpoint, files=files)):
+        backend = backend_of(made)
+        backend.set_parameters(0, GREEDY)
+        backend.prime(0, speaker(checkpoint, 1))
+        driver = Driver(backend)
+        said = [driver.tick({0: frame})[0] for frame in voice(1, FRAMES, backend.info)]
+        frames = [reply.pcm for reply in said if reply.pcm is not None]
+        assert len(frames) == FRAMES - silent_ticks(backend.info)
+        loudness.append(float(np.sqrt(np.mean(np.square(frames)))))
+    assert loudness[1] == pytest.approx(loudness[0], rel=0.5)
+
+
+def test_a_row_with_another_voice_says_something_else(
+    backend: SpeakingBackend, checkpoint: Checkpoint
+) -> None:
+    driver = Driver(backend)
+    said = []
+    for count in (1, 2):
+        backend.prime(0, speaker(checkpoint, 1, count))
+        said.append([driver.tick({0: frame})[0] for frame in voice(2, FRAMES, backend.info)])
+    assert differ(*said)
