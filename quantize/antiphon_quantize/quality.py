@@ -1,4 +1,4 @@
-"""How alike two recordings are: STOI for how well speech is understood, SI-SDR for the waveform.
+"""How alike two recordings are: STOI for intelligibility, SI-SDR for the waveform, mel bands for its sound.
 
 Taal, Hendriks, Heusdens and Jensen 2011, "An Algorithm for Intelligibility Prediction of Time-Frequency
 Weighted Noisy Speech"; Le Roux, Wisdom, Erdogan and Hershey 2019, "SDR - half-baked or well done?".
@@ -25,6 +25,7 @@ _RANGE_DB = 40.0
 """Frames this far below the loudest are silence, and do not count."""
 _CLIP_DB = 15.0
 """The most by which a band of the other recording may exceed the clean one."""
+_MEL_FFT, _MEL_HOP, _MEL_BANDS, _MEL_RANGE_DB = 1024, 256, 80, 80.0
 _TINY = float(np.finfo(np.float64).eps)
 
 
@@ -61,6 +62,38 @@ def stoi(clean: Samples, other: Samples, rate: int) -> float:
     level = _norm(x) / (_norm(y) + _TINY)
     y = np.minimum(y * level, x * (1 + 10 ** (_CLIP_DB / 20)))
     return float((_normalised(x) * _normalised(y)).sum() / (_BANDS * count))
+
+
+def mel_distance_db(clean: Samples, other: Samples, rate: int) -> float:
+    """Mean difference in dB of the mel spectrograms of two recordings ``[N]`` at ``rate`` in Hz.
+
+    80 triangles (Davis and Mermelstein 1980, mel = 2595 log10(1 + f / 700)) over magnitudes of 1024 samples
+    every 256. What is more than 80 dB below the loudest of ``clean`` counts as silence.
+
+    Raises:
+        ValueError: they differ in length, are shorter than 1024 samples, or ``clean`` is silent.
+    """
+    pair = _paired(clean, other)
+    if len(pair[0]) < _MEL_FFT:
+        raise ValueError(f"{len(pair[0])} samples are less than a frame of {_MEL_FFT}")
+    if not pair[0].any():
+        raise ValueError("the clean recording is silent: there is no distance to it")
+    one, two = (_mel(part, rate) for part in pair)
+    floor = one.max() * 10 ** (-_MEL_RANGE_DB / 20)
+    logs = [20 * np.log10(np.maximum(part, floor)) for part in (one, two)]
+    return float(np.abs(logs[0] - logs[1]).mean())
+
+
+def _mel(x: Floats, rate: int) -> Floats:
+    """Magnitudes ``[bands, frames]``."""
+    frames = np.lib.stride_tricks.sliding_window_view(x, _MEL_FFT)[::_MEL_HOP]
+    spectrum = np.abs(np.fft.rfft(frames * np.hanning(_MEL_FFT), axis=1))
+    edges = np.linspace(0, 2595 * math.log10(1 + rate / 2 / 700), _MEL_BANDS + 2)
+    low, middle, high = ((700 * (10 ** (edges[i : i + _MEL_BANDS] / 2595) - 1))[:, None] for i in range(3))
+    hertz = np.fft.rfftfreq(_MEL_FFT, 1 / rate)
+    triangles = np.clip(np.minimum((hertz - low) / (middle - low), (high - hertz) / (high - middle)), 0, None)
+    mel: Floats = triangles @ spectrum.T
+    return mel
 
 
 def _paired(clean: Samples, other: Samples) -> tuple[Floats, Floats]:

@@ -12,8 +12,17 @@ from typing import Any
 
 from antiphon.errors import ConfigError, hint
 from antiphon.models.strict import check_keys, check_type
+from antiphon_quantize.gate_limits import Limit, read_limits
 
-OPTIONAL: Mapping[str, type] = {"keep": list, "options": dict, "block": int, "search": bool}
+OPTIONAL: Mapping[str, type] = {
+    "keep": list,
+    "options": dict,
+    "block": int,
+    "search": bool,
+    "format": str,
+    "method": str,
+    "gate": list,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,9 @@ class Recipe:
     ``scheme`` and ``bits`` go into the checkpoint's manifest as they are, ``options`` as those of its
     backend. ``keep`` wins over ``quantize``, and an earlier rule over a later one. ``block``: how many
     weights share a scale, and ``search``: whether that is looked for or just holds the largest of them,
-    where the target has blocks (onnx).
+    where there are blocks (onnx, torch's int4). ``format`` and ``method``, for torch: what a weight becomes
+    (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static). ``gate``: the limits
+    that what it makes is held to, before those that are common to all recipes.
     """
 
     description: str
@@ -46,6 +57,9 @@ class Recipe:
     options: Mapping[str, Any]
     block: int = 128
     search: bool = False
+    format: str = "int8"
+    method: str = "nearest"
+    gate: tuple[Limit, ...] = ()
 
     def bits_of(self, name: str) -> int | None:
         """The bits that the tensor of this name gets; None if it stays as it is."""
@@ -101,7 +115,8 @@ def read_recipe(path: Path) -> Recipe:
     required = {"description": str, "scheme": str, "bits": int, "quantize": list}
     found = check_keys(table, str(path), required=required, optional=OPTIONAL)
     rules = {part: _rules(found.get(part, []), f"{path}: {part}") for part in ("quantize", "keep")}
-    return Recipe(**{"options": {}, **found, **rules})
+    gate = read_limits(found.get("gate", []), f"{path}: gate")
+    return Recipe(**{"options": {}, **found, **rules, "gate": gate})
 
 
 def _rules(tables: list[Any], where: str) -> tuple[Rule, ...]:

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Command] = {
     "keys": Command("antiphon.serve.new_key:main", "make an API key for a server's file of keys"),
     "models": Command("antiphon.advise.main:main", "list published models, and which of them fit a machine"),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
+    "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),
     "bench": Command("antiphon.measure.main:main", "measure models as they run here: the benchmark card"),
     "verify": Command(
         "antiphon.measure.verify:main", "check a model: its files, parity with upstream, its gate and card"
@@ -61,6 +62,7 @@ Examples:
   antiphon models --fits 24GB --modality duplex --sessions 8
   antiphon keys alice >> keys.txt                       then: antiphon serve --api-keys keys.txt
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
+  antiphon gate hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
   antiphon bench --model ./moshiko-int8 --model ./moshiko --baseline ./moshiko
   antiphon bench slots --model ./moshiko-int8 antiphon.toml
 """

@@ -1,0 +1,135 @@
+"""``antiphon gate A B``: whether a smaller model is still the same, by limits that give their reasons."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.backends.registry import AUTO, BACKENDS
+from antiphon.errors import ConfigError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon_quantize.gate_limits import (
+    Limit,
+    common_limits,
+    judge_measures,
+    parse_limit,
+    read_limits_file,
+)
+from antiphon_quantize.gate_report import Verdict, render, to_json
+from antiphon_quantize.gate_run import Material, Note, Observer, Side
+from antiphon_quantize.recipe import load_recipe, recipe_names
+
+EXAMPLES = """\
+examples:
+  antiphon gate ./moshiko ./moshiko-int8
+  antiphon gate ./stt-1b ./stt-1b-onnx --backend-a torch --backend-b onnx --audio speech/*.wav
+  antiphon gate duplex-seeded ./mine --limit 'text kl<=0.01' --limit '* agreement>=0.98' --json verdict.json
+  antiphon gate ./tiny ./tiny-int8 --questions ./held-out
+
+A is the baseline, B the candidate. B's recipe says what is allowed, and why; --limit wins over it. The exit
+code is 1 if a limit is missed.
+"""
+
+
+def judge(
+    baseline: Side,
+    candidate: Side,
+    limits: Sequence[Limit],
+    material: Material,
+    note: Note = lambda _: None,
+) -> Verdict:
+    """Measure a candidate beside a baseline, and hold it to limits; the first that names a measure counts.
+
+    Raises:
+        AntiphonError: the two cannot be compared, or cannot be run.
+    """
+    baseline, candidate = baseline.resolved(), candidate.resolved()
+    observer = Observer(baseline, candidate, material, note)
+    rows = judge_measures(observer.measures(), limits)
+    return Verdict(baseline.name, candidate.name, observer.told, rows)
+
+
+def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
+    """The limits of the recipe that made a checkpoint, where that is one of ours, and the common ones."""
+    quantization = checkpoint.quantization
+    name = "" if quantization is None else str(quantization.options.get("recipe", ""))
+    own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
+    return (*own, *common_limits())
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns 1 when a limit is missed.
+
+    Raises:
+        AntiphonError: the two cannot be compared, or cannot be run.
+    """
+    options = _parse(argv)
+    one, other = (
+        Side(load_checkpoint(model), backend or options.backend, _options(options.backend_option)).resolved()
+        for model, backend in ((options.a, options.backend_a), (options.b, options.backend_b))
+    )
+    limits = [parse_limit(text) for text in options.limit]
+    limits += (
+        read_limits_file(options.limits) if options.limits else limits_of(other.checkpoint, other.backend)
+    )
+    material = Material(
+        recordings=options.audio,
+        frames=options.frames,
+        questions=options.questions,
+        most_questions=options.most_questions,
+        turns=options.turns,
+        device=options.device,
+    )
+    verdict = judge(one, other, limits, material, _tell)
+    print(render(verdict))  # noqa: T201
+    if options.json is not None:
+        options.json.write_text(json.dumps(to_json(verdict), indent=2) + "\n", encoding="utf-8")
+    return 0 if verdict.passed else 1
+
+
+def _tell(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
+
+
+def _options(pairs: Sequence[str]) -> Mapping[str, Any]:
+    """Options of a backend, from NAME=VALUE; a whole number is one."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--backend-option {pair} is not NAME=VALUE")
+        found[name] = int(value) if value.isdecimal() else value
+    return found
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="antiphon gate",
+        description="Hold a model to a baseline: what it thinks, what it sounds like, what it costs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add: Callable[..., Any] = parser.add_argument
+    add("a", metavar="A", help="the baseline: a built-in name, a folder, or hf://owner/repo[@revision]")
+    add("b", metavar="B", help="the candidate")
+    names = [AUTO, *BACKENDS]
+    add("--backend", choices=names, default=AUTO, help="that both run on [%(default)s]")
+    add("--backend-a", choices=names, help="that A runs on")
+    add("--backend-b", choices=names, help="that B runs on")
+    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="of both backends")
+    add("--device", help="of both backends")
+    add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
+    add("--frames", type=int, default=100, help="of each recording, with the silence after it [%(default)s]")
+    add("--questions", type=Path, metavar="FOLDER", help="spoken questions with their answers (docs/gate.md)")
+    add("--most-questions", type=int, default=200, help="so many of them [%(default)s]")
+    add("--turns", type=int, default=40, help="steps timed of each [%(default)s]")
+    add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")
+    add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")
+    add("--json", type=Path, metavar="FILE", help="also write the verdict there")
+    return parser.parse_args(list(argv))

@@ -1,0 +1,114 @@
+"""What a gate measures, and what logits say: likelihood, divergence, first choices, critical tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import FloatArray
+from antiphon.models.spec import LMSpec
+from antiphon_quantize.gate_subject import Codes, Thoughts
+
+Floats = NDArray[np.floating[Any]]
+
+IN_PLAY = 0.001
+"""Where neither model gives a token this probability it is not about to be said, and may move as it likes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number about a candidate: ``value`` None says that it was not measured, and ``detail`` why.
+
+    ``baseline`` and ``candidate`` are the two numbers it was made of, where there are two.
+    """
+
+    name: str
+    value: float | None
+    baseline: float | None = None
+    candidate: float | None = None
+    detail: str = ""
+
+
+def not_measured(name: str, why: str) -> Measure:
+    """A measure that was not taken."""
+    return Measure(name, None, detail=why)
+
+
+def measure_logits(a: Thoughts, b: Thoughts, said: Codes, spec: LMSpec) -> Iterator[Measure]:
+    """Hold what the candidate ``b`` thinks against the baseline ``a``, both having been made to say ``said``.
+
+    ``said`` int64 ``[n, F, 1 + dep_q]``. The worst stream's share of logits that are not finite; and of each
+    stream the rise of the negative log-likelihood of what was said and the Kullback-Leibler divergence from
+    the baseline, both in nats a token, and how often both would choose the same token first.
+    """
+    frames = min(a.text.shape[1], b.text.shape[1], said.shape[1])
+    pairs = list(zip(a.streams(), b.streams(), strict=True))
+    broken = {name: float(1 - np.isfinite(other).mean()) for (name, _), (_, other) in pairs}
+    told = ", ".join(name for name, share in broken.items() if share)
+    yield Measure("logits nonfinite", max(broken.values()), detail=told)
+    for index, ((name, one), (_, other)) in enumerate(pairs):
+        yield from _stream(name, one[:, :frames], other[:, :frames], said[:, :frames, index])
+    tokens = {"padding": spec.text_padding_id, "end of padding": spec.text_end_padding_id}
+    yield from measure_tokens(a.text[:, :frames], b.text[:, :frames], tokens)
+    if a.pauses.shape[2]:
+        moved = b.pauses[:, :frames].astype(np.float64) - a.pauses[:, :frames]
+        worst = int(np.abs(moved).max(axis=(0, 1)).argmax())
+        yield Measure("pauses shift", _size(moved.mean()), detail="of the probability, in the mean")
+        yield Measure("pauses worst", _size(np.abs(moved).max()), detail=f"head {worst}")
+
+
+def _stream(name: str, a: FloatArray, b: FloatArray, said: Codes) -> Iterator[Measure]:
+    rows = [_row(*row) for row in zip(a, b, said, strict=True)]
+    before, after, divergence, agreement = (float(np.mean(column)) for column in zip(*rows, strict=True))
+    yield Measure(f"{name} nll", after - before, before, after)
+    yield Measure(f"{name} kl", divergence)
+    yield Measure(f"{name} agreement", agreement)
+
+
+def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:
+    """Two likelihoods, divergence and agreement of one row, a row at a time so that little is held."""
+    if not np.isfinite(b).all() or not np.isfinite(a).all():
+        return math.nan, math.nan, math.nan, math.nan
+    one, other = log_softmax(a), log_softmax(b)
+    chosen = said[:, None]
+    before, after = (-np.take_along_axis(part, chosen, axis=1).mean() for part in (one, other))
+    divergence = (np.exp(one) * (one - other)).sum(axis=1).mean()
+    return float(before), float(after), float(divergence), float((a.argmax(1) == b.argmax(1)).mean())
+
+
+def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
+    """How far the log-probabilities of single tokens moved: in the mean, and at most where one is in play.
+
+    Rounding moves a logit to and fro, and little in the mean; damage to the token moves it one way.
+    """
+    for what, token in tokens.items():
+        one, other = (
+            np.stack([log_softmax(row)[:, token] if np.isfinite(row).all() else _lost(row) for row in part])
+            for part in (a, b)
+        )
+        moved, heard = other - one, np.maximum(one, other) > math.log(IN_PLAY)
+        way = "likelier" if moved.mean() > 0 else "less likely"
+        yield Measure(f"text {what} shift", _size(moved.mean()), detail=f"{way}, in the mean")
+        worst = np.abs(moved[heard | np.isnan(moved)]).max(initial=0.0)
+        yield Measure(f"text {what} worst", float(worst), detail=f"of {int(heard.sum())} frames")
+
+
+def _lost(row: FloatArray) -> Floats:
+    return np.full(len(row), math.nan)
+
+
+def _size(value: np.floating[Any]) -> float:
+    return abs(float(value))
+
+
+def log_softmax(logits: FloatArray) -> NDArray[np.float64]:
+    """``[..., V]`` in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide

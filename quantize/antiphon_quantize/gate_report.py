@@ -1,0 +1,99 @@
+"""A verdict, as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon_quantize.gate_limits import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All that was measured of a candidate, beside a baseline. Both are told as name and backend."""
+
+    baseline: str
+    candidate: str
+    material: str
+    rows: tuple[Row, ...]
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """The rows whose limit was missed."""
+        return tuple(row for row in self.rows if row.failed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every limit was kept."""
+        return not self.failed
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a line."""
+        limited = [row for row in self.rows if row.limit is not None and row.measure.value is not None]
+        if self.passed:
+            return f"PASS: {self.candidate} keeps {len(limited)} limits beside {self.baseline}"
+        names = ", ".join(row.measure.name for row in self.failed)
+        return f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits: {names}"
+
+
+def render(verdict: Verdict) -> str:
+    """The table, the reasons of the limits that were missed, and the verdict."""
+    head = ("measure", "baseline", "candidate", "value", "limit", "", "")
+    lines = [head, *(_cells(row) for row in verdict.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
+    table = [
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]
+        ).rstrip()
+        for line in lines
+    ]
+    title = f"{verdict.candidate} beside {verdict.baseline}: {verdict.material}"
+    reasons = {
+        f"{row.limit.measure} {row.limit}: {row.limit.why}": None for row in verdict.failed if row.limit
+    }
+    return "\n".join([title, "", *table, "", *reasons, verdict.summary])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    measure = row.measure
+    numbers = [
+        "" if value is None else _number(value)
+        for value in (measure.baseline, measure.candidate, measure.value)
+    ]
+    return (measure.name, *numbers, "" if row.limit is None else str(row.limit), row.word, measure.detail)
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value) or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}"
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as JSON values; a number that is not finite is null, and misses its limit all the same."""
+    return {
+        "baseline": verdict.baseline,
+        "candidate": verdict.candidate,
+        "material": verdict.material,
+        "passed": verdict.passed,
+        "measures": [_row(row) for row in verdict.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    measure, limit = row.measure, row.limit
+    return {
+        "measure": measure.name,
+        "value": _finite(measure.value),
+        "baseline": _finite(measure.baseline),
+        "candidate": _finite(measure.candidate),
+        "detail": measure.detail,
+        "limit": None if limit is None else {"most": limit.most, "least": limit.least, "why": limit.why},
+        "verdict": row.word,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,201 @@
+"""Taking the measures: a baseline is heard out, then a candidate is made to think in its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.backends.registry import AUTO, resolve_auto
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon_quantize.gate_files import measure_arguments, measure_weights, same_codec
+from antiphon_quantize.gate_measures import Measure, measure_logits, not_measured
+from antiphon_quantize.gate_questions import Questions, read_questions
+from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
+from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
+from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, open_judged
+
+Note = Callable[[str], None]
+"""Told what is being done."""
+
+TOGETHER_BYTES: Final = 4_000_000_000
+"""Two models of at most so many bytes on disk are held at once, and timed by turns; larger ones in turn."""
+FLOAT32_BYTES: Final = 6_000_000_000
+"""A language model of more bytes than these on disk is judged in bfloat16, unless options say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A checkpoint, and the backend it is judged on."""
+
+    checkpoint: Checkpoint
+    backend: str = AUTO
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolved(self) -> Side:
+        """The same with its backend named, and the options it needs to fit into memory."""
+        backend = resolve_auto(self.checkpoint) if self.backend == AUTO else self.backend
+        options = dict(self.options)
+        lm = self.checkpoint.files.get("lm")
+        if backend == "torch" and lm is not None and lm.stat().st_size > FLOAT32_BYTES:
+            options.setdefault("dtype", "bfloat16")
+        return replace(self, backend=backend, options=options)
+
+    @property
+    def name(self) -> str:
+        """Model and backend."""
+        return f"{self.checkpoint.spec.name} on {self.backend}"
+
+    @property
+    def bytes(self) -> int:
+        """On disk."""
+        return disk_bytes(self.checkpoint, self.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of the clock."""
+
+    recordings: Sequence[Path] = ()
+    frames: int = 100
+    questions: Path | None = None
+    most_questions: int = 200
+    turns: int = 40
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One side's part of all measures."""
+
+    heard: Heard | None
+    said: Codes | None
+    thoughts: Thoughts | None
+    accuracy: float | None
+    memory_bytes: int
+    tick_ms: float | None
+
+
+class Observer:
+    """Takes both sides through the same material."""
+
+    def __init__(self, baseline: Side, candidate: Side, material: Material, note: Note) -> None:
+        """Read what is to be heard.
+
+        Raises:
+            AntiphonError: the two cannot be compared, or recordings or questions cannot be read.
+        """
+        spec = baseline.checkpoint.spec
+        check_comparable(spec, candidate.checkpoint.spec)
+        self._sides, self._material, self._note = (baseline, candidate), material, note
+        paths = list(material.recordings) or built_in_clips()
+        self._sound: Sound = load_sound(paths, spec.mimi, max(material.frames, spec.silent_frames + 2))
+        self._same_codec = baseline.backend == candidate.backend and same_codec(
+            baseline.checkpoint, candidate.checkpoint, baseline.backend
+        )
+        self._questions: Questions | None = None
+        tokenizer = baseline.checkpoint.text_tokenizer()
+        if material.questions is not None and spec.lm is not None and tokenizer is not None:
+            self._questions = read_questions(material.questions, spec.lm, tokenizer, material.most_questions)
+
+    @property
+    def told(self) -> str:
+        """The material in words."""
+        speech_s = self._sound.frames.sum() * self._sound.frame_samples / self._sound.rate
+        asked = "" if self._questions is None else f", {len(self._questions)} questions"
+        return f"{len(self._sound.pcm)} recordings, {speech_s:.0f} s{asked}"
+
+    def measures(self) -> Iterator[Measure]:
+        """Everything that can be measured."""
+        a, b = (side.checkpoint for side in self._sides)
+        yield from measure_arguments(a, b)
+        if {side.backend for side in self._sides} == {"torch"} and "lm" in a.files and "lm" in b.files:
+            self._note("weights")
+            yield from measure_weights(a.file("lm"), b.file("lm"))
+        together = sum(side.bytes for side in self._sides) <= TOGETHER_BYTES
+        with ExitStack() as stack:
+            one = self._open(self._sides[0])
+            stack.callback(lambda: one.backend.close())
+            before = self._observe(one, None, times=not together)
+            if not together:
+                stack.close()
+            other = self._open(self._sides[1])
+            stack.callback(lambda: other.backend.close())
+            after = self._observe(other, before, times=not together)
+            if together:
+                self._note("speed, by turns")
+                times = tick_times_ms([self._ticker(one), self._ticker(other)], self._material.turns)
+                before, after = (replace(o, tick_ms=ms) for o, ms in zip((before, after), times, strict=True))
+        yield from self._compare(a.spec, before, after, "by turns" if together else "one after the other")
+
+    def _open(self, side: Side) -> Judged:
+        self._note(f"loading {side.name}")
+        return open_judged(
+            side.checkpoint,
+            side.backend,
+            rows=len(self._sound.pcm),
+            device=self._material.device,
+            options=side.options,
+        )
+
+    def _ticker(self, judged: Judged) -> Ticker:
+        return Ticker(judged.backend, self._sound.joined(self._sound.pcm), time.perf_counter)
+
+    def _observe(self, judged: Judged, before: Observed | None, *, times: bool) -> Observed:
+        """Hear the sound and think; in place of ``before``, the baseline, if there is one."""
+        spec, name = judged.backend.info.spec, judged.backend.info.spec.name
+        heard = before.heard if before is not None else None
+        if before is None or not self._same_codec:
+            self._note(f"{name}: the codec")
+            heard = self._hear(judged, spec, None if before is None else before.heard)
+        said, thoughts, accuracy = None, None, None
+        if spec.lm is not None:
+            self._note(f"{name}: the language model")
+            given = heard if before is None else before.heard
+            assert given is not None
+            codes = given.codes[:, :, : spec.lm.n_q - spec.lm.dep_q]
+            said = before.said if before is not None else judged.answer(codes, self._parameters(spec))
+            assert said is not None
+            thoughts = judged.think(codes, said)
+        if self._questions is not None:
+            self._note(f"{name}: {len(self._questions)} questions")
+            accuracy = self._questions.mark(judged)
+        tick_ms = tick_times_ms([self._ticker(judged)], self._material.turns)[0] if times else None
+        return Observed(heard, said, thoughts, accuracy, memory_bytes(judged.backend), tick_ms)
+
+    def _parameters(self, spec: ModelSpec) -> list[SamplingParameters]:
+        """The model's own, with a seed for each recording."""
+        own = SamplingParameters.from_generation(spec.generation)
+        return [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
+
+    def _hear(self, judged: Judged, spec: ModelSpec, before: Heard | None) -> Heard:
+        codes = judged.encode(self._sound.pcm)
+        if spec.kind is PipelineKind.STT or self._same_codec:
+            return Heard(codes, None, None)
+        levels = codes.shape[2] if spec.lm is None else spec.lm.dep_q
+        spoken = judged.decode(codes[:, :, :levels])
+        repeated = spoken if before is None else judged.decode(before.codes[:, :, :levels])
+        return Heard(codes, spoken, repeated)
+
+    def _compare(self, spec: ModelSpec, a: Observed, b: Observed, how: str) -> Iterator[Measure]:
+        if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:
+            yield from measure_logits(a.thoughts, b.thoughts, a.said, spec.lm)
+        if self._same_codec:
+            yield not_measured("codec", "one codec for both, byte for byte, on one backend")
+        elif a.heard is not None and b.heard is not None:
+            yield from measure_codec(self._sound, a.heard, b.heard)
+        if a.accuracy is None or b.accuracy is None:
+            yield not_measured("answers loss", "no --questions given")
+        else:
+            yield Measure("answers loss", a.accuracy - b.accuracy, a.accuracy, b.accuracy)
+        if a.tick_ms is not None and b.tick_ms is not None:
+            yield measure_size("speed ratio", a.tick_ms, b.tick_ms, f"ms a step of one row, {how}")
+        held = "MB of weights and one row's state"
+        yield measure_size("memory ratio", a.memory_bytes / 1e6, b.memory_bytes / 1e6, held)
+        one, other = self._sides
+        yield measure_size("size ratio", one.bytes / 1e6, other.bytes / 1e6, "MB on disk")
