@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antiphon import __version__
-from antiphon.errors import MissingExtraError, UnsupportedError
+from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.checkpoint import Checkpoint, read_checkpoint
-from antiphon.models.manifest import (
-    MANIFEST_NAME,
-    BackendFormat,
-    Manifest,
-    QuantizationRecipe,
-    file_entry,
-    sha256,
-    write_manifest,
-)
-from antiphon.models.source import Folder
-from antiphon.models.weights import read_header
-from antiphon_quantize.folder import appearing, check_target
-from antiphon_quantize.recipe import Recipe, load_recipe
+from antiphon_quantize.folder import check_target
+from antiphon_quantize.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from antiphon_quantize.torch_target import Progress, Rounding
+    from antiphon.models.checkpoint import Checkpoint
+    from antiphon_quantize.recipe import Recipe
+
+    Progress = Callable[[int, int, str], None]
+    Write = Callable[[Checkpoint, Recipe, str, Path, Progress], str]
 
 EXAMPLES = """\
 examples:
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8
   antiphon quantize --target torch --recipe int8 --model ./moshiko ./moshiko-int8
+  antiphon quantize --recipe int4-awq --model ./moshiko ./moshiko-int4 --calibration speech/*.wav
   antiphon quantize --recipe mine.toml --model ./moshiko ./moshiko-mine --force
   antiphon quantize --target mlx --recipe q4 --model ./moshiko ./moshiko-mlx-q4
   antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
   antiphon serve --model ./moshiko-int8
 
 A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
-antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other.
+antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other. For torch, a run
+that was stopped leaves OUT.part, and the same command goes on with it.
 """
 
 TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -50,16 +44,6 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "mlx": ("mlx", ("mlx",)),
 }
 """By backend: the pip extra that brings what its target needs, and the modules that are."""
-
-NAMES: Mapping[str, str] = {
-    "lm": "model.safetensors",
-    "mimi": "mimi.safetensors",
-    "tokenizer": "tokenizer.model",
-    "mimi_config": "mimi_config.json",
-}
-"""What the files of each role are called in OUT."""
-
-DTYPES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -77,80 +61,30 @@ def main(argv: Sequence[str]) -> int:
     checkpoint = load_checkpoint(options.model)
     out = Path(options.out).absolute()
     check_target(out, source=checkpoint.root, force=options.force)
-    write = quantize
-    if options.target == "onnx":
-        from antiphon_quantize.onnx_target import quantize as write
-    elif options.target == "mlx":
-        from antiphon_quantize.mlx_target import quantize as write
-    print(write(checkpoint, recipe, options.recipe, out, _progress(sys.stderr)))  # noqa: T201
+    write = _writer(options.target, options.calibration)
+    print(write(checkpoint, recipe, options.recipe, out, _progress(sys.stderr, time.monotonic)))  # noqa: T201
     return 0
 
 
-def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path, progress: Progress) -> str:
-    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
+def _writer(target: str, calibration: list[Path]) -> Write:
+    """What makes checkpoints for a backend; imported here, since most of it is large.
 
     Raises:
-        UnsupportedError: no language model, INT8 already, or with a LoRA.
-        ConfigError: ``out`` cannot be written.
+        ConfigError: recordings for a target that does not listen.
     """
-    from antiphon_quantize.torch_target import make_plan, write_rounded
+    if target == "torch":
+        from antiphon_quantize.torch_target import quantize
 
-    if checkpoint.spec.lm is None:
-        raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
-    if "lora" in checkpoint.files:
-        raise UnsupportedError(f"{checkpoint.spec.name} has a LoRA; merge it into the weights first")
-    plan = make_plan(checkpoint.file("lm"), recipe)
-    copied = {role: checkpoint.files[role] for role in NAMES if role != "lm" and role in checkpoint.files}
-    before, after = plan.bytes
-    room_bytes = after + sum(path.stat().st_size for path in copied.values())
-    with appearing(out, room_bytes=room_bytes) as folder:
-        rounding = write_rounded(checkpoint.file("lm"), folder / NAMES["lm"], plan, progress)
-        for role, path in copied.items():
-            shutil.copyfile(path, folder / NAMES[role])
-        manifest = _manifest(checkpoint, recipe, recipe_name, folder)
-        write_manifest(manifest, folder / MANIFEST_NAME)
-        read_checkpoint(Folder(folder), str(out))
-    return (
-        f"{out}: {len(plan.chosen)} of {len(plan.before)} tensors are INT8, {before / 1e6:,.1f} MB became "
-        f"{after / 1e6:,.1f} MB. {_error_line(rounding)}"
-    )
+        return partial(quantize, calibration=calibration)
+    if calibration:
+        raise ConfigError(f"--calibration is for the target torch; {target} listens to nothing")
+    if target == "onnx":
+        from antiphon_quantize import onnx_target
 
+        return onnx_target.quantize
+    from antiphon_quantize import mlx_target
 
-def _error_line(rounding: Rounding) -> str:
-    return (
-        f"Rounding moved the weights by {rounding.mean_error:.2%}, at most by {rounding.worst_error:.2%} "
-        f"({rounding.worst_name})."
-    )
-
-
-def _manifest(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path) -> Manifest:
-    """The manifest of what lies in ``folder``. Reads and hashes every file."""
-    spec, source = checkpoint.spec, checkpoint.manifest
-    assert spec.lm is not None
-    dtype = DTYPES[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
-    backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": "2.9"}, options=recipe.options)
-    files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
-    return Manifest(
-        name=f"{spec.name}-{Path(recipe_name).stem}",
-        family=spec.family,
-        files=files,
-        codebooks=spec.mimi.codebooks,
-        mimi_config=spec.mimi.config,
-        lm=spec.lm.config,
-        generation=spec.generation,
-        parameters=spec.parameters,
-        backends={"torch": backend},
-        quantization=QuantizationRecipe(
-            scheme=recipe.scheme,
-            bits=recipe.bits,
-            keep=tuple(rule.tensors for rule in recipe.keep),
-            source_sha256=sha256(checkpoint.file("lm")),
-            tool=f"antiphon quantize {__version__}",
-            options={"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]},
-        ),
-        description=recipe.description,
-        license="" if source is None else source.license,
-    )
+    return mlx_target.quantize
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -167,19 +101,39 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--target", choices=TARGETS, default="torch", help="the backend it is for [torch]")
     parser.add_argument("--recipe", default="int8", help="a recipe's name, or its file (.toml) [int8]")
+    parser.add_argument(
+        "--calibration",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="recordings for the recipes that listen (awq, gptq, smooth) [built-in clips]",
+    )
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a checkpoint already")
     return parser.parse_args(list(argv))
 
 
-def _progress(stream: TextIO) -> Progress:
-    """Tells what is being written: on one line in a terminal, else nine lines in all."""
+def _progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
+    """Tells what is being written, and how long it will take: on one line in a terminal, else nine in all."""
     is_terminal = stream.isatty()
+    began: dict[int, tuple[float, int]] = {}
 
     def show(done: int, total: int, what: str) -> None:
+        now = clock()
+        if total not in began:
+            began.clear()
+            began[total] = (now, done)
+        began_s, first = began[total]
+        left = "" if done in (first, total) else _left((now - began_s) * (total - done) / (done - first))
         if is_terminal:
-            stream.write(f"\r\x1b[K{done}/{total} {what}" + ("\n" if done == total else ""))
+            stream.write(f"\r\x1b[K{done}/{total} {what}{left}" + ("\n" if done == total else ""))
         elif done * 8 // total > (done - 1) * 8 // total:
-            stream.write(f"{done}/{total} {what}\n")
+            stream.write(f"{done}/{total} {what}{left}\n")
         stream.flush()
 
     return show
+
+
+def _left(seconds: float) -> str:
+    """ ", 12 s left", ", 3 min left": to two digits at most where it matters."""
+    return f", {seconds:.0f} s left" if seconds < 90 else f", {seconds / 60:.0f} min left"

@@ -7,7 +7,8 @@ planned before the first tensor is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -27,6 +28,7 @@ ITEM_BYTES: Mapping[str, int] = {
     "I16": 2,
     "I8": 1,
     "U8": 1,
+    "F8_E4M3": 1,
     "BOOL": 1,
 }
 """By dtype, as the format spells it."""
@@ -42,10 +44,13 @@ def tensor_bytes(info: TensorInfo) -> int:
 class TensorFile:
     """A safetensors file whose tensors are written in any order, each once."""
 
-    def __init__(self, file: BinaryIO, plan: Mapping[str, TensorInfo]) -> None:
-        """Write the header for ``plan``, largest dtypes first, which keeps every tensor aligned."""
+    def __init__(self, file: BinaryIO, plan: Mapping[str, TensorInfo], done: Collection[str] = ()) -> None:
+        """Write the header for ``plan``, largest dtypes first, which keeps every tensor aligned.
+
+        ``done`` are the tensors that were written into the file before, by the same plan.
+        """
         self._file, self._plan = file, plan
-        self._missing = set(plan)
+        self._missing = set(plan).difference(done)
         names = sorted(plan, key=lambda name: (-ITEM_BYTES[plan[name].dtype], name))
         header: dict[str, dict[str, object]] = {}
         starts: dict[str, int] = {}
@@ -70,6 +75,11 @@ class TensorFile:
         self._file.write(data)
         self._missing.discard(name)
 
+    def sync(self) -> None:
+        """Return when all that was written is on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def check(self) -> None:
         """Raise a ValueError unless every tensor was written."""
         if self._missing:
@@ -77,9 +87,14 @@ class TensorFile:
 
 
 @contextmanager
-def writing_tensors(path: Path, plan: Mapping[str, TensorInfo]) -> Iterator[TensorFile]:
-    """A new file of the planned tensors, complete when the block is left without an error."""
-    with path.open("wb") as file:
-        tensors = TensorFile(file, plan)
+def writing_tensors(
+    path: Path, plan: Mapping[str, TensorInfo], done: Collection[str] = ()
+) -> Iterator[TensorFile]:
+    """A file of the planned tensors, complete when the block is left without an error.
+
+    It is a new one, or, where some tensors are ``done``, the one that was left before, with the same plan.
+    """
+    with path.open("r+b" if done else "wb") as file:
+        tensors = TensorFile(file, plan, done)
         yield tensors
         tensors.check()

@@ -1,34 +1,50 @@
-"""INT8 checkpoints for the torch backend: a published language model with some matrices rounded by torchao.
+"""Smaller checkpoints for the torch backend: a published language model with some of its matrices rounded.
 
-Names stay the published ones. A rounded matrix ``X`` is int8 ``[out, in]``, and ``X_scale`` float32
-``[out, 1]`` stands beside it: the two tensors of torchao's ``Int8Tensor``, whose value is their product.
+Names stay the published ones, and the rest of the model stays as it is. One matrix is in memory at a time;
+what is done is noted, so that a run that was stopped can be gone on with.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256 as hash_text
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
-from antiphon.backends.torch.int8 import Int8Linear
+from antiphon import __version__
+from antiphon.backends.torch.lm_weights import renamed, weight_sets
 from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    BackendFormat,
+    Manifest,
+    QuantizationRecipe,
+    file_entry,
+    sha256,
+    write_manifest,
+)
+from antiphon.models.source import Folder
 from antiphon.models.weights import TensorInfo, read_header
+from antiphon_quantize.calibration import Progress, RowFiles, load_recordings, record_rows
+from antiphon_quantize.gate_sound import built_in_clips
+from antiphon_quantize.journal import Journal, resuming
 from antiphon_quantize.recipe import Recipe
 from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
-
-Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]
-Progress = Callable[[int, int, str], None]
+from antiphon_quantize.torch_formats import Rounded, format_of, stacked
+from antiphon_quantize.torch_methods import PRESCALED, STEPPED, Rounding, rounding_of
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
@@ -38,14 +54,31 @@ DTYPES: Mapping[torch.dtype, str] = {
 }
 """What safetensors calls torch's dtypes."""
 
+NAMES: Mapping[str, str] = {
+    "lm": "model.safetensors",
+    "mimi": "mimi.safetensors",
+    "tokenizer": "tokenizer.model",
+    "mimi_config": "mimi_config.json",
+}
+"""What the files of each role are called in OUT."""
+
+COMPUTED: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The manifest's names of dtypes."""
+
+CALIBRATION = "calibration"
+"""The folder of recorded rows within the one being written, and the note that it is complete."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a file's tensors: ``before`` and ``after``, and the names of those to be rounded."""
+    """What becomes of a file's tensors: ``before`` and ``after``, and the linears in each to be rounded.
+
+    A tensor is one linear, or as many as the steps of the depformer that it stacks.
+    """
 
     before: Mapping[str, TensorInfo]
     after: Mapping[str, TensorInfo]
-    chosen: frozenset[str]
+    chosen: Mapping[str, tuple[str, ...]]
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -54,58 +87,171 @@ class Plan:
         return before, after
 
 
-@dataclass(frozen=True, slots=True)
-class Rounding:
-    """How far the rounded matrices are from the originals, relative to them (norms): mean, and the worst."""
+def quantize(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    recipe_name: str,
+    out: Path,
+    progress: Progress,
+    calibration: Sequence[Path] = (),
+) -> str:
+    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
 
-    mean_error: float
-    worst_error: float
-    worst_name: str
-
-
-def make_plan(path: Path, recipe: Recipe) -> Plan:
-    """Say what the recipe makes of a published language model, from the file's header alone.
+    ``calibration`` are recordings to listen to where the recipe does (none: the built-in ones).
 
     Raises:
-        UnsupportedError: the file is INT8 already, or the recipe chooses nothing in it.
+        UnsupportedError: no language model, rounded already, with a LoRA, or none that listens.
+        ConfigError: ``out`` cannot be written, or is by a run with another recipe.
+        AudioError: a recording cannot be read.
+    """
+    if checkpoint.spec.lm is None:
+        raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
+    if "lora" in checkpoint.files:
+        raise UnsupportedError(f"{checkpoint.spec.name} has a LoRA; merge it into the weights first")
+    plan = make_plan(checkpoint.file("lm"), recipe, weight_sets(checkpoint.spec.lm.config))
+    copied = {role: checkpoint.files[role] for role in NAMES if role != "lm" and role in checkpoint.files}
+    before, after = plan.bytes
+    room_bytes = after + sum(path.stat().st_size for path in copied.values())
+    source_hash = sha256(checkpoint.file("lm"))
+    recordings = list(calibration) or built_in_clips()
+    with resuming(out, _key(source_hash, recipe, recordings), room_bytes=room_bytes) as journal:
+        rounding = rounding_of(recipe, format_of(recipe))
+        rows = _recorded(checkpoint, plan, rounding, recordings, journal, progress)
+        _write_rounded(checkpoint.file("lm"), plan, rounding, rows, journal, progress)
+        for role, path in copied.items():
+            shutil.copyfile(path, journal.folder / NAMES[role])
+        manifest = _manifest(checkpoint, recipe, recipe_name, journal.folder, source_hash)
+        write_manifest(manifest, journal.folder / MANIFEST_NAME)
+        shutil.rmtree(journal.folder / CALIBRATION, ignore_errors=True)
+        read_checkpoint(Folder(journal.folder), str(out))
+        errors = {name: float(journal.notes[name]["error"]) for name in plan.chosen}
+    return (
+        f"{out}: {len(plan.chosen)} of {len(plan.before)} tensors are {recipe.format.upper()}, "
+        f"{before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB. {error_line(errors)}"
+    )
+
+
+def _key(source_hash: str, recipe: Recipe, recordings: Sequence[Path]) -> dict[str, str]:
+    """All that the content of OUT depends on."""
+    key = {"model": source_hash, "recipe": hash_text(repr(recipe).encode()).hexdigest()}
+    if recipe.method != "nearest":
+        hashes = "".join(sha256(path) for path in recordings if path.is_file())
+        key["calibration"] = hash_text(hashes.encode()).hexdigest()
+    return key
+
+
+def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> Plan:
+    """Say what the recipe makes of a published language model, from the file's header alone.
+
+    ``sets`` is how many sets of depformer weights the file holds.
+
+    Raises:
+        UnsupportedError: the file was rounded already, or the recipe chooses nothing in it.
         CheckpointFormatError: it is no safetensors file.
     """
-    before = read_header(path)
-    rounded = sum(info.dtype == "I8" for info in before.values())
+    before, form = read_header(path), format_of(recipe)
+    rounded = sum(f"{name}_scale" in before or f"{name}_scb" in before for name in before)
     if rounded:
-        raise UnsupportedError(f"{path} is INT8 already, in {rounded} of its {len(before)} tensors")
-    chosen = frozenset(
+        raise UnsupportedError(f"{path} was rounded already, in {rounded} of its {len(before)} tensors")
+    fitting = [
         name
         for name, info in before.items()
-        if name.endswith("weight") and len(info.shape) == 2 and info.is_floating and recipe.chooses(name)
-    )
-    if not chosen:
+        if name.endswith("weight")
+        and len(info.shape) == 2
+        and info.is_floating
+        and recipe.chooses(name)
+        and form.fits(info.shape)
+    ]
+    if not fitting:
         raise UnsupportedError(f"the recipe chooses none of the {len(before)} tensors of {path}")
-    after = dict(before)
-    for name in chosen:
-        after[name] = TensorInfo("I8", before[name].shape)
-        after[f"{name}_scale"] = TensorInfo("F32", (before[name].shape[0], 1))
+    chosen, after = {}, dict(before)
+    for name in fitting:
+        shape = before[name].shape
+        parts = renamed(name, torch.empty(shape, device="meta"), sets)
+        chosen[name] = tuple(part.removesuffix(".weight") for part, _ in parts)
+        after |= {f"{name}{ending}": info for ending, info in form.after(shape).items()}
+        if recipe.method in PRESCALED:
+            after[f"{name}_prescale"] = TensorInfo("F32", (len(chosen[name]), shape[1]))
+        if recipe.method in STEPPED:
+            after[f"{name}_step"] = TensorInfo("F32", (len(chosen[name]), 1))
     return Plan(before, after, chosen)
 
 
-def write_rounded(source: Path, target: Path, plan: Plan, progress: Progress) -> Rounding:
-    """Write the planned file, one tensor in memory at a time."""
-    rounder = torchao_rounder()
-    errors: dict[str, float] = {}
-    with safe_open(source, framework="pt") as file, writing_tensors(target, plan.after) as written:
-        for done, name in enumerate(plan.before):
-            progress(done, len(plan.before), name)
-            tensor = file.get_tensor(name)
-            if name not in plan.chosen:
-                put(written, name, tensor)
+def _recorded(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    rounding: Rounding,
+    recordings: Sequence[Path],
+    journal: Journal,
+    progress: Progress,
+) -> RowFiles | None:
+    """What the linears that are to be rounded were multiplied with; None where the recipe does not look."""
+    if rounding.method is None:
+        return None
+    is_wide = any(info.dtype == "F32" for info in plan.before.values())
+    files = RowFiles(journal.folder / CALIBRATION, torch.float32 if is_wide else torch.bfloat16)
+    if CALIBRATION in journal.notes:
+        return files
+    shutil.rmtree(files.folder, ignore_errors=True)
+    files.folder.mkdir()
+    linears = [name for names in plan.chosen.values() for name in names]
+    sound = load_recordings(recordings, checkpoint.spec.mimi.sample_rate)
+    heard = record_rows(checkpoint, sound, linears, files, progress)
+    journal.note(CALIBRATION, frames=heard)
+    return files
+
+
+def _write_rounded(
+    source: Path, plan: Plan, rounding: Rounding, rows: RowFiles | None, journal: Journal, progress: Progress
+) -> None:
+    """Write the planned file, but for what is noted as done; one tensor in memory at a time."""
+    done = {name for name in plan.before if name in journal.notes}
+    written = [name for name in plan.after if name in done or _beside(name, plan) in done]
+    target = journal.folder / NAMES["lm"]
+    with writing_tensors(target, plan.after, written) as file:
+        for index, name in enumerate(plan.before):
+            if name in done:
                 continue
-            rounded, scale = rounder(tensor)
-            put(written, name, rounded)
-            put(written, f"{name}_scale", scale)
-            errors[name] = float((rounded * scale - tensor.float()).norm() / tensor.float().norm())
+            progress(index, len(plan.before), name)
+            with safe_open(source, framework="pt") as opened:  # anew, or all its pages would stay mapped
+                tensor = opened.get_tensor(name)
+            error = None
+            if name in plan.chosen:
+                error = _write_matrix(file, name, tensor, plan.chosen[name], rounding, rows)
+            else:
+                put(file, name, tensor)
+            del tensor
+            file.sync()
+            journal.note(name, error=error)
     progress(len(plan.before), len(plan.before), target.name)
-    worst_name = max(errors, key=errors.__getitem__)
-    return Rounding(sum(errors.values()) / len(errors), errors[worst_name], worst_name)
+
+
+def _beside(name: str, plan: Plan) -> str | None:
+    """The matrix that a tensor stands beside, if there is one."""
+    base = name.rpartition("_")[0]
+    return base if base in plan.chosen else None
+
+
+def _write_matrix(
+    file: TensorFile,
+    name: str,
+    tensor: Tensor,
+    linears: tuple[str, ...],
+    rounding: Rounding,
+    rows: RowFiles | None,
+) -> float:
+    """Write one matrix, rounded, and what stands beside it. Returns how far it moved, relative (norms)."""
+    parts: list[Rounded] = []
+    moved, total = 0.0, 0.0
+    for linear, part in zip(linears, tensor.chunk(len(linears)), strict=True):
+        heard = None if rows is None else rows.read(linear, part.shape[1])
+        rounded = rounding(part, heard)
+        moved += float((rounded.values() - part.float()).square().sum())
+        total += float(part.float().square().sum())
+        parts.append(rounded)
+    for own_name, made in stacked(parts).tensors(name):
+        put(file, own_name, made)
+    return float((moved / total) ** 0.5) if total else 0.0
 
 
 def put(file: TensorFile, name: str, tensor: Tensor) -> None:
@@ -114,21 +260,44 @@ def put(file: TensorFile, name: str, tensor: Tensor) -> None:
     file.put(name, TensorInfo(DTYPES[tensor.dtype], tuple(tensor.shape)), data)
 
 
-def torchao_rounder() -> Rounder:
-    """The function that rounds a matrix ``[out, in]`` to int8 and float32 scales ``[out, 1]``."""
-    logging.disable(logging.WARNING)  # importing torchao warns of kernels for other machines
-    try:
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-    finally:
-        logging.disable(logging.NOTSET)
+def error_line(errors: Mapping[str, float]) -> str:
+    """How far matrices moved, of which each moved by as much, relative to itself."""
+    worst = max(errors, key=errors.__getitem__)
+    return (
+        f"Rounding moved the weights by {sum(errors.values()) / len(errors):.2%}, "
+        f"at most by {errors[worst]:.2%} ({worst})."
+    )
 
-    def round_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        layer.weight = nn.Parameter(weight, requires_grad=False)
-        with torch.no_grad():
-            quantize_(layer, Int8WeightOnlyConfig(version=2))
-        linear = Int8Linear.from_torchao(layer.weight)
-        del layer.weight  # torchao ties the layer into a cycle, and the next matrix is not to wait for gc
-        return linear.weight.data, linear.scale.data[:, None]
 
-    return round_matrix
+def _manifest(
+    checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, source_hash: str
+) -> Manifest:
+    """The manifest of what lies in ``folder``. Reads and hashes every file."""
+    spec, source = checkpoint.spec, checkpoint.manifest
+    assert spec.lm is not None
+    dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
+    backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": "2.9"}, options=recipe.options)
+    files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
+    options = {"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]}
+    return Manifest(
+        name=f"{spec.name}-{Path(recipe_name).stem}",
+        family=spec.family,
+        files=files,
+        codebooks=spec.mimi.codebooks,
+        mimi_config=spec.mimi.config,
+        lm=spec.lm.config,
+        generation=spec.generation,
+        parameters=spec.parameters,
+        backends={"torch": backend},
+        quantization=QuantizationRecipe(
+            scheme=recipe.scheme,
+            bits=recipe.bits,
+            group_size=recipe.block if recipe.format == "int4" else None,
+            keep=tuple(rule.tensors for rule in recipe.keep),
+            source_sha256=source_hash,
+            tool=f"antiphon quantize {__version__}",
+            options=options,
+        ),
+        description=recipe.description,
+        license="" if source is None else source.license,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize import main as module
 from antiphon_quantize.main import main
-from antiphon_quantize.torch_target import torchao_rounder
+from antiphon_quantize.recipe import load_recipe
+from antiphon_quantize.torch_formats import format_of
 from tools.make_checkpoint import make_checkpoint
 
 
@@ -154,7 +156,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UnsupportedError, match="echo has no language model; there is nothing to quantize"):
         main(["--model", "echo", str(out)])
     assert main(["--model", str(source), str(out)]) == 0
-    with pytest.raises(UnsupportedError, match=r"is INT8 already, in 26 of its \d+ tensors"):
+    with pytest.raises(UnsupportedError, match=r"was rounded already, in 26 of its \d+ tensors"):
         main(["--model", str(out), str(tmp_path / "again")])
     recipe = tmp_path / "nothing.toml"
     rule = '[[quantize]]\ntensors = "nowhere.*"\nwhy = "no reason"\n'
@@ -172,12 +174,13 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_rounded_matrix_does_not_wait_for_the_garbage_collector() -> None:
-    rounder, shape = torchao_rounder(), (37, 41)
+    recipe, shape = load_recipe("torch", "int8"), (37, 41)
+    rounder = format_of(recipe).make_rounder(recipe)
     gc.collect()
     gc.disable()
     try:
-        rounded, scale = rounder(torch.randn(shape))
-        assert (rounded.shape, scale.shape) == (shape, (37, 1))
+        rounded = rounder(torch.randn(shape))
+        assert (rounded.weight.shape, rounded.scale.shape) == (shape, (37, 1))
         del rounded
         left = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
         assert not [found for found in left if found.shape == shape and found.dtype == torch.int8]
@@ -202,10 +205,13 @@ def test_progress_is_a_line_in_a_terminal_and_a_few_elsewhere() -> None:
 
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
-        show = module._progress(stream)
+        ticks = itertools.count()
+        show = module._progress(stream, lambda ticks=ticks: 2.0 * next(ticks))  # type: ignore[misc]
         for done in range(101):
             show(done, 100, "x")
     assert terminal.getvalue().count("\n") == 1
     assert terminal.getvalue().endswith("\r\x1b[K100/100 x\n")
     assert 8 <= log.getvalue().count("\n") <= 10
     assert log.getvalue().endswith("100/100 x\n")
+    assert "50/100 x, 2 min left\n" in log.getvalue()
+    assert "\r\x1b[K60/100 x, 80 s left" in terminal.getvalue()
