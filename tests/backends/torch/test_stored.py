@@ -1,0 +1,166 @@
+"""INT4 and FP8 linears, and what a file may hold beside a weight."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from antiphon.backends.torch.fp8 import Fp8Linear, expand_fp8, has_fp8_units
+from antiphon.backends.torch.int4 import Int4Linear, int4_values, pack_nibbles, unpack_nibbles
+from antiphon.backends.torch.int8 import Int8Linear
+from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.lm_weights import dequantized, parts_of
+from antiphon.backends.torch.stored import expect_stored, formats_of
+from antiphon.errors import CheckpointFormatError
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    return float((got.float() - want.float()).norm() / want.float().norm())
+
+
+def int4_parts(rows: int = 48, width: int = 64, block: int = 32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    integers = torch.randint(-8, 8, (rows, width), generator=generator, dtype=torch.int8)
+    scale = 0.01 + torch.rand(rows, width // block, generator=generator) / 10
+    return pack_nibbles(integers), scale.half().float()
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), pairs=st.integers(1, 9))
+def test_nibbles_come_back(seed: int, rows: int, pairs: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    integers = torch.randint(-8, 8, (rows, 2 * pairs), generator=generator, dtype=torch.int8)
+    packed = pack_nibbles(integers)
+    assert (packed.dtype, packed.shape) == (torch.uint8, (rows, pairs))
+    assert torch.equal(unpack_nibbles(packed), integers)
+
+
+def test_the_first_weight_is_in_the_low_bits_and_each_block_has_its_scale() -> None:
+    values = int4_values(torch.tensor([[0x80, 0xF7]], dtype=torch.uint8), torch.tensor([[2.0, 10.0]]))
+    assert values.tolist() == [[-16.0, 0.0, -10.0, 70.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_int4_is_the_same_product_within_bfloat16(dtype: torch.dtype, bias: bool) -> None:
+    weight, scale = int4_parts()
+    added = torch.randn(48, dtype=dtype) if bias else None
+    layer = Int4Linear(weight, scale, added, torch.linspace(0.5, 2, 64))
+    x = torch.randn(3, 2, 64, dtype=dtype)
+    want = (x.float() * torch.linspace(0.5, 2, 64)) @ int4_values(weight, scale).t()
+    want = want if added is None else want + added.float()
+    plain = layer(x)
+    layer.pack()
+    assert layer.packed is not None
+    packed = layer(x)
+    assert plain.dtype == packed.dtype == dtype
+    assert packed.shape == (3, 2, 48)
+    assert error(plain, want) < (1e-6 if dtype == torch.float32 else 0.006)
+    assert 0 < error(packed, want) < 0.006
+
+
+@pytest.mark.parametrize(("rows", "width", "block"), [(40, 64, 32), (48, 64, 16)])
+def test_shapes_that_the_packed_product_does_not_take_run_as_they_are(
+    rows: int, width: int, block: int
+) -> None:
+    weight, scale = int4_parts(rows, width, block)
+    layer = Int4Linear(weight, scale)
+    layer.pack()
+    assert layer.packed is None
+    x = torch.randn(2, width)
+    assert error(layer(x), x @ int4_values(weight, scale).t()) < 1e-6
+
+
+def test_a_packed_int4_layers_rows_do_not_depend_on_their_number() -> None:
+    layer = Int4Linear(*int4_parts())
+    layer.pack()
+    x = torch.randn(16, 64) * torch.logspace(-2, 2, 16)[:, None]
+    alone = torch.cat([layer(row[None]) for row in x])
+    assert torch.equal(layer(x), alone)
+    assert torch.equal(layer(x[:5]), alone[:5])
+
+
+def test_scales_that_do_not_fit_are_said() -> None:
+    weight, _ = int4_parts()
+    with pytest.raises(CheckpointFormatError, match=r"scales \(48, 3\) do not fit an INT4 weight \[48, 64\]"):
+        int4_values(weight, torch.ones(48, 3))
+
+
+def fp8_layer(*, bias: bool = False) -> tuple[Fp8Linear, Tensor]:
+    full = torch.randn(48, 64)
+    scale = full.abs().amax(dim=1) / 448
+    added = torch.randn(48) if bias else None
+    layer = Fp8Linear((full / scale[:, None]).to(torch.float8_e4m3fn), scale, added, torch.float32)
+    return layer, full
+
+
+def test_fp8_is_multiplied_with_rows_rounded_apart() -> None:
+    layer, full = fp8_layer(bias=True)
+    assert layer.bias is not None
+    x = torch.randn(5, 64)
+    got = layer(x)
+    assert 0.01 < error(got, x @ full.t() + layer.bias) < 0.05
+    louder = torch.cat([x[:1], 50 * x[1:]])
+    assert torch.equal(layer(louder)[0], got[0])
+    assert error(layer(louder)[1:], louder[1:] @ full.t() + layer.bias) < 0.05
+
+
+def test_fp8_becomes_the_compute_dtype_where_it_cannot_be_multiplied() -> None:
+    layer, full = fp8_layer()
+    assert not has_fp8_units(torch.device("cpu"))
+    module = nn.Sequential(layer, nn.Sequential(copy.deepcopy(layer)))
+    assert formats_of(module) == ["fp8"]
+    expand_fp8(module)
+    assert formats_of(module) == []
+    found = [child for child in module.modules() if isinstance(child, Linear)]
+    assert len(found) == 2
+    assert all(0 < error(linear.weight, full) < 0.03 for linear in found)
+    assert {linear.weight.dtype for linear in found} == {torch.float32}
+
+
+def test_what_lies_beside_a_weight_is_found_by_its_name() -> None:
+    weight, scale = int4_parts()
+    prescale = torch.stack([torch.full((64,), 2.0), torch.full((64,), 4.0)])  # of two steps, 24 rows each
+    published = {"a.weight": weight, "a.weight_scale": scale, "a.weight_prescale": prescale}
+    assert parts_of(published, "a.weight").keys() == {"scale", "prescale"}
+    values = dequantized(published, "a.weight")
+    want = int4_values(weight, scale)
+    assert torch.equal(values, torch.cat([2 * want[:24], 4 * want[24:]]))
+    plain = {"b": torch.ones(2)}
+    assert parts_of(plain, "b") == {}
+    assert dequantized(plain, "b") is plain["b"]
+    for kind, dtype in (("INT4", torch.uint8), ("FP8", torch.float8_e4m3fn)):
+        with pytest.raises(CheckpointFormatError, match=f"'c' is {kind}, but neither 'c_scale' nor 'c_scb'"):
+            parts_of({"c": torch.zeros(2, 2).to(dtype)}, "c")
+
+
+def test_only_linears_are_replaced() -> None:
+    module = nn.ModuleDict({"one": Linear(64, 48), "norm": nn.LayerNorm(64)})
+    weight, scale = int4_parts()
+    expect_stored(module, "one", {"weight": weight, "scale": scale})
+    assert isinstance(module["one"], Int4Linear)
+    assert module["one"].weight.device.type == "meta"
+    for name in ("norm", "gone"):
+        message = f"the file has '{name}' as INT4, but only linear layers can be"
+        with pytest.raises(CheckpointFormatError, match=message):
+            expect_stored(module, name, {"weight": weight, "scale": scale})
+
+
+def test_int8_inputs_are_scaled_first_and_rounded_to_a_step_where_they_are_to_be() -> None:
+    weight, scale = torch.randint(-127, 128, (8, 32), dtype=torch.int8), torch.ones(8)
+    x = torch.arange(64.0).view(2, 32)
+    values = x @ weight.float().t()
+    scaled = Int8Linear(weight, scale, prescale=torch.full((32,), 0.5))
+    assert error(scaled(x), values / 2) < 0.01
+    stepped = Int8Linear(weight, scale, step=torch.tensor([[1.0]]))
+    assert torch.equal(stepped(x), values), "whole numbers are multiples of a step of 1"
+    assert torch.equal(stepped(x + 1000), torch.full_like(x, 127) @ weight.float().t())
+    plain = Int8Linear(weight, scale)
+    assert [layer.is_plain for layer in (plain, scaled, stepped)] == [True, False, False]
+    stepped.pack()
+    assert torch.equal(stepped(x), values)
