@@ -139,6 +139,12 @@ export function inState(page, state) {
   return page.waitForSelector(`body[data-state="${state}"]`);
 }
 
+/** Open the settings, which are drawn once the microphones are known. @param {Page} page */
+export async function openSettings(page) {
+  await page.click("#settings-open");
+  await page.waitForSelector("#settings[open]");
+}
+
 /** Wait until the headline, or the line below it, says something. @param {Page} page @param {RegExp} words */
 export async function says(page, words) {
   const read = async () => `${await page.textContent("#status")} ${await page.textContent("#help")}`;

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openBrowser, openPage, picture, says, Server, talkedFor } from "./lib.js";
+import { call, eventually, inState, openBrowser, openPage, openSettings, picture, says, Server, talkedFor } from "./lib.js";
 
 const DESKTOP = { width: 1120, height: 800 };
 const PHONE = { width: 390, height: 800 };
@@ -60,7 +60,7 @@ test("a conversation with words, on a desktop in the light and on a phone in the
   await fits(phone.page);
   const button = await phone.page.locator("#talk").boundingBox();
   assert.ok(button && button.y + button.height < PHONE.height, "the button is on the first screen");
-  await phone.page.click("#settings-open");
+  await openSettings(phone.page);
   await fits(phone.page);
   await phone.page.click("#settings button[value=close]");
   assert.deepEqual(phone.complaints, []);
@@ -82,7 +82,7 @@ test("the keyboard reaches everything, and every control has a name", async () =
   await page.keyboard.press("m");
   await says(page, /You are muted/);
   await page.keyboard.press("m");
-  await page.click("#settings-open");
+  await openSettings(page);
   const nameless = await page.$$eval("button, select, input, textarea, [role=meter], [role=log], canvas:not([aria-hidden])", (all) =>
     all
       .filter((it) => it instanceof HTMLElement && it.offsetParent !== null)
@@ -102,7 +102,7 @@ test("the keyboard reaches everything, and every control has a name", async () =
 test("every parameter is there with the server's default, is heard at once, and is remembered", async () => {
   const { page, complaints, close } = await openPage(browser, server.url, { viewport: DESKTOP });
   const { models } = await (await fetch(`${server.url}/api/models`)).json();
-  await page.click("#settings-open");
+  await openSettings(page);
   const shown = await page.$$eval("#settings input[name]:not([name=key])", (all) =>
     all.map((it) => (it instanceof HTMLInputElement ? [it.name, it.value === "" ? null : Number(it.value)] : [])),
   );
@@ -110,12 +110,12 @@ test("every parameter is there with the server's default, is heard at once, and 
   await page.click("#settings button[value=close]");
   await call(page);
   const told = page.waitForFunction(() => document.querySelector(".is-changed") !== null);
-  await page.click("#settings-open");
+  await openSettings(page);
   await page.fill('#settings input[name="text_topk"]', "120");
   await told;
   await page.reload();
   await page.waitForSelector("body[data-ready]");
-  await page.click("#settings-open");
+  await openSettings(page);
   assert.equal(await page.inputValue('#settings input[name="text_topk"]'), "120");
   await page.click("#settings-reset");
   await eventually("the default is back", async () => (await page.inputValue('#settings input[name="text_topk"]')) === "25");
