@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import cast
 
-from antiphon.backends.base import BackendInfo, StepInputs, StepOutputs
+from antiphon.backends.base import Backend, BackendInfo, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend
 from antiphon.measure.card import SCHEMA, Card, Entry, MemoryFacts, SubjectFacts
 from antiphon.measure.player import NearPlayer
@@ -67,9 +68,14 @@ class FakeBackend:
         self.closed = True
 
 
+def as_backend(fake: FakeBackend) -> Backend:
+    """A fake where a whole backend is asked for: what it lacks is not called."""
+    return cast("Backend", fake)
+
+
 def fake_player(clock: FakeClock, backend: FakeBackend, plan: Plan, threads: int = 2) -> NearPlayer:
     facts = describe(load_checkpoint("echo"), backend.info, threads)
-    return NearPlayer(backend, facts, plan, clock, clock.sleep, lambda: 100_000_000)  # type: ignore[arg-type]
+    return NearPlayer(as_backend(backend), facts, plan, clock, clock.sleep, lambda: 100_000_000)
 
 
 PLAN = Plan((1, 4), seconds=0.8, turns=3, lead_frames=2)

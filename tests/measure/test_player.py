@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 
 import pytest
 
@@ -17,11 +18,8 @@ PLAN = Plan((1, 2), seconds=0.4, turns=1, lead_frames=1)
 
 def test_it_answers_and_leaves_no_process() -> None:
     told: list[tuple[int, int, str]] = []
-    far = FarPlayer(
-        Subject("slow", "echo", "null", options={"step_ms": 20.0}),
-        PLAN,
-        lambda *progress: told.append(progress),
-    )
+    subject = Subject("slow", "echo", "null", options={"step_ms": 20.0})
+    far = FarPlayer(subject, PLAN, lambda *progress: told.append(progress))
     try:
         assert told == [(1, 1, "null backend")]
         assert (far.facts.model.name, far.facts.backend) == ("echo", "null")
@@ -51,11 +49,11 @@ def test_short_memory_is_told_and_not_raised_far_away(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(player, "load_subject", no_memory)
     ours, theirs = multiprocessing.Pipe()
-    before = player.signal.getsignal(player.signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT)
     try:
         player._play(theirs, Subject("a", "echo", "null"), PLAN)
         assert ours.recv() == "MemoryError"
     finally:
-        player.signal.signal(player.signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
         ours.close()
         theirs.close()

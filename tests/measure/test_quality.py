@@ -59,7 +59,7 @@ def test_a_verdict_is_read() -> None:
 
 def test_the_best_measure_stands_for_all() -> None:
     (one,) = verdict()["measures"]
-    names = [*reversed(PREFERRED), "memory ratio"]
+    names = [*reversed(list(PREFERRED)), "memory ratio"]
     measures = [{**one, "measure": name, "candidate": 0.25} for name in names]
     headline = quality_from_json(verdict(measures=measures), "a", "v").headline
     assert headline is not None

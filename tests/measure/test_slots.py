@@ -11,40 +11,41 @@ from antiphon.backends.base import Backend
 from antiphon.config import ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
-from antiphon.measure.slots import config_text, find_slots, main, summary
+from antiphon.measure.slots import Found, config_text, find_slots, main, summary
 from antiphon.measure.subject import Subject
 from antiphon.serve.engines import parse_backend_option
 from antiphon.serve.options import parse_command_line
-from tests.measure.fakes import FakeBackend, FakeClock
+from tests.measure.fakes import FakeBackend, FakeClock, as_backend
 
 
-def found_with(tick_ms: float, per_row_ms: float, max_slots: int = 64) -> tuple[FakeClock, object]:
+def found_with(tick_ms: float, per_row_ms: float, max_slots: int = 64) -> Found:
     clock = FakeClock()
     made: list[FakeBackend] = []
 
     def factory(slots: int) -> Backend:
         made.append(FakeBackend(clock, lambda rows: tick_ms + per_row_ms * rows, slots))
-        return made[-1]  # type: ignore[return-value]
+        return as_backend(made[-1])
 
     found = find_slots(factory, EngineConfig(max_slots=max_slots), 1.0, clock=clock, sleep=clock.sleep)
     assert all(backend.closed for backend in made)
-    return clock, found
+    return found
 
 
 def test_the_slots_are_those_of_the_server() -> None:
     # A tick of 2 ms and 1 ms a row: 34 ms, what a frame leaves for one of two ticks, are reached at 32 rows.
-    _, found = found_with(2.0, 1.0)
-    assert (found.slots, found.is_in_time) == (32, True)  # type: ignore[attr-defined]
-    assert summary(found, 64) == (  # type: ignore[arg-type]
+    found = found_with(2.0, 1.0)
+    assert (found.slots, found.is_in_time) == (32, True)
+    assert summary(found, 64) == (
         "slots = 32: 13 ticks of all of them, one every 80 ms, p50 34.00 ms, p99 34.00 ms of 40 ms, 0 late"
     )
-    _, few = found_with(2.0, 1.0, max_slots=4)
-    assert "slots = 4, the most that were asked for: " in summary(few, 4)  # type: ignore[arg-type]
+    few = found_with(2.0, 1.0, max_slots=4)
+    assert "slots = 4, the most that were asked for: " in summary(few, 4)
 
 
 def test_one_row_that_is_too_slow_is_not_in_time() -> None:
-    _, found = found_with(50.0, 0.0)
-    assert (found.slots, found.is_in_time, found.p99_ms) == (1, False, pytest.approx(50.0))  # type: ignore[attr-defined]
+    found = found_with(50.0, 0.0)
+    assert (found.slots, found.is_in_time) == (1, False)
+    assert found.p99_ms == pytest.approx(50.0)
 
 
 def test_the_server_reads_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,11 +74,11 @@ def test_slots_that_are_late_are_not_written(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_any_name_survives_the_file(tmp_path: Path) -> None:
-    _, found = found_with(2.0, 1.0)
+    found = found_with(2.0, 1.0)
     folder = 'a "quoted" \\ folder é'
     subject = Subject("x", folder, "torch", "cuda:1")
     path = tmp_path / "x.toml"
-    path.write_text(config_text(subject, ["weights=int8"], found, ["by hand"]))  # type: ignore[arg-type]
+    path.write_text(config_text(subject, ["weights=int8"], found, ["by hand"]))
     config = parse_command_line(["--config", str(path)])
     assert config.model == (folder,)
     assert (config.device, config.backend_option, config.engine.slots) == ("cuda:1", ("weights=int8",), 32)

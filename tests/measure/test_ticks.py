@@ -15,16 +15,22 @@ from hypothesis import strategies as st
 from antiphon.backends.base import Backend, StepInputs, StepOutputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import ConfigError
-from antiphon.measure.ticks import LEAST_TICKS, Plan, take_turn
+from antiphon.measure.ticks import LEAST_TICKS, Plan, Turn, take_turn
 from antiphon.models.catalog import load_checkpoint
-from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock
+from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock, as_backend
 from tools.make_checkpoint import make_checkpoint
+
+
+def measured(backend: FakeBackend, rows: int, plan: Plan) -> Turn:
+    return take_turn(as_backend(backend), rows, plan, clock=backend.clock, sleep=backend.clock.sleep)
 
 
 def test_paced_ticks_begin_when_their_frames_are_complete() -> None:
     clock = FakeClock()
     backend = FakeBackend(clock, [10.0, 20.0])
-    turn = take_turn(backend, 1, Plan((1,), 0.8, 1, lead_frames=0), clock=clock, sleep=clock.sleep)
+    turn = take_turn(
+        as_backend(backend), 1, Plan((1,), 0.8, 1, lead_frames=0), clock=clock, sleep=clock.sleep
+    )
     assert turn.tick_s == pytest.approx([0.01, 0.02] * 5)
     assert turn.late == 0
     # Ten frames of 80 ms, the last of which is taken at once; then 0.2 s back to back at 15 ms in the mean.
@@ -37,7 +43,7 @@ def test_a_slow_tick_counts_against_those_it_delays() -> None:
     clock = FakeClock()
     backend = FakeBackend(clock, [200.0, 30.0, 30.0, 30.0, 30.0, 30.0])
     plan = Plan((1,), 6 * FRAME_MS / 1000, 1, lead_frames=0)
-    turn = take_turn(backend, 1, plan, clock=clock, sleep=clock.sleep)
+    turn = measured(backend, 1, plan)
     # Ends 200, 230, 260, 290, 350, 430 ms after the first frame; due at 0, 80, 160, 240, 320, 400.
     assert turn.late == 3
     assert turn.tick_s == pytest.approx([0.2, 0.03, 0.03, 0.03, 0.03, 0.03])
@@ -48,7 +54,9 @@ def test_a_slow_tick_counts_against_those_it_delays() -> None:
 def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tick_ms: float) -> None:
     clock = FakeClock()
     backend = FakeBackend(clock, [tick_ms], slots=8)
-    turn = take_turn(backend, rows, Plan((rows,), seconds, 1, lead), clock=clock, sleep=clock.sleep)
+    turn = take_turn(
+        as_backend(backend), rows, Plan((rows,), seconds, 1, lead), clock=clock, sleep=clock.sleep
+    )
     paced = max(LEAST_TICKS, math.ceil(seconds / 0.08))
     assert turn.tick_s == pytest.approx([tick_ms / 1000] * paced)
     assert turn.late == 0
@@ -63,9 +71,10 @@ def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tic
 
 
 def test_more_rows_than_there_are_are_refused() -> None:
-    clock = FakeClock()
     with pytest.raises(ConfigError, match="9 rows cannot be measured on a backend that has 4"):
-        take_turn(FakeBackend(clock, [1.0]), 9, Plan((9,), 1.0, 1, 0), clock=clock, sleep=clock.sleep)
+        take_turn(
+            as_backend(FakeBackend(clock, [1.0])), 9, Plan((9,), 1.0, 1, 0), clock=clock, sleep=clock.sleep
+        )
 
 
 @pytest.mark.parametrize(
