@@ -34,6 +34,21 @@ class FakeClock:
 
 
 @dataclass
+class CountingClock:
+    """A clock that moves on by ``step_s`` whenever it is asked: whatever is timed takes exactly that."""
+
+    step_s: float
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
 class FakeBackend:
     """A null backend whose ticks take ``tick_ms`` by turns, or by their rows, on a fake clock."""
 

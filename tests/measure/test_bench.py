@@ -22,7 +22,7 @@ backend = "null"
 [[models]]
 model = "duplex-seeded"
 name = "plain"
-backend_option = ["step_ms=8"]
+backend_option = ["step_ms=20"]
 [[models]]
 model = "duplex-seeded"
 name = "small"
@@ -51,7 +51,7 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     assert plain.quality is None
     assert small.quality is not None
     assert small.quality.baseline == "plain"
-    for entry, step_ms in ((plain, 8.0), (small, 2.0)):
+    for entry, step_ms in ((plain, 20.0), (small, 2.0)):
         assert entry.facts.model.name == "duplex-seeded"
         for result in entry.results:
             assert len(result.samples_ms) == 10

@@ -15,7 +15,7 @@ from antiphon.measure.slots import Found, config_text, find_slots, main, summary
 from antiphon.measure.subject import Subject
 from antiphon.serve.engines import parse_backend_option
 from antiphon.serve.options import parse_command_line
-from tests.measure.fakes import FakeBackend, FakeClock, as_backend
+from tests.measure.fakes import CountingClock, FakeBackend, FakeClock, as_backend
 
 
 def found_with(tick_ms: float, per_row_ms: float, max_slots: int = 64) -> Found:
@@ -51,9 +51,12 @@ def test_one_row_that_is_too_slow_is_not_in_time() -> None:
 def test_the_server_reads_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new folder" / "antiphon.toml"
     line = ["--backend", "null", "--backend-option", "step_ms=1", "--max-slots", "2", "--seconds", "0.2"]
-    assert cli.run(["bench", "slots", "--model", "duplex-seeded", *line, str(out)]) == 0
+    clock = CountingClock(0.001)
+    assert main(["--model", "duplex-seeded", *line, str(out)], clock=clock, sleep=clock.sleep) == 0
     said = capsys.readouterr().out
-    assert said.startswith("slots = 2, the most that were asked for: 5 ticks of all of them")
+    assert said.startswith(
+        "slots = 2, the most that were asked for: 5 ticks of all of them, one every 80 ms, p50 1.00 ms"
+    )
     assert f"antiphon serve --config '{out}'" in said
     config = parse_command_line(["--config", str(out)])
     assert (config.model, config.backend, config.engine.slots) == (("duplex-seeded",), "null", 2)
@@ -65,10 +68,12 @@ def test_the_server_reads_what_is_written(tmp_path: Path, capsys: pytest.Capture
 
 def test_slots_that_are_late_are_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "antiphon.toml"
-    assert main(["--backend", "null", "--backend-option", "step_ms=45", "--seconds", "0.2", str(out)]) == 1
+    line = ["--backend", "null", "--backend-option", "step_ms=0", "--seconds", "0.2", str(out)]
+    clock = CountingClock(0.045)
+    assert main(line, clock=clock, sleep=clock.sleep) == 1
     said = capsys.readouterr().err
     assert said.startswith("slots = 1: 5 ticks")
-    assert "of 40 ms" in said
+    assert "p99 45.00 ms of 40 ms" in said
     assert "nothing is written" in said
     assert not out.exists()
 

@@ -72,9 +72,7 @@ def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tic
 
 def test_more_rows_than_there_are_are_refused() -> None:
     with pytest.raises(ConfigError, match="9 rows cannot be measured on a backend that has 4"):
-        take_turn(
-            as_backend(FakeBackend(clock, [1.0])), 9, Plan((9,), 1.0, 1, 0), clock=clock, sleep=clock.sleep
-        )
+        measured(FakeBackend(FakeClock(), [1.0]), 9, Plan((9,), 1.0, 1, 0))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,12 @@ def find_slots(
         backend.close()
 
 
-def main(argv: Sequence[str]) -> int:
+def main(
+    argv: Sequence[str],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
     """Find the slots of one model and write the configuration; 1 when they are not in time after all.
 
     Raises:
@@ -102,7 +107,8 @@ def main(argv: Sequence[str]) -> int:
     entry = one_entry(options)
     (subject,) = make_subjects([entry])
     factory = backend_factory(ServerConfig(), entry, load_checkpoint(entry.model))
-    found = find_slots(factory, EngineConfig(max_slots=options.max_slots), options.seconds)
+    engine = EngineConfig(max_slots=options.max_slots)
+    found = find_slots(factory, engine, options.seconds, clock=clock, sleep=sleep)
     said = summary(found, options.max_slots)
     if not found.is_in_time:
         print(f"{said}; nothing is written. Try again when the machine does nothing else", file=sys.stderr)  # noqa: T201
