@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.graphs import graph_from_json
+from antiphon.models.graphs import graph_from_json, graph_to_json
 
 GRAPH: dict[str, Any] = {
     "file": "onnx.encode",
@@ -29,6 +29,18 @@ def test_a_tensor_knows_its_size() -> None:
     assert (array.shape, array.dtype) == ((5, 3, 6), np.float32)
     assert array.nbytes == 5 * past.row_bytes
     assert str(past) == "float32 [rows, 3, 6]"
+
+
+def test_state_that_is_only_read_has_no_next_value() -> None:
+    values = deepcopy(GRAPH)
+    values["state"][0]["output"] = None
+    values["outputs"] = []
+    graph = graph_from_json(values, "g")
+    assert graph.state[0].output is None
+    assert graph_to_json(graph)["state"][0]["output"] is None
+    values["state"][0]["name"] = "pas"
+    with pytest.raises(CheckpointFormatError, match="inputs lack 'pas'"):
+        graph_from_json(values, "g")
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,7 @@ def test_our_recipes_round_layers_and_leave_heads_and_codebooks(name: str) -> No
         "mimi.encoder_transformer.layers.0.feed_forward.linear1.weight": bits,
         "depformer.layers.0.gating.7.linear_in.weight": bits,
         "mimi.decoder.model.2.linear.weight": 8,
+        "voices.0.weight": 8,
         "mimi.downsample.linear.weight": None,
         "model.audio_emb.weight": 16,
         "model.text_emb.weight": 16,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.audio.wav import decode_wav
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text
+from tests.backends.conftest import EXPORT_TIMEOUT_S
+from tests.backends.onnx.exports import exported
 from tests.backends.torch.test_speaking import TEXTS, folder, wanted
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import listening
@@ -35,12 +39,20 @@ async def said(server: Server, which: int, delay_s: float) -> tuple[FloatArray, 
         return client.audio, client.told(Spoken)
 
 
-@pytest.mark.usefixtures("folder")
-async def test_everybody_is_told_what_upstream_would_say(folder: Path, wanted: Wanted) -> None:
-    config = (folder / "config.json").read_text().replace('"temp": 0.6', '"temp": 0.0')
-    (folder / "config.json").write_text(config.replace('"temp_text": 0.6', '"temp_text": 0.0'))
-    checkpoint = load_checkpoint(str(folder))
-    backend = make_backend("torch", checkpoint, slots=4, device="cpu", options={"threads": 1})
+def greedy(checkpoint: Checkpoint) -> Checkpoint:
+    generation = {**checkpoint.generation, "lm_gen_config": {"temp": 0.0, "temp_text": 0.0}}
+    return replace(checkpoint, spec=replace(checkpoint.spec, generation=generation))
+
+
+@pytest.mark.timeout(EXPORT_TIMEOUT_S)
+@pytest.mark.parametrize("name", ["torch", "onnx"])
+async def test_everybody_is_told_what_upstream_would_say(
+    name: str, folder: Path, wanted: Wanted, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = load_checkpoint(str(folder)) if name == "torch" else exported("tts", tmp_path_factory)
+    assert found.file("mimi").read_bytes() == (folder / "mimi.safetensors").read_bytes()
+    checkpoint = greedy(found)
+    backend = make_backend(name, checkpoint, slots=4, device="cpu", options={"threads": 1})
     async with serving(model=(checkpoint, backend), slots=4, voices=folder) as server:
         heard = await asyncio.gather(*(said(server, which, 0.1 * which) for which in range(len(TEXTS))))
         body = {"text": TEXTS[1], "voice": NAMES[1]}

@@ -36,7 +36,7 @@ def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
         checkpoint = source(kind, folders)
         if kind == FIRST:
             line = ["--target", "onnx", "--recipe", "float32", "--model", checkpoint.ref, str(out)]
-            assert cli.run(["quantize", *line]) == 0
+            assert cli.run(["quantize", "--no-gate", *line]) == 0
         else:
             _borrow(checkpoint, exported(FIRST, folders), out)
     return load_checkpoint(str(out))

@@ -71,6 +71,23 @@ def test_the_voice_that_was_longest_unused_goes_first(
     assert given == [False, False, True, False, True, False]
 
 
+def test_a_row_that_was_moved_or_restored_is_given_its_voice_again(
+    backend: SpeakingBackend, checkpoint: Checkpoint
+) -> None:
+    prompt, arrays = speaker(checkpoint, 1), backend.graphs["lm"].state.arrays
+    nobodys = backend.snapshot(0)
+    backend.prime(0, prompt)
+    wanted = arrays["lm.0.cross_k"][0].copy()
+    for is_moved in (False, True):
+        if is_moved:
+            backend.move(1, 0)
+        else:
+            backend.restore(0, nobodys)
+        np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], arrays["lm.0.cross_k"][1])
+        backend.prime(0, prompt)
+        np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], wanted)
+
+
 def test_a_voice_is_no_part_of_what_a_step_writes(backend: SpeakingBackend, checkpoint: Checkpoint) -> None:
     graph = backend.graphs["lm"]
     voices = {name for name in graph.state.arrays if ".cross_" in name}

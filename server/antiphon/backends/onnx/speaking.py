@@ -18,7 +18,7 @@ from antiphon.backends.onnx.voices import Voices
 from antiphon.backends.scripts import ScriptRows
 from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
-from antiphon.models.script import ScriptRules
+from antiphon.models.script import Script, ScriptRules
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import LMSpec, ModelSpec
 
@@ -103,12 +103,17 @@ class SpeakingBackend(OnnxBackend):
             UnsupportedError: a snapshot of another backend or model; the row is then as it was.
         """
         super().restore(row, snapshot)
-        self._scripts.put(row, snapshot.tensors[_SCRIPT])
+        self._put(row, snapshot.tensors[_SCRIPT])
 
     def move(self, source: int, target: int) -> None:
         """Copy the state, script, voice and parameters of one row over another."""
         super().move(source, target)
-        self._scripts.put(target, self._scripts.get(source))
+        self._put(target, self._scripts.get(source))
+
+    def _put(self, row: int, script: Script) -> None:
+        self._scripts.put(row, script)
+        if self._voices is not None:
+            self._voices.forget(row)
 
     def _step(self, inputs: StepInputs) -> StepOutputs:
         rows, watch = inputs.rows, Stopwatch()

@@ -28,6 +28,7 @@ class Voices:
         self.shape = shape
         self._graph, self._state, self._limit_bytes = graph, state, limit_bytes
         self._kept: OrderedDict[str, dict[str, Array]] = OrderedDict()
+        self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:
         """Give a row the voice of a prompt, None being nobody's; whether it was known.
@@ -40,11 +41,17 @@ class Voices:
         if not is_known:
             self._kept[key] = self._compute(prompt)
         self._kept.move_to_end(key)
-        for name, array in self._kept[key].items():
-            self._state.arrays[name][row] = array
+        if self._held.get(row) != key:  # a voice of tts-1.6b is 164 MB
+            for name, array in self._kept[key].items():
+                self._state.arrays[name][row] = array
+            self._held[row] = key
         while len(self._kept) > 1 and self._bytes() > self._limit_bytes:
             self._kept.popitem(last=False)
         return is_known
+
+    def forget(self, row: int) -> None:
+        """The row's state was written: whose voice it has is not known."""
+        self._held.pop(row, None)
 
     def _compute(self, prompt: Prompt | None) -> dict[str, Array]:
         inputs, speakers = self._graph.inputs, None if prompt is None else self.shape.check(prompt)
