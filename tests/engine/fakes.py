@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
-    FloatArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -20,13 +17,7 @@ from antiphon.backends.base import (
     StepOutputs,
     TextEntry,
 )
-from antiphon.engine.config import EngineConfig
-from antiphon.engine.engine import Engine
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply
-from antiphon.engine.session import Session
-from antiphon.engine.trace import Tracer
-from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -250,73 +241,3 @@ class FakeBackend:
 
     def close(self) -> None:
         self.closed = True
-
-
-class Bench:
-    """An engine on fakes, ticked by hand."""
-
-    def __init__(
-        self,
-        backend: FakeBackend | None = None,
-        *,
-        config: EngineConfig | None = None,
-        clock: FakeClock | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self.clock = clock or FakeClock()
-        self.backend = backend or FakeBackend()
-        self.registry = CollectorRegistry()
-        self.losses: list[AntiphonError] = []
-        self.engine = Engine(
-            self.backend,
-            config or EngineConfig(),
-            clock=self.clock,
-            metrics=EngineMetrics(self.registry, model=MODEL),
-            on_lost=self.losses.append,
-            tracer=tracer,
-        )
-        self.engine.prepare()
-        self.tick = self.engine.loop.tick_once
-
-    def submit(
-        self,
-        *,
-        wait_s: float = 0.0,
-        seed: int = 0,
-        notify: Callable[[], None] = lambda: None,
-        prompt: Prompt | None = None,
-    ) -> Session:
-        return self.engine.submit(
-            SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify, prompt=prompt
-        )
-
-    def push(self, session: Session, *values: float) -> int:
-        """Push whole frames, each filled with one value."""
-        return session.push(frames(*values), self.clock())
-
-    def ticks(self) -> int:
-        """Tick until nothing is ready; returns how many ticks there were."""
-        count = 0
-        while self.tick():
-            count += 1
-        return count
-
-    def read(self, name: str, **labels: str) -> float:
-        """A sample of the metrics, ``antiphon_`` left out."""
-        value = self.registry.get_sample_value(f"antiphon_{name}", {"model": MODEL, **labels})
-        assert value is not None, name
-        return value
-
-
-def frames(*values: float) -> FloatArray:
-    return np.repeat(np.asarray(values, np.float32), FRAME)
-
-
-def heard(replies: Sequence[FrameReply]) -> list[float]:
-    """The input value that each reply echoes."""
-    return [float(pcm_of(reply)[0]) for reply in replies]
-
-
-def pcm_of(reply: FrameReply) -> Any:
-    assert reply.pcm is not None
-    return reply.pcm

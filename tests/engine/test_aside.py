@@ -12,7 +12,8 @@ from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session
 from antiphon.errors import UnsupportedError
 from antiphon.models.spec import PipelineKind
-from tests.engine.fakes import FRAME, Bench, FakeBackend, fake_spec
+from tests.engine.bench import Bench
+from tests.engine.fakes import FRAME, FakeBackend, fake_spec
 
 STT = fake_spec(PipelineKind.STT)
 

@@ -13,7 +13,8 @@ from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import Session
 from antiphon.errors import SessionError
 from antiphon.models.spec import PipelineKind
-from tests.engine.fakes import FRAME, FRAME_S, Bench, FakeBackend, FakeClock, fake_spec
+from tests.engine.bench import Bench
+from tests.engine.fakes import FRAME, FRAME_S, FakeBackend, FakeClock, fake_spec
 
 STT = fake_spec(PipelineKind.STT)
 

@@ -16,7 +16,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import BackendError, ConfigError, DrainingError, ServerFullError
 from antiphon.models.sampling import SamplingParameters
-from tests.engine.fakes import FRAME_S, MODEL, Bench, FakeBackend, FakeClock, frames, heard
+from tests.engine.bench import Bench, frames, heard
+from tests.engine.fakes import FRAME_S, MODEL, FakeBackend, FakeClock
 
 
 class Notice:

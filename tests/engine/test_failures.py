@@ -15,7 +15,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.models.sampling import SamplingParameters
-from tests.engine.fakes import Bench, FakeBackend, FakeClock, frames, heard
+from tests.engine.bench import Bench, frames, heard
+from tests.engine.fakes import FakeBackend, FakeClock
 
 
 def test_a_failed_step_ends_only_the_rows_it_touched() -> None:

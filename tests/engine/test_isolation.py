@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import ServerFullError, StepError
-from tests.engine.fakes import FRAME_S, Bench, FakeBackend, FakeClock, pcm_of
+from tests.engine.bench import Bench, pcm_of
+from tests.engine.fakes import FRAME_S, FakeBackend, FakeClock
 
 INPUT_FRAMES = 3
 OUTPUT_FRAMES = 4

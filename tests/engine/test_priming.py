@@ -10,7 +10,8 @@ from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError, SessionFailedError, StepError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
-from tests.engine.fakes import Bench, FakeBackend, fake_spec, heard, pcm_of
+from tests.engine.bench import Bench, heard, pcm_of
+from tests.engine.fakes import FakeBackend, fake_spec
 
 DUPLEX = fake_spec(PipelineKind.DUPLEX, max_delay=1)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from antiphon.engine import trace as trace_module
 from antiphon.engine.trace import Tracer
-from tests.engine.fakes import Bench, FakeBackend, FakeClock
+from tests.engine.bench import Bench
+from tests.engine.fakes import FakeBackend, FakeClock
 
 
 def events_of(tracer: Tracer, kind: str) -> list[dict[str, Any]]:
