@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from antiphon.measure.subject import (
     calibration_words,
     describe,
     describe_hardware,
+    device_bytes,
     format_words,
     load_subject,
     memory_of,
@@ -41,7 +44,8 @@ def test_how_it_was_made_smaller_and_on_what() -> None:
     assert calibration_words(checkpoint) == "none"
     plain = rounded(checkpoint)
     assert quantization_words(plain, info) == "int8-weight-per-channel (8 bits)"
-    assert calibration_words(plain) == "none"
+    assert calibration_words(plain) == "not told by its manifest"
+    assert calibration_words(rounded(checkpoint, tool="antiphon quantize 1.0")) == "none"
     options = {"recipe": "gptq", "calibration": "4 recordings"}
     named = rounded(checkpoint, group_size=32, bits=4, options=options)
     assert quantization_words(named, running) == (
@@ -61,13 +65,28 @@ def test_what_its_files_are() -> None:
     assert (facts.model.name, facts.model.kind, facts.hardware.threads) == ("echo", "codec", 3)
 
 
-def test_the_machine_is_named() -> None:
+def test_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hardware = describe_hardware("cpu", 1)
     assert hardware.device
     assert 1 <= hardware.count <= (os.cpu_count() or 1)
     assert hardware.driver.startswith("none (")
-    # A GPU that this machine lacks still has the name it was asked by.
-    assert describe_hardware("cuda:7", 1).count == 1
+    cuda = SimpleNamespace(get_device_name=lambda device: f"H200 as {device}")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    gpu = describe_hardware("cuda:1", 1)
+    assert (gpu.device, gpu.count) == ("H200 as cuda:1", 1)
+    monkeypatch.delitem(sys.modules, "torch")
+    assert describe_hardware("cuda:1", 1).device == "cuda:1"
+
+
+def test_what_torch_reserved_on_a_gpu_counts_where_it_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(is_initialized=lambda: True, max_memory_reserved=lambda device: 123)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    assert device_bytes("cuda:0") == 123
+    assert device_bytes("cpu") is None
+    cuda.is_initialized = lambda: False
+    assert device_bytes("cuda:0") is None
+    monkeypatch.delitem(sys.modules, "torch")
+    assert device_bytes("cuda:0") is None
 
 
 def test_the_driver_is_read_where_it_says_so(tmp_path: Path) -> None:

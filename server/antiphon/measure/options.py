@@ -13,7 +13,6 @@ from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan
 from antiphon.models.catalog import BUILTIN, DEFAULT_MODEL, load_checkpoint
-from antiphon.models.source import HUB_PREFIX
 from antiphon.serve.engines import parse_backend_option
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
@@ -133,5 +132,5 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
 def portable_ref(model: str) -> str:
     """A model's reference that means the same from any folder."""
-    is_folder = model not in BUILTIN and not model.startswith(HUB_PREFIX)
-    return str(Path(model).expanduser().resolve()) if is_folder else model
+    is_path = model not in BUILTIN and "://" not in model
+    return str(Path(model).expanduser().resolve()) if is_path else model

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.serve.http import cpu_name
 
 NONE = "none"
+NOT_TOLD = "not told by its manifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,12 @@ def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def calibration_words(checkpoint: Checkpoint) -> str:
-    """What the rounding was calibrated on, if on anything."""
+    """What the rounding was calibrated on, if on anything; our own tool says so where it was."""
     recipe = checkpoint.quantization
-    return NONE if recipe is None else str(recipe.options.get("calibration") or NONE)
+    if recipe is None:
+        return NONE
+    is_ours = recipe.tool.startswith("antiphon quantize")
+    return str(recipe.options.get("calibration") or (NONE if is_ours else NOT_TOLD))
 
 
 def describe_hardware(device: str, threads: int) -> HardwareFacts:
@@ -101,8 +104,8 @@ def describe_hardware(device: str, threads: int) -> HardwareFacts:
     if not device.startswith("cuda"):
         driver = f"none ({platform.system()} {platform.release()})"
         return HardwareFacts(cpu_name(), processors(), driver, threads)
-    torch = import_module("torch")
-    name = str(torch.cuda.get_device_name(device)) if torch.cuda.is_available() else device
+    torch = sys.modules.get("torch")  # onnx runs on GPUs without it, and knows no name
+    name = device if torch is None else str(torch.cuda.get_device_name(device))
     return HardwareFacts(name, 1, nvidia_driver(), threads)
 
 

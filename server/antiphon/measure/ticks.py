@@ -15,8 +15,8 @@ from antiphon.models.spec import PipelineKind
 
 LEVEL = 0.1
 """Standard deviation of the noise every row hears: about that of speech."""
-SPOKEN_TOKEN = 5
-"""The word a tts row is given over and over: any that is no padding."""
+SPOKEN_TOKEN, SPOKEN_TEXT = 5, "Hello."
+"""The word that a tts row is given over and over: a token that is no padding, and a sentence of its own."""
 THROUGHPUT_SHARE = 0.25
 """The ticks back to back get this share of a turn's seconds on top."""
 LEAST_TICKS = 5
@@ -110,8 +110,7 @@ class _Feed:
         self._reset = self._executed.copy()
         self._pcm, self._text = None, ()
         if spec.kind is PipelineKind.TTS:
-            assert spec.lm is not None
-            word = TextEntry((min(SPOKEN_TOKEN, spec.lm.text_card - 1),))
+            word = TextEntry((SPOKEN_TOKEN,), SPOKEN_TEXT)
             self._text = tuple(((word,) if busy else ()) for busy in self._executed)
         else:
             noise = np.random.default_rng(0).standard_normal((bucket, spec.frame_samples), np.float32)
