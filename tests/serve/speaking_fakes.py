@@ -34,6 +34,10 @@ from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai, kyutai_tts
 from tests.serve.harness import FRAME_SAMPLES, MIMI, PATIENCE_S, Closed, Server, serving
 
+SENTENCE = 'a be <break time="0.4s"/> cat'
+SAID = [1, 2, 2, *[0] * 5, 3, 3, 3]
+"""The levels that are heard when SENTENCE is said, a frame each, in thousandths."""
+
 WIDTH, FRAMES = 4, 3
 LM = LMSpec(
     dim=8, num_layers=1, num_heads=1, context=16, n_q=8, dep_q=8, card=64, text_card=100, delays=(0,) * 9,
@@ -194,6 +198,15 @@ class Listener:
     @property
     def audio(self) -> FloatArray:
         return np.concatenate([np.zeros(0, np.float32), *(it.pcm for it in self.told(kyutai.Audio))])
+
+
+async def converse(client: Listener, *texts: str) -> Closed:
+    """Say texts and their end; how the server closed then."""
+    for text in texts:
+        await client.send(kyutai_tts.Text(text))
+    await client.send(kyutai_tts.Eos())
+    closed: Closed = await client.until(Closed)
+    return closed
 
 
 @asynccontextmanager

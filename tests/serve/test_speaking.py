@@ -1,44 +1,27 @@
-"""``/api/tts_streaming`` and ``/v1/voices`` over real sockets: what is said, in which format, and to whom."""
+"""``/api/tts_streaming`` over WebSockets: what is said, in which format, and when it ends."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from antiphon.audio.formats import AudioDecoder
-from antiphon.audio.wav import decode_wav
 from antiphon.engine.session import SessionState
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
 from tests.serve.harness import FRAME_SAMPLES, Closed
-from tests.serve.speaking_fakes import FRAMES, ONE_VOICE, WIDTH, Listener, levels, listening, speaking
-
-SAID = [1, 2, 2, *[0] * 5, 3, 3, 3]
-SENTENCE = 'a be <break time="0.4s"/> cat'
-
-
-@pytest.fixture
-def voices(tmp_path: Path) -> Path:
-    """Two voices, whose first number is heard: ``alto`` 0.1, ``deep/bass`` 0.2 made for another model too."""
-    for name, level in (("alto", 0.1), ("deep/bass", 0.2), ("deep/bass.other@1", 0.9), (".hidden", 0.5)):
-        path = tmp_path / f"{name}.safetensors"
-        path.parent.mkdir(exist_ok=True)
-        save_file({"speaker_wavs": np.full((1, WIDTH, FRAMES), level, np.float32)}, path)
-    return tmp_path
-
-
-async def converse(client: Listener, *texts: str) -> Closed:
-    for text in texts:
-        await client.send(Text(text))
-    await client.send(Eos())
-    closed: Closed = await client.until(Closed)
-    return closed
+from tests.serve.speaking_fakes import (
+    SAID,
+    SENTENCE,
+    converse,
+    levels,
+    listening,
+    speaking,
+)
 
 
 async def test_kyutais_flow_words_then_the_end() -> None:
@@ -167,41 +150,6 @@ async def test_who_drains_lets_a_text_be_said_to_its_end() -> None:
     assert levels(client.audio) == [8] * 40
 
 
-async def test_a_voice_is_named_or_the_first(voices: Path) -> None:
-    async with speaking(voices=voices) as (server, _):
-        for name, level in (("", 101), ("alto", 101), ("deep/bass", 201)):
-            async with listening(server, voice=name) as client:
-                await converse(client, "a")
-            assert levels(client.audio) == [level]
-        async with listening(server, voice="../../etc/passwd") as client:
-            error = await client.until(kyutai.Error)
-            assert error.message == "there is no voice '../../etc/passwd' here; there are: alto, deep/bass"
-            assert (await client.until(Closed)).code == 1007
-        status, text, _ = await server.get("/v1/voices")
-        assert status == 200
-        assert '{"name": "alto", "model": "speaker", "is_default": true}' in text
-        assert "hidden" not in text
-        assert "other" not in text
-
-
-async def test_a_voice_may_be_sent_before_the_text(voices: Path) -> None:
-    async with speaking(voices=voices) as (server, _), listening(server) as client:
-        await client.until(kyutai.Ready)
-        await client.send(Voice(np.full(WIDTH * FRAMES, 0.4, np.float32), (1, WIDTH, FRAMES)))
-        await converse(client, "a")
-    assert levels(client.audio) == [401]
-
-
-async def test_a_model_of_one_voice_has_no_other() -> None:
-    async with speaking(spec=ONE_VOICE) as (server, _):
-        async with listening(server, voice="anybody") as client:
-            await converse(client, "abc")
-        assert levels(client.audio) == [3, 3, 3]
-        async with listening(server) as client:
-            await client.send(Voice(np.zeros(12, np.float32), (1, 4, 3)))
-            assert "has a voice of its own" in (await client.until(kyutai.Error)).message
-
-
 def packed(**fields: Any) -> bytes:
     return bytes(msgpack.packb(fields))
 
@@ -286,75 +234,3 @@ async def test_a_caller_that_leaves_frees_its_row() -> None:
             await client.until(kyutai.Audio)
         await server.is_empty()
         assert all(session.state is SessionState.CLOSED for session in server.engine._admission.active())
-
-
-async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:
-    async with speaking(voices=voices, step_s=0.01) as (server, _):
-        url = server.url(kyutai_tts.PATH)
-        async with server.http.post(url, json={"text": SENTENCE, "voice": "deep/bass"}) as response:
-            assert response.status == 200
-            assert response.content_type == "audio/wav"
-            first = await response.content.readany()
-            data = first + await response.read()
-        pcm, rate = decode_wav(data)
-        assert rate == 24_000
-        assert levels(pcm[0]) == [200 + level for level in SAID]
-        assert len(first) < len(data)
-        await server.is_empty()
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "sentence"),
-    [
-        (b'{"text": "a", "voice": "nobody"}', 400, "there is no voice 'nobody' here"),
-        (b'{"text": 3}', 400, "the request.text is a int"),
-        (b'{"voice": "alto"}', 400, "the request lacks 'text'"),
-        (b"[]", 400, "an object is needed"),
-        (b"{" * 100, 400, "is not JSON"),
-        (b'{"text": "' + b"x" * 5000 + b'"}', 400, "a word of 5000 letters"),
-        (b" " * 70_000, 400, "70000 bytes of JSON, the limit is 65536"),
-        (b" " * 300_000, 413, ""),
-    ],
-)
-async def test_a_post_that_cannot_be_spoken_is_told_why(
-    voices: Path, body: bytes, status: int, sentence: str
-) -> None:
-    async with speaking(voices=voices) as (server, _):
-        async with server.http.post(server.url(kyutai_tts.PATH), data=body) as response:
-            assert response.status == status
-            assert sentence in await response.text()
-        await server.is_empty()
-
-
-async def test_a_post_waits_for_a_row_unless_there_are_others_to_ask() -> None:
-    async with speaking(slots=1) as (server, _), listening(server) as client:
-        await client.until(kyutai.Ready)
-        url, headers = server.url(kyutai_tts.PATH), {"X-Antiphon-Elsewhere": "1"}
-        async with server.http.post(url, json={"text": "abc"}, headers=headers) as response:
-            assert response.status == 503
-        waiting = asyncio.create_task(server.http.post(url, json={"text": "abc"}))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        assert (await converse(client, "abc")).code == 1000
-        async with await waiting as response:
-            assert levels(decode_wav(await response.read())[0][0]) == [3, 3, 3]
-
-
-async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
-    async with speaking(step_s=0.01) as (server, backend):
-        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "abcdefgh " * 40}) as response:
-            assert response.status == 200
-            await response.content.readany()
-            backend.failing_rows = {0}
-            with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
-                await response.read()
-        await server.is_empty()
-
-
-async def test_an_empty_text_is_an_empty_wav() -> None:
-    async with (
-        speaking() as (server, _),
-        server.http.post(server.url(kyutai_tts.PATH), json={"text": ""}) as response,
-    ):
-        assert response.status == 200
-        assert len(await response.read()) == 44
