@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from antiphon.errors import ConfigError
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import MANIFEST_NAME
+
+Approve: TypeAlias = Callable[[Checkpoint], None]
+"""Called with what is complete but not in its place yet; raises what keeps it from getting there."""
+
+
+def approve_all(checkpoint: Checkpoint) -> None:
+    """Let anything appear."""
 
 
 def check_target(out: Path, *, source: Path, force: bool) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.backends.registry import AUTO, BACKENDS
-from antiphon.errors import ConfigError
+from antiphon.backends.registry import AUTO, BACKENDS, resolve_auto
+from antiphon.errors import ConfigError, DegradedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon_quantize.folder import Approve
 from antiphon_quantize.gate_limits import (
     Limit,
     common_limits,
@@ -22,7 +23,8 @@ from antiphon_quantize.gate_limits import (
 )
 from antiphon_quantize.gate_report import Verdict, render, to_json
 from antiphon_quantize.gate_run import Material, Note, Observer, Side
-from antiphon_quantize.recipe import load_recipe, recipe_names
+from antiphon_quantize.gate_subject import why_not
+from antiphon_quantize.recipe import Recipe, load_recipe, recipe_names
 
 EXAMPLES = """\
 examples:
@@ -56,10 +58,36 @@ def judge(
 
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
     """The limits of the recipe that made a checkpoint, where that is one of ours, and the common ones."""
+    backend = resolve_auto(checkpoint) if backend == AUTO else backend
     quantization = checkpoint.quantization
     name = "" if quantization is None else str(quantization.options.get("recipe", ""))
     own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
     return (*own, *common_limits())
+
+
+def make_approver(
+    baseline: Checkpoint, target: str, recipe: Recipe, *, questions: Path | None, accepts: bool
+) -> Approve:
+    """What judges a checkpoint just made of ``baseline``, and tells; ``accepts`` whatever the verdict is.
+
+    It raises DegradedError for one that misses a limit. What cannot be judged is told and let through.
+    """
+
+    def approve(candidate: Checkpoint) -> None:
+        reason = why_not(candidate.spec, target)
+        if reason is not None:
+            _tell(f"not judged: {reason}")
+            return
+        limits = (*recipe.gate, *common_limits())
+        material = Material(questions=questions)
+        verdict = judge(Side(baseline, "torch"), Side(candidate, target), limits, material, _tell)
+        _tell(render(verdict))
+        if not verdict.passed and not accepts:
+            raise DegradedError(
+                f"{verdict.summary}; nothing was written (--accept-degradation writes it all the same)"
+            )
+
+    return approve
 
 
 def main(argv: Sequence[str]) -> int:

@@ -35,7 +35,10 @@ class Verdict:
         if self.passed:
             return f"PASS: {self.candidate} keeps {len(limited)} limits beside {self.baseline}"
         names = ", ".join(row.measure.name for row in self.failed)
-        return f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits: {names}"
+        return (
+            f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits beside "
+            f"{self.baseline}: {names}"
+        )
 
 
 def render(verdict: Verdict) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.registry import AUTO, make_backend, resolve_auto
-from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
@@ -116,12 +117,15 @@ def open_judged(
 
     Raises:
         UnsupportedError: a pipeline or a backend whose thoughts are not read.
+        MissingExtraError: the package that opens graphs is not installed.
         BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
     """
     name = resolve_auto(checkpoint) if backend == AUTO else backend
     reason = why_not(checkpoint.spec, name)
     if reason is not None:
         raise UnsupportedError(reason)
+    if name == "onnx" and find_spec("onnx") is None:
+        raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
     made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
     if name == "torch":
         from antiphon_quantize.gate_torch import TorchJudged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.errors import ConfigError, DegradedError, MissingExtraError
 from antiphon.models.catalog import load_checkpoint
-from antiphon_quantize.folder import check_target
+from antiphon_quantize.folder import Approve, approve_all, check_target
+from antiphon_quantize.journal import part_of
 from antiphon_quantize.recipe import load_recipe
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from antiphon_quantize.recipe import Recipe
 
     Progress = Callable[[int, int, str], None]
-    Write = Callable[[Checkpoint, Recipe, str, Path, Progress], str]
+    Write = Callable[[Checkpoint, Recipe, str, Path, Progress, Approve], str]
 
 EXAMPLES = """\
 examples:
@@ -35,7 +37,9 @@ examples:
 
 A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
 antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other. For torch, a run
-that was stopped leaves OUT.part, and the same command goes on with it.
+that was stopped leaves OUT.part, and the same command goes on with it. What was made is held to what it was
+made of (antiphon gate, docs/gate.md); where it misses a limit of its recipe, OUT does not appear and the exit
+code is 1.
 """
 
 TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -47,7 +51,7 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make a checkpoint; returns the exit code.
+    """Make a checkpoint; returns the exit code: 1 if it misses a limit of its gate.
 
     Raises:
         AntiphonError: something cannot be read, quantised or written; OUT is then as it was.
@@ -62,8 +66,26 @@ def main(argv: Sequence[str]) -> int:
     out = Path(options.out).absolute()
     check_target(out, source=checkpoint.root, force=options.force)
     write = _writer(options.target, options.calibration)
-    print(write(checkpoint, recipe, options.recipe, out, _progress(sys.stderr, time.monotonic)))  # noqa: T201
+    progress, approve = _progress(sys.stderr, time.monotonic), _approver(options, checkpoint, recipe)
+    try:
+        summary = write(checkpoint, recipe, options.recipe, out, progress, approve)
+    except DegradedError as error:
+        shutil.rmtree(part_of(out), ignore_errors=True)
+        sys.stderr.write(f"antiphon quantize: {error}\n")
+        return 1
+    print(summary)  # noqa: T201
     return 0
+
+
+def _approver(options: argparse.Namespace, checkpoint: Checkpoint, recipe: Recipe) -> Approve:
+    """What decides whether OUT may appear: the gate, unless it is not wanted."""
+    if options.no_gate:
+        return approve_all
+    from antiphon_quantize.gate import make_approver
+
+    return make_approver(
+        checkpoint, options.target, recipe, questions=options.questions, accepts=options.accept_degradation
+    )
 
 
 def _writer(target: str, calibration: list[Path]) -> Write:
@@ -108,6 +130,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar="FILE",
         help="recordings for the recipes that listen (awq, gptq, smooth) [built-in clips]",
+    )
+    parser.add_argument("--no-gate", action="store_true", help="do not judge what was made")
+    parser.add_argument("--accept-degradation", action="store_true", help="judge, and write OUT in any case")
+    parser.add_argument(
+        "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate (docs/gate.md)"
     )
     parser.add_argument("--force", action="store_true", help="replace OUT if it is a checkpoint already")
     return parser.parse_args(list(argv))

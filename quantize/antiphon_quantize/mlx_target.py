@@ -35,7 +35,7 @@ from antiphon.models.mlx_layout import Source, find_sources
 from antiphon.models.source import Folder
 from antiphon.models.spec import LMSpec
 from antiphon.models.weights import TensorInfo, read_header
-from antiphon_quantize.folder import appearing
+from antiphon_quantize.folder import Approve, appearing, approve_all
 from antiphon_quantize.recipe import Recipe
 from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
 
@@ -80,7 +80,14 @@ class Plan:
     odd: int
 
 
-def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path, progress: Progress) -> str:
+def quantize(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    recipe_name: str,
+    out: Path,
+    progress: Progress,
+    approve: Approve = approve_all,
+) -> str:
     """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
 
     Raises:
@@ -102,7 +109,7 @@ def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path
         for name, path in copied.items():
             shutil.copyfile(path, folder / name)
         write_manifest(_manifest(checkpoint, recipe, recipe_name, folder, lm_name), folder / MANIFEST_NAME)
-        read_checkpoint(Folder(folder), str(out))
+        approve(read_checkpoint(Folder(folder), str(out)))
     worst, mean = max(errors, key=errors.__getitem__), sum(errors.values()) / len(errors)
     odd = f" {plan.odd} others stayed, since no group divides their rows." if plan.odd else ""
     return (

@@ -32,7 +32,7 @@ from antiphon.models.manifest import (
 from antiphon.models.source import Folder
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import LMSpec, PipelineKind
-from antiphon_quantize.folder import appearing
+from antiphon_quantize.folder import Approve, appearing, approve_all
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, DepformerStage, EncodeStage, LanguageStage, Stage
 from antiphon_quantize.onnx_voices import VoiceStage
@@ -54,7 +54,14 @@ DATA = ".data"
 """What the name of a graph's file of weights ends with, where it has one."""
 
 
-def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path, progress: Progress) -> str:
+def quantize(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    recipe_name: str,
+    out: Path,
+    progress: Progress,
+    approve: Approve = approve_all,
+) -> str:
     """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary in words.
 
     Raises:
@@ -72,7 +79,7 @@ def quantize(checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, out: Path
         entries = {role: file_entry(folder, name) for role, name in names.items()}
         manifest = describe_graphs(checkpoint, folder, graphs, entries, recipe, recipe_name)
         write_manifest(manifest, folder / MANIFEST_NAME)
-        read_checkpoint(Folder(folder), str(out))
+        approve(read_checkpoint(Folder(folder), str(out)))
     size_bytes = sum(path.stat().st_size for path in out.glob("*.onnx*"))
     return "\n".join([f"{out}: {len(graphs)} graphs, {size_bytes / 1e6:,.1f} MB.", *lines])
 

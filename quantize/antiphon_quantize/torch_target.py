@@ -32,6 +32,7 @@ from antiphon.models.manifest import (
 from antiphon.models.source import Folder
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.calibration import Progress, RowFiles, load_recordings, record_rows
+from antiphon_quantize.folder import Approve, approve_all
 from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.journal import Journal, resuming
 from antiphon_quantize.recipe import Recipe
@@ -93,6 +94,7 @@ def quantize(
     recipe_name: str,
     out: Path,
     progress: Progress,
+    approve: Approve = approve_all,
     calibration: Sequence[Path] = (),
 ) -> str:
     """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
@@ -120,10 +122,11 @@ def quantize(
         _write_rounded(checkpoint.file("lm"), plan, rounding, rows, journal, progress)
         for role, path in copied.items():
             shutil.copyfile(path, journal.folder / NAMES[role])
-        manifest = _manifest(checkpoint, recipe, recipe_name, journal.folder, source_hash)
+        heard = recordings if recipe.method != "nearest" else []
+        manifest = _manifest(checkpoint, recipe, recipe_name, journal.folder, source_hash, heard)
         write_manifest(manifest, journal.folder / MANIFEST_NAME)
         shutil.rmtree(journal.folder / CALIBRATION, ignore_errors=True)
-        read_checkpoint(Folder(journal.folder), str(out))
+        approve(read_checkpoint(Folder(journal.folder), str(out)))
         errors = {name: float(journal.notes[name]["error"]) for name in plan.chosen}
     return (
         f"{out}: {len(plan.chosen)} of {len(plan.before)} tensors are {recipe.format.upper()}, "
@@ -270,7 +273,12 @@ def error_line(errors: Mapping[str, float]) -> str:
 
 
 def _manifest(
-    checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, source_hash: str
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    recipe_name: str,
+    folder: Path,
+    source_hash: str,
+    heard: Sequence[Path],
 ) -> Manifest:
     """The manifest of what lies in ``folder``. Reads and hashes every file."""
     spec, source = checkpoint.spec, checkpoint.manifest
@@ -278,7 +286,12 @@ def _manifest(
     dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": "2.9"}, options=recipe.options)
     files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
-    options = {"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]}
+    options: dict[str, object] = {
+        "recipe": recipe_name,
+        "quantize": [rule.tensors for rule in recipe.quantize],
+    }
+    if heard:
+        options["calibration"] = ", ".join(path.name for path in heard)
     return Manifest(
         name=f"{spec.name}-{Path(recipe_name).stem}",
         family=spec.family,

@@ -12,6 +12,7 @@
     │   ├── UnsupportedError         this backend cannot do what was asked
     │   ├── StepError                a step failed for known rows, the others are intact
     │   └── DeviceLostError          nothing on this device can be trusted any more
+    ├── DegradedError                a smaller model strays further from the original than it may
     ├── ProtocolError                the peer sent bytes that mean nothing here
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     └── SessionError                 a session could not start, or could not go on
@@ -81,6 +82,10 @@ class StepError(BackendError):
 
 class DeviceLostError(BackendError):
     """The device cannot be trusted any more: every session ends and the process exits."""
+
+
+class DegradedError(AntiphonError):
+    """A smaller model strays further from the one it was made of than its recipe allows."""
 
 
 class ProtocolError(AntiphonError):

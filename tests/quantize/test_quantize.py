@@ -50,7 +50,20 @@ def pair(
     source = make_checkpoint(folder / "source", kind=request.param)
     out = folder / "out"
     assert (
-        cli.run(["quantize", "--target", "torch", "--recipe", "int8", "--model", str(source), str(out)]) == 0
+        cli.run(
+            [
+                "quantize",
+                "--no-gate",
+                "--target",
+                "torch",
+                "--recipe",
+                "int8",
+                "--model",
+                str(source),
+                str(out),
+            ]
+        )
+        == 0
     )
     return load_checkpoint(str(source)), load_checkpoint(str(out))
 
@@ -136,7 +149,7 @@ def test_it_runs_as_it_is_and_stays_close_to_the_original(pair: tuple[Checkpoint
 
 def test_what_exists_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = make_checkpoint(tmp_path / "source"), tmp_path / "out"
-    line = ["--model", str(source), str(out)]
+    line = ["--no-gate", "--model", str(source), str(out)]
     assert main(line) == 0
     said = capsys.readouterr()
     assert said.out.startswith(f"{out}: 26 of ")
@@ -155,7 +168,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source, out = make_checkpoint(tmp_path / "source"), tmp_path / "out"
     with pytest.raises(UnsupportedError, match="echo has no language model; there is nothing to quantize"):
         main(["--model", "echo", str(out)])
-    assert main(["--model", str(source), str(out)]) == 0
+    assert main(["--no-gate", "--model", str(source), str(out)]) == 0
     with pytest.raises(UnsupportedError, match=r"was rounded already, in 26 of its \d+ tensors"):
         main(["--model", str(out), str(tmp_path / "again")])
     recipe = tmp_path / "nothing.toml"

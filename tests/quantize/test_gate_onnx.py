@@ -1,0 +1,104 @@
+"""The gate on ONNX graphs: the same damage, found by what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
+from antiphon_quantize.gate import judge, limits_of
+from antiphon_quantize.gate_report import Verdict
+from antiphon_quantize.gate_run import Material, Side
+from antiphon_quantize.gate_sound import built_in_clips
+from antiphon_quantize.gate_subject import open_judged
+from bench.recipe_quality import measure, rounded
+from tests.quantize import planted
+
+MATERIAL = Material(recordings=built_in_clips()[:3], frames=40, turns=1)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint]:
+    """The built-in graphs in float32, and in 8 bits."""
+    whole = load_checkpoint("duplex-seeded")
+    return whole, rounded(whole, "int8", tmp_path_factory.mktemp("gate") / "int8")
+
+
+def verdict_of(baseline: Checkpoint, candidate: Checkpoint) -> Verdict:
+    limits = limits_of(candidate, "onnx")
+    return judge(Side(baseline, "onnx"), Side(candidate, "onnx"), limits, MATERIAL)
+
+
+def failures(verdict: Verdict) -> set[str]:
+    return {row.measure.name for row in verdict.failed}
+
+
+def test_an_honest_int8_passes_codec_and_all(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    verdict = verdict_of(*pair)
+    assert failures(verdict) == set()
+    found = {row.measure.name: row.measure.value for row in verdict.rows}
+    assert 0 < (found["text kl"] or 0) < 0.001
+    assert 25 < (found["codec si-sdr"] or 0) < 60
+    assert 0.5 < (found["codec codes"] or 0) < 1
+    assert abs(found["codec stoi loss"] or 1) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("graph", "damage", "expected"),
+    [
+        ("lm", planted.too_large_in_graph, {"text kl", "semantic kl", "acoustic 8 kl"}),
+        ("lm", planted.swapped_in_graph, {"text kl", "text agreement", "semantic kl"}),
+        ("lm", planted.overflown_in_graph, {"logits nonfinite", "text kl", "text agreement"}),
+        ("lm", planted.biased_in_graph, {"text end of padding shift"}),
+        ("decode", planted.too_large_in_graph, {"codec si-sdr"}),
+    ],
+    ids=["scales off by a tenth", "swapped scales", "overflow", "shifted logit", "the codec's scales"],
+)
+def test_damage_to_a_graph_is_found(
+    pair: tuple[Checkpoint, Checkpoint],
+    tmp_path: Path,
+    graph: str,
+    damage: Callable[[planted.Graph], None],
+    expected: set[str],
+) -> None:
+    verdict = verdict_of(pair[0], planted.damaged_graph(pair[1], tmp_path / "damaged", graph, damage))
+    found = failures(verdict)
+    assert expected <= found
+    if graph == "decode":
+        assert found == {name for name in found if name.startswith("codec")}
+
+
+def test_a_dropped_delay_is_named(pair: tuple[Checkpoint, Checkpoint], tmp_path: Path) -> None:
+    assert {"delays", "text kl"} <= failures(
+        verdict_of(pair[0], planted.without_delay(pair[1], tmp_path / "damaged"))
+    )
+
+
+def test_graphs_think_what_their_modules_think() -> None:
+    checkpoint = load_checkpoint("duplex-seeded")
+    torch, onnx = (open_judged(checkpoint, backend, rows=2) for backend in ("torch", "onnx"))
+    pcm = np.random.default_rng(0).normal(0, 0.1, (2, 12 * 1920)).astype(np.float32)
+    codes = torch.encode(pcm)
+    assert np.array_equal(codes, onnx.encode(pcm))
+    assert np.abs(torch.decode(codes) - onnx.decode(codes)).max() < 1e-5
+    parameters = [SamplingParameters(text_seed=row, audio_seed=row) for row in range(2)]
+    said = torch.answer(codes, parameters)
+    assert said.shape == (2, 11, 9)
+    assert np.array_equal(said, onnx.answer(codes, parameters))
+    thoughts = zip(torch.think(codes, said).streams(), onnx.think(codes, said).streams(), strict=True)
+    for (_, one), (_, other) in thoughts:
+        assert one.shape[:2] == (2, 11)
+        assert np.abs(one - other).max() < 1e-4
+
+
+def test_the_benchmark_of_recipes_is_the_gate_without_limits(tmp_path: Path) -> None:
+    material = Material(recordings=built_in_clips()[:1], frames=20, turns=1)
+    head, _, int8, int4 = measure("duplex-seeded", ["int8", "int4"], material, tmp_path).splitlines()
+    assert head.startswith("| recipe | text kl | text agreement |")
+    eight, four = (float(line.split("|")[2]) for line in (int8, int4))
+    assert 0 < 3 * eight < four < 0.03

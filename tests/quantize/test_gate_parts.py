@@ -1,0 +1,302 @@
+"""The parts of the gate: what logits say, limits and where they come from, sound, questions, the table."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.backends.base import StepInputs
+from antiphon.errors import AudioError, CheckpointFormatError, ConfigError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import LMSpec
+from antiphon_quantize import gate_sound
+from antiphon_quantize.gate import limits_of
+from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, parse_limit, read_limits
+from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits, measure_tokens
+from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
+from antiphon_quantize.gate_report import Verdict, render, to_json
+from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
+from antiphon_quantize.gate_speed import Ticker, tick_times_ms
+from antiphon_quantize.gate_subject import Codes, Judged, StepCollector, Thoughts
+from antiphon_quantize.recipe import load_recipe, recipe_names
+
+LM = LMSpec(8, 1, 1, 8, n_q=4, dep_q=2, card=6, text_card=9, delays=(0, 0, 2, 0, 2))
+
+
+def thoughts(seed: int, frames: int = 30) -> Thoughts:
+    random = np.random.default_rng(seed)
+    text, voice = random.normal(0, 2, (2, frames, 9)), random.normal(0, 2, (2, frames, 2, 6))
+    return Thoughts(
+        text.astype(np.float32), voice.astype(np.float32), random.random((2, frames, 0)).astype(np.float32)
+    )
+
+
+def said(seed: int, frames: int = 30) -> Codes:
+    return np.random.default_rng(seed).integers(0, 6, (2, frames, 3))
+
+
+def values(measures: Any) -> dict[str, float]:
+    return {measure.name: measure.value for measure in measures}
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 1000))
+def test_divergence_is_none_from_oneself_and_some_from_another(seed: int) -> None:
+    one, other, tokens = thoughts(seed), thoughts(seed + 1), said(seed)
+    same, apart = (values(measure_logits(one, found, tokens, LM)) for found in (one, other))
+    assert {same[f"{name} kl"] for name in ("text", "semantic", "acoustic 2")} == {0}
+    assert {same[f"{name} agreement"] for name in ("text", "semantic", "acoustic 2")} == {1}
+    assert same["text nll"] == same["text padding shift"] == same["text end of padding worst"] == 0
+    assert apart["text kl"] > 0.1
+    assert apart["acoustic 2 agreement"] < 0.6
+
+
+def test_likelihood_and_divergence_are_those_of_the_textbook() -> None:
+    one, other, tokens = thoughts(0), thoughts(1), said(2)
+    p, q = (np.exp(log_softmax(part.text)) for part in (one, other))
+    found = {measure.name: measure for measure in measure_logits(one, other, tokens, LM)}
+    assert found["text kl"].value == pytest.approx((p * np.log(p / q)).sum(axis=-1).mean())
+    likelihood = [-np.log(np.take_along_axis(part, tokens[:, :, :1], axis=2)).mean() for part in (p, q)]
+    assert found["text nll"].baseline == pytest.approx(likelihood[0])
+    assert found["text nll"].candidate == pytest.approx(likelihood[1])
+
+
+def test_a_constant_on_all_logits_is_nothing_and_on_one_its_own_size() -> None:
+    one = thoughts(0).text - np.eye(9, dtype=np.float32)[4] * 12
+    found = values(measure_tokens(one, one + 3, {"word": 4}))
+    assert found["text word shift"] == pytest.approx(0, abs=1e-6)
+    moved = values(measure_tokens(one, one + 0.5 * np.eye(9, dtype=np.float32)[4], {"word": 4}))
+    assert moved["text word shift"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_token_that_nobody_would_say_may_move() -> None:
+    one = thoughts(0).text - np.eye(9, dtype=np.float32)[4] * 40
+    found = values(measure_tokens(one, one - 5 * np.eye(9, dtype=np.float32)[4], {"word": 4}))
+    assert found["text word worst"] == 0
+    assert found["text word shift"] == pytest.approx(5, abs=1e-3)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_what_is_not_finite_misses_every_limit(broken: float) -> None:
+    one, other = thoughts(0), thoughts(0)
+    other.voice[1, 3, 1, 2] = broken
+    rows = judge_measures(measure_logits(one, other, said(0), LM), common_limits())
+    failed = {row.measure.name for row in rows if row.failed}
+    streams = {f"acoustic 2 {what}" for what in ("nll", "kl", "agreement")}
+    assert failed == {"logits nonfinite"} | streams
+    nonfinite = next(row.measure for row in rows if row.measure.name == "logits nonfinite")
+    assert nonfinite.detail == "acoustic 2"
+
+
+def test_thoughts_are_put_in_the_order_of_frames() -> None:
+    collector, tokens = StepCollector(LM), np.arange(1, 2 * 4 * 3 + 1).reshape(2, 4, 3)
+    for step in range(6):
+        forced = collector.forced(tokens, step)
+        frames = [step, step, step - 2]
+        wanted = [[tokens[r, f, k] if 0 <= f < 4 else 0 for k, f in enumerate(frames)] for r in (0, 1)]
+        assert forced.tolist() == wanted
+        text = np.full((2, 9), step, np.float32)
+        collector.add(text, np.full((2, 2, 6), step, np.float32), np.zeros((2, 0), np.float32))
+    found = collector.thoughts()
+    assert found.text[0, :, 0].tolist() == [0, 1, 2, 3]
+    assert found.voice[0, :, 0, 0].tolist() == [0, 1, 2, 3]
+    assert found.voice[0, :, 1, 0].tolist() == [2, 3, 4, 5]
+
+
+def test_the_first_limit_that_names_a_measure_counts() -> None:
+    limits = (Limit("text kl", "x", most=1), Limit("* kl", "y", most=0.1), Limit("*", "z", least=5))
+    rows = judge_measures([Measure("text kl", 0.5), Measure("semantic kl", 0.5), Measure("a", None)], limits)
+    assert [(row.word, row.failed) for row in rows] == [
+        ("PASS", False),
+        ("FAIL", True),
+        ("not measured", False),
+    ]
+    assert judge_measures([Measure("a", 1)], ())[0].word == "-"
+
+
+def test_limits_are_read_strictly_and_typed_plainly() -> None:
+    assert parse_limit("text kl<=0.01") == Limit("text kl", "asked for on the command line", most=0.01)
+    assert parse_limit("* agreement >= 9e-1").least == 0.9
+    for text in ("text kl", "text kl<0.1", "<=3", "text kl<=e"):
+        with pytest.raises(ConfigError, match=r"is no limit; one is written 'text kl<=0\.01'"):
+            parse_limit(text)
+    with pytest.raises(CheckpointFormatError, match="here: 'a' has neither 'most' nor 'least'"):
+        read_limits([{"measure": "a", "why": "b"}], "here")
+    with pytest.raises(CheckpointFormatError, match="unknown key 'mots'"):
+        read_limits([{"measure": "a", "why": "b", "mots": 1}], "here")
+
+
+def test_every_limit_of_ours_has_a_reason() -> None:
+    recipes = [load_recipe(target, name) for target in ("torch", "onnx") for name in recipe_names(target)]
+    for limit in (*common_limits(), *(limit for recipe in recipes for limit in recipe.gate)):
+        assert len(limit.why) > 20, limit
+
+
+def test_a_recipe_of_ours_brings_its_limits_and_another_gets_the_common_ones() -> None:
+    checkpoint = load_checkpoint("duplex-seeded")
+    assert limits_of(checkpoint, "onnx") == common_limits()
+    manifest = checkpoint.manifest
+    assert manifest is not None
+    quantization = SimpleNamespace(options={"recipe": "int4"})
+    made = replace(checkpoint, manifest=replace(manifest, quantization=cast("Any", quantization)))
+    own = load_recipe("onnx", "int4").gate
+    assert own
+    assert limits_of(made, "onnx") == (*own, *common_limits())
+
+
+def test_sound_is_whole_frames_with_silence_after_it(tmp_path: Path) -> None:
+    mimi = load_checkpoint("echo").spec.mimi
+    sound = load_sound(built_in_clips()[:2], mimi, 30)
+    assert sound.pcm.shape == (2, 30 * 1920)
+    assert sound.joined(sound.pcm).size == sound.frames.sum() * 1920
+    empty = tmp_path / "empty.wav"
+    empty.write_bytes(b"RIFF")
+    with pytest.raises(AudioError, match=r"empty\.wav"):
+        load_sound([empty], mimi, 30)
+
+
+def test_a_codec_is_measured_where_there_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    pcm = load_sound(built_in_clips()[:1], load_checkpoint("echo").spec.mimi, 40)
+    codes = np.zeros((1, 40, 8), np.int64)
+    noisy = (pcm.pcm + np.random.default_rng(0).normal(0, 0.02, pcm.pcm.shape)).astype(np.float32)
+    sound = Sound(pcm.pcm, np.minimum(pcm.frames, 30), pcm.frame_samples, pcm.rate)
+    other = codes.copy()
+    other[:, :3, 0] = 1
+    other[:, 35:] = 7
+    monkeypatch.setattr(gate_sound, "find_spec", lambda name: None)
+    found = values(measure_codec(sound, Heard(codes, pcm.pcm, pcm.pcm), Heard(other, noisy, noisy)))
+    assert found["codec semantic codes"] == pytest.approx(1 - 3 / sound.frames[0])
+    assert 0 < found["codec si-sdr"] < 40
+    assert found["codec stoi loss"] > 0.01
+    assert found["codec mel loss"] > 1
+    assert found["codec pesq loss"] is None
+
+
+def test_pesq_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pesq(rate: int, clean: Any, other: Any, band: str) -> float:
+        assert (rate, band, len(clean)) == (16_000, "wb", len(other))
+        return 4 - float(np.abs(clean - other).max())
+
+    monkeypatch.setattr(gate_sound, "find_spec", lambda name: object())
+    monkeypatch.setattr(gate_sound, "import_module", lambda name: SimpleNamespace(pesq=pesq))
+    tone = np.sin(np.arange(4800) / 7).astype(np.float32)
+    found = gate_sound.measure_pesq(tone, tone, 0.5 * tone, 24_000)
+    assert found.baseline == 4
+    assert found.value == pytest.approx(0.5, abs=0.02)
+
+
+class Parrot:
+    """Says the question's own first code when it is over, which is the right answer."""
+
+    def __init__(self, errors: int) -> None:
+        self.backend = SimpleNamespace(info=SimpleNamespace(slots=2))
+        self._errors = errors
+
+    def answer(self, heard: Codes, parameters: Any) -> Codes:
+        out = np.full((len(heard), heard.shape[1], 3), LM.text_padding_id)
+        out[:, -2, 0] = LM.text_end_padding_id
+        out[:, -1, 0] = heard[:, BEFORE_FRAMES, 0]
+        if self._errors:
+            self._errors -= 1
+            out[0, -1, 0] = 0
+        return out
+
+
+class Numbers:
+    """A tokenizer of numbers."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(text)]
+
+
+def write_questions(folder: Path, answers: list[int]) -> None:
+    """A shard of one-code questions in two scenes."""
+    parts = [np.full((2, 3 + index), answer, np.int16) for index, answer in enumerate(answers)]
+    np.savez(
+        folder / "0000.npz",
+        codes=np.concatenate(parts, axis=1),
+        ends=np.cumsum([part.shape[1] for part in parts]),
+        sizes=np.array([2, len(answers) - 2]),
+        strips=np.zeros((2, 2, 50), np.int16),
+        told=np.array(json.dumps([[0, 1, "?", str(answer)] for answer in answers])),
+    )
+
+
+def test_questions_are_asked_in_their_noise_and_marked_word_by_word(tmp_path: Path) -> None:
+    write_questions(tmp_path, [4, 5, 6, 7, 8])
+    questions: Questions = read_questions(tmp_path, LM, cast("Any", Numbers()), most=5)
+    assert len(questions) == 5
+    marks = [questions.mark(cast("Judged", Parrot(errors))) for errors in (0, 1, 2)]
+    assert marks == [1.0, 0.8, 0.6]
+    assert len(read_questions(tmp_path, LM, cast("Any", Numbers()), most=3)) == 3
+    assert AFTER_FRAMES >= BEFORE_FRAMES
+
+
+def test_questions_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no questions"):
+        read_questions(tmp_path, LM, cast("Any", Numbers()), most=3)
+    write_questions(tmp_path, [4, 5, 6])
+    with pytest.raises(CheckpointFormatError, match="has 2 codebooks, the model hears 1"):
+        read_questions(tmp_path, replace(LM, n_q=3), cast("Any", Numbers()), most=3)
+    (tmp_path / "0001.npz").write_bytes(b"PK")
+    with pytest.raises(CheckpointFormatError, match=r"0001\.npz is no shard of questions"):
+        read_questions(tmp_path, LM, cast("Any", Numbers()), most=3)
+
+
+def test_times_are_taken_by_turns_and_the_first_do_not_count() -> None:
+    order: list[str] = []
+    now = iter(range(10_000))
+
+    class Backend:
+        info = SimpleNamespace(spec=SimpleNamespace(frame_samples=2))
+
+        def __init__(self, name: str, costs: int) -> None:
+            self.name, self.costs = name, costs
+
+        def step(self, inputs: StepInputs) -> None:
+            assert bool(inputs.reset[0]) == (self.name not in order)
+            order.append(self.name)
+            for _ in range(self.costs):
+                next(now)
+
+    pcm = np.zeros(6, np.float32)
+    tickers = [
+        Ticker(cast("Any", Backend(name, costs)), pcm, lambda: float(next(now)))
+        for name, costs in (("a", 0), ("b", 4))
+    ]
+    assert tick_times_ms(tickers, 3) == [1000.0, 5000.0]
+    assert order == ["a", "b"] * 8
+
+
+def test_the_table_says_what_failed_and_why_and_json_has_no_nan() -> None:
+    measures = [Measure("text kl", math.nan), Measure("size ratio", 0.5, 2, 1, "MB"), Measure("x", None)]
+    rows = judge_measures(measures, [Limit("text kl", "too far", most=0.1)])
+    verdict = Verdict("a on torch", "b on onnx", "1 recording", rows)
+    text = render(verdict)
+    line = next(line for line in text.splitlines() if line.startswith("text kl "))
+    assert line.split() == ["text", "kl", "nan", "<=", "0.1", "FAIL"]
+    assert text.endswith(
+        "text kl <= 0.1: too far\nFAIL: b on onnx misses 1 of 1 limits beside a on torch: text kl"
+    )
+    values = json.loads(json.dumps(to_json(verdict), allow_nan=False))
+    assert values["passed"] is False
+    assert values["measures"][0]["value"] is None
+    assert values["measures"][0]["limit"] == {"most": 0.1, "least": None, "why": "too far"}
+    assert values["measures"][1] == {
+        "measure": "size ratio",
+        "value": 0.5,
+        "baseline": 2,
+        "candidate": 1,
+        "detail": "MB",
+        "limit": None,
+        "verdict": "-",
+    }
