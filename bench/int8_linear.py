@@ -1,4 +1,4 @@
-"""What an INT8 linear costs: torchao's, and ours in its three forms, beside bfloat16, by turns, in one run.
+"""What an INT8 linear costs: torchao's, and ours in its three forms, beside bfloat16 and INT4, in one run.
 
     python -m bench.int8_linear                   the linears of four stt-1b layers, at 1 to 16 rows
     python -m bench.int8_linear --quick           small ones, in a second or two, to see that it works
@@ -13,14 +13,18 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from antiphon.backends.torch.int4 import Int4Linear
 from antiphon.backends.torch.int8 import Int8Linear
 from antiphon.backends.torch.linear import Linear
+from antiphon_quantize.recipe import load_recipe
+from antiphon_quantize.torch_formats import format_of
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from bench.turns import take_turns
 
@@ -59,6 +63,15 @@ def our_layer(weight: Tensor, *, pack: bool, rounds_input: bool = True) -> Int8L
     return layer
 
 
+def int4_layer(weight: Tensor) -> Int4Linear:
+    """The same weight in INT4, a scale for each 32, as the recipe makes it but without its search."""
+    recipe = replace(load_recipe("torch", "int4"), search=False)
+    rounded = format_of(recipe).make_rounder(recipe)(weight)
+    layer = Int4Linear(rounded.weight, rounded.scale)
+    layer.pack()
+    return layer
+
+
 def plain_layer(weight: Tensor, *, pack: bool) -> Linear:
     """The weight as it is."""
     layer = Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
@@ -76,6 +89,7 @@ FORMS: Mapping[str, Callable[[Tensor], Layer]] = {
     "ours, weight only": partial(our_layer, pack=False, rounds_input=False),
     "ours on torch._int_mm": partial(our_layer, pack=False),
     "ours, packed": partial(our_layer, pack=True),
+    "ours, INT4, packed": int4_layer,
 }
 
 
