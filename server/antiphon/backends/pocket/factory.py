@@ -103,4 +103,5 @@ def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
         try:
             return TTSModel.load_model(config=path, quantize=is_int8)
         except Exception as error:  # a configuration or weights that do not fit: it says so in many ways
-            raise CheckpointFormatError(f"pocket-tts cannot load {checkpoint.ref}: {error}") from error
+            reason = " ".join(str(error).split())
+            raise CheckpointFormatError(f"pocket-tts cannot load {checkpoint.ref}: {reason}") from error

@@ -1,0 +1,97 @@
+"""Words to chunks: as the package puts a whole text together, and never otherwise for how it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pocket_tts.models.text_chunking import split_into_best_sentences
+
+from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, Word
+
+TEXTS = (
+    "Hello world.",
+    "One. Two. Three. Four. Five. Six. Seven. Eight. Nine. Ten. Eleven. Twelve. Thirteen. Fourteen.",
+    "This is a rather long sentence, which goes on and on, with commas here and there, so that it has to be "
+    "cut into several parts; nobody would say it in one go, or would they? I doubt it. Really! No...",
+    'He said "stop it" and left, as if nothing had happened. It cost 3.50 in all, or so they say.',
+    "A sentence without any comma that nevertheless takes so many words that nobody could say it in one go",
+    "Wait... what? No! Yes? Well, all right then: go on; do it now.",
+)
+
+
+class Letters:
+    """A tokenizer for the package: a token a word or mark, as a SentencePiece model would cut them."""
+
+    def __call__(self, text: str) -> torch.Tensor:
+        return torch.tensor(self.encode(text))[None]
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for word in text.split():
+            ids.append(0)
+            ids += [ord(letter) for letter in word]
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(" " if token == 0 else chr(token) for token in ids).strip()
+
+
+def count(text: str) -> int:
+    return len(Letters().encode(text))
+
+
+def chunked(text: str, chunk_tokens: int, count: Callable[[str], int] = count) -> list[Chunk]:
+    chunker = Chunker(count, chunk_tokens)
+    chunks = [
+        chunk
+        for index, word in enumerate(text.split())
+        for chunk in chunker.add(Word(word, count(word), index))
+    ]
+    return chunks + chunker.end()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("chunk_tokens", [40, 80, 300])
+def test_a_text_is_cut_where_the_package_cuts_it(text: str, chunk_tokens: int) -> None:
+    wanted = split_into_best_sentences(
+        Letters(), text, chunk_tokens, False, remove_semicolons=False, append_terminal_punctuation=False
+    )
+    assert [chunk.text for chunk in chunked(text, chunk_tokens)] == wanted
+
+
+WORDS = st.sampled_from(["a", "bee", "it,", "end.", "what?", '"No!"', "...", "3.5", "x" * 30, "so;"])
+
+
+@settings(max_examples=40)
+@given(st.lists(WORDS, max_size=80), st.integers(1, 120))
+def test_nothing_is_lost_and_nothing_is_too_long(words: list[str], chunk_tokens: int) -> None:
+    chunks = chunked(" ".join(words), chunk_tokens)
+    assert " ".join(chunk.text for chunk in chunks) == " ".join(words)
+    assert [chunk.last for chunk in chunks] == [
+        len(" ".join(chunk.text for chunk in chunks[: end + 1]).split()) - 1 for end in range(len(chunks))
+    ]
+    assert all(count(chunk.text) <= LONGEST_TOKENS for chunk in chunks)
+
+
+def test_a_closing_quote_stays_with_its_word() -> None:
+    """The package puts it before the next sentence."""
+    assert chunked('She said: "No!" Then he left.', 20)[0].text == 'She said: "No!"'
+
+
+def test_a_sentence_without_an_end_is_cut_between_words() -> None:
+    chunks = chunked("bee " * 200, 40)
+    assert {count(chunk.text) for chunk in chunks} == {LONGEST_TOKENS}
+    assert len(chunks) == 4
+
+
+def test_a_chunk_is_handed_on_with_the_first_word_after_the_one_that_closed_it() -> None:
+    chunker = Chunker(count, 12)
+    texts = ["Good", "day.", "How", "are", "you?", "..."]
+    assert [chunker.add(Word(text, 5, index)) for index, text in enumerate(texts)] == [[]] * 6
+    assert chunker.add(Word("Fine", 5, 6)) == [Chunk("Good day.", 1)]
+    assert chunker.copy().end() == chunker.end() == [Chunk("How are you? ...", 5), Chunk("Fine", 6)]
+    assert chunker.end() == []
