@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file, options
+from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
+from antiphon.option import options
 from antiphon.serve.options import build_parser, flag, parse_command_line
 
 REPOSITORY = Path(__file__).parents[1]
@@ -30,7 +31,7 @@ def test_defaults() -> None:
 
 
 def test_every_option_name_is_unique_and_has_help_and_a_flag() -> None:
-    known = options()
+    known = options(ServerConfig)
     leaves = sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 3
     assert len(known) == leaves
     flags = {text for action in build_parser()._actions for text in action.option_strings}
@@ -190,7 +191,7 @@ def test_loading_does_not_change_the_table() -> None:
 
 def test_the_documentation_names_every_option_and_its_default() -> None:
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
-    for info in options().values():
+    for info in options(ServerConfig).values():
         row = next((line for line in text.splitlines() if line.startswith(f"| `{info.name}` ")), None)
         assert row is not None, f"docs/configuration.md lacks {info.name}"
         default = {None: "auto" if "int" in str(info.hint) else "", (): ""}.get(info.default, info.default)

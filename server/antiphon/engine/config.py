@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from antiphon.errors import ConfigError
-
-
-def _bound(default: Any, help_text: str, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": help_text, **metadata})
+from antiphon.option import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,43 +15,43 @@ class EngineConfig:
     Raises ConfigError for values that contradict one another.
     """
 
-    slots: int | None = _bound(
+    slots: int | None = option(
         None, "sessions at once; auto is what memory and the measured tick allow", minimum=1
     )
     # Beyond some hundreds the process that feeds the card is the limit, not the card.
-    max_slots: int = _bound(256, "the most that slots = auto may choose", minimum=1)
+    max_slots: int = option(256, "the most that slots = auto may choose", minimum=1)
     # A queue longer than callers are willing to wait only hides the refusal.
-    max_queue: int = _bound(64, "callers that may wait for a row", minimum=0)
+    max_queue: int = option(64, "callers that may wait for a row", minimum=0)
     # One second of audio is 12.5 frames: the largest chunk stock clients send, and the longest network
     # stall a conversation forgives. What is older than that is better lost than answered.
-    input_frames: int = _bound(16, "whole frames a session may have waiting for the model", minimum=2)
+    input_frames: int = option(16, "whole frames a session may have waiting for the model", minimum=2)
     # A listener two seconds behind is no longer in the conversation.
-    output_frames: int = _bound(25, "replies a session may have waiting for its socket", minimum=1)
+    output_frames: int = option(25, "replies a session may have waiting for its socket", minimum=1)
     # Each is one row's state more; what they are kept for is over in half a second, or nobody goes on.
-    aside_rows: int = _bound(
+    aside_rows: int = option(
         8, "stt sessions whose state is kept aside while a marker is brought back", minimum=0
     )
     # A page of text; the rest waits in the caller's socket.
-    text_entries: int = _bound(256, "words a tts session may have waiting to be spoken", minimum=1)
-    fixed_batch: bool = _bound(
+    text_entries: int = option(256, "words a tts session may have waiting to be spoken", minimum=1)
+    fixed_batch: bool = option(
         False, "run every tick over all rows: identical results, whoever shares the batch"
     )
-    compaction: bool = _bound(True, "move a high row down when the batch could then be smaller")
+    compaction: bool = option(True, "move a high row down when the batch could then be smaller")
     # Far beyond any tick, far below what a supervisor waits.
-    stuck_s: float = _bound(10.0, "a step running longer makes /healthz fail", minimum=0.1)
-    late_window_s: float = _bound(10.0, "the recent past that late pressure looks at", minimum=0.1)
+    stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
+    late_window_s: float = option(10.0, "the recent past that late pressure looks at", minimum=0.1)
     # Late ones, not all: a server that hardly answers any more must not need many answers to notice it.
-    late_min_frames: int = _bound(5, "late frames in the window before late pressure is believed", minimum=1)
-    late_refuse_fraction: float = _bound(
+    late_min_frames: int = option(5, "late frames in the window before late pressure is believed", minimum=1)
+    late_refuse_fraction: float = option(
         0.05, "late frames in the window above which nobody is admitted", minimum=0
     )
-    late_admit_fraction: float = _bound(
+    late_admit_fraction: float = option(
         0.01, "late frames in the window below which callers are admitted again", minimum=0
     )
-    session_guess_s: float = _bound(120.0, "length of a session, until some were measured", minimum=1)
-    retry_after_max_s: int = _bound(300, "the longest Retry-After ever told to a caller", minimum=1)
-    memory_reserve_fraction: float = _bound(0.1, "memory that slots = auto leaves unused", minimum=0)
-    tick_reserve_fraction: float = _bound(0.15, "time in a frame that slots = auto leaves unused", minimum=0)
+    session_guess_s: float = option(120.0, "length of a session, until some were measured", minimum=1)
+    retry_after_max_s: int = option(300, "the longest Retry-After ever told to a caller", minimum=1)
+    memory_reserve_fraction: float = option(0.1, "memory that slots = auto leaves unused", minimum=0)
+    tick_reserve_fraction: float = option(0.15, "time in a frame that slots = auto leaves unused", minimum=0)
 
     def __post_init__(self) -> None:
         """Check what one field alone cannot say."""

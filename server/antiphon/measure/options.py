@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from antiphon.backends.registry import resolve_auto
-from antiphon.config import AUTO, ModelConfig, load_config, load_file
+from antiphon.config import ModelConfig, load_config, load_file
 from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan
 from antiphon.models.catalog import BUILTIN, DEFAULT_MODEL, load_checkpoint
+from antiphon.option import AUTO
 from antiphon.serve.engines import parse_backend_option
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.backends.base import Backend, Progress
 from antiphon.backends.registry import make_backend, resolve_auto
-from antiphon.config import AUTO, ModelConfig, ServerConfig
+from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
@@ -19,6 +19,7 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.option import AUTO
 from antiphon.serve.served import ServedModel, same_name, serve_model
 
 STOP_TIMEOUT_S = 10.0

@@ -7,16 +7,9 @@ import typing
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from antiphon.config import (
-    AUTO,
-    OptionInfo,
-    ServerConfig,
-    check_value,
-    load_config,
-    load_file,
-    options,
-)
+from antiphon.config import ServerConfig, load_config, load_file
 from antiphon.errors import ConfigError, nearest
+from antiphon.option import AUTO, OptionInfo, check_value, options
 
 EXAMPLES = """\
 examples:
