@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256 as hash_text
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from antiphon import __version__
-from antiphon.backends.torch.lm_weights import renamed, weight_sets
+from antiphon.backends.torch.lm_weights import weight_sets
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.manifest import (
@@ -36,9 +35,10 @@ from antiphon_quantize.folder import Approve, approve_all
 from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.journal import Journal, resuming
 from antiphon_quantize.recipe import Recipe
-from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
+from antiphon_quantize.tensor_file import TensorFile, writing_tensors
 from antiphon_quantize.torch_formats import Rounded, format_of, stacked
-from antiphon_quantize.torch_methods import PRESCALED, STEPPED, Rounding, rounding_of
+from antiphon_quantize.torch_methods import Rounding, rounding_of
+from antiphon_quantize.torch_plan import Plan, make_plan
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -68,24 +68,6 @@ COMPUTED: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bflo
 
 CALIBRATION = "calibration"
 """The folder of recorded rows within the one being written, and the note that it is complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of a file's tensors: ``before`` and ``after``, and the linears in each to be rounded.
-
-    A tensor is one linear, or as many as the steps of the depformer that it stacks.
-    """
-
-    before: Mapping[str, TensorInfo]
-    after: Mapping[str, TensorInfo]
-    chosen: Mapping[str, tuple[str, ...]]
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Bytes of all tensors, before and after."""
-        before, after = (sum(map(tensor_bytes, part.values())) for part in (self.before, self.after))
-        return before, after
 
 
 def quantize(
@@ -141,43 +123,6 @@ def _key(source_hash: str, recipe: Recipe, recordings: Sequence[Path]) -> dict[s
         hashes = "".join(sha256(path) for path in recordings if path.is_file())
         key["calibration"] = hash_text(hashes.encode()).hexdigest()
     return key
-
-
-def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> Plan:
-    """Say what the recipe makes of a published language model, from the file's header alone.
-
-    ``sets`` is how many sets of depformer weights the file holds.
-
-    Raises:
-        UnsupportedError: the file was rounded already, or the recipe chooses nothing in it.
-        CheckpointFormatError: it is no safetensors file.
-    """
-    before, form = read_header(path), format_of(recipe)
-    rounded = sum(f"{name}_scale" in before or f"{name}_scb" in before for name in before)
-    if rounded:
-        raise UnsupportedError(f"{path} was rounded already, in {rounded} of its {len(before)} tensors")
-    fitting = [
-        name
-        for name, info in before.items()
-        if name.endswith("weight")
-        and len(info.shape) == 2
-        and info.is_floating
-        and recipe.chooses(name)
-        and form.fits(info.shape)
-    ]
-    if not fitting:
-        raise UnsupportedError(f"the recipe chooses none of the {len(before)} tensors of {path}")
-    chosen, after = {}, dict(before)
-    for name in fitting:
-        shape = before[name].shape
-        parts = renamed(name, torch.empty(shape, device="meta"), sets)
-        chosen[name] = tuple(part.removesuffix(".weight") for part, _ in parts)
-        after |= {f"{name}{ending}": info for ending, info in form.after(shape).items()}
-        if recipe.method in PRESCALED:
-            after[f"{name}_prescale"] = TensorInfo("F32", (len(chosen[name]), shape[1]))
-        if recipe.method in STEPPED:
-            after[f"{name}_step"] = TensorInfo("F32", (len(chosen[name]), 1))
-    return Plan(before, after, chosen)
 
 
 def _recorded(

@@ -195,7 +195,7 @@ def progress(done, total, what):
         os.kill(os.getpid(), signal.SIGKILL)
 
 checkpoint, out, recording = load_checkpoint(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-quantize(checkpoint, load_recipe("torch", "int8-smooth"), "int8-smooth", out, progress, [recording])
+quantize(checkpoint, load_recipe("torch", "int8-smooth"), "int8-smooth", out, progress, calibration=[recording])
 """
 
 
