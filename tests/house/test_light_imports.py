@@ -24,6 +24,8 @@ LIGHT = {
     "antiphon.serve.main": FRAMEWORKS,
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
+    "antiphon.measure.main": FRAMEWORKS,
+    "antiphon.measure.verify": FRAMEWORKS,
     "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
 }
 

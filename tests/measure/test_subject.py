@@ -61,7 +61,10 @@ def test_what_its_files_are() -> None:
     assert format_words(replace(checkpoint, manifest=None), info) == "safetensors, published layout"
     assert format_words(checkpoint, replace(info, name="onnx")) == "ONNX graphs"
     facts = describe(checkpoint, info, 3)
-    assert facts.model.file_bytes == sum(path.stat().st_size for path in checkpoint.files.values())
+    assert facts.model.file_bytes == checkpoint.file("mimi").stat().st_size
+    graphs = [checkpoint.file(form.file) for form in checkpoint.graphs.values()]
+    running = replace(info, name="onnx")
+    assert describe(checkpoint, running, 3).model.file_bytes == sum(path.stat().st_size for path in graphs)
     assert (facts.model.name, facts.model.kind, facts.hardware.threads) == ("echo", "codec", 3)
 
 
@@ -71,7 +74,7 @@ def test_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= hardware.count <= (os.cpu_count() or 1)
     assert hardware.driver.startswith("none (")
     cuda = SimpleNamespace(get_device_name=lambda device: f"H200 as {device}")
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     gpu = describe_hardware("cuda:1", 1)
     assert (gpu.device, gpu.count) == ("H200 as cuda:1", 1)
     monkeypatch.delitem(sys.modules, "torch")
@@ -80,7 +83,7 @@ def test_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_torch_reserved_on_a_gpu_counts_where_it_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, max_memory_reserved=lambda device: 123)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert device_bytes("cuda:0") == 123
     assert device_bytes("cpu") is None
     cuda.is_initialized = lambda: False

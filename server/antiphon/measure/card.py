@@ -18,7 +18,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """``format`` says in words what its files are; ``file_bytes`` is all of them together."""
+    """``format`` says in words what its files are; ``file_bytes`` is those of its weights."""
 
     name: str
     kind: str

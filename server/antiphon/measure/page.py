@@ -131,7 +131,9 @@ def _quality(quality: Quality) -> Iterator[Sequence[str]]:
     yield "quality", quality.baseline, "this model", "delta or distance", "limit", "verdict"
     for metric in quality.metrics:
         numbers = (metric.baseline, metric.candidate, metric.value)
-        yield (metric.name, *map(_number, numbers), metric.limit, metric.verdict)
+        why = f": {metric.detail}" if metric.value is None and metric.detail else ""
+        said = f"{metric.verdict}{why}".replace("|", "\\|")
+        yield (metric.name, *map(_number, numbers), metric.limit, said)
 
 
 def _number(value: float | None) -> str:

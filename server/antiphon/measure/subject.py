@@ -58,7 +58,7 @@ def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> Subject
             kind=spec.kind.value,
             parameters=spec.parameters,
             format=format_words(checkpoint, info),
-            file_bytes=sum(path.stat().st_size for path in set(checkpoint.files.values())),
+            file_bytes=sum(checkpoint.files[role].stat().st_size for role in weight_roles(checkpoint, info)),
         ),
         hardware=describe_hardware(info.device, threads),
         quantization=QuantizationFacts(quantization_words(checkpoint, info), calibration_words(checkpoint)),
@@ -67,6 +67,13 @@ def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> Subject
         frame_ms=spec.frame_ms,
         versions={"antiphon": __version__, "python": platform.python_version(), **info.versions},
     )
+
+
+def weight_roles(checkpoint: Checkpoint, info: BackendInfo) -> list[str]:
+    """The roles of the files that a backend reads its weights from."""
+    form = checkpoint.backends.get(info.name)
+    roles = ("lm", "mimi") if form is None else form.files
+    return [role for role in roles if role in checkpoint.files]
 
 
 def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
