@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from antiphon_quantize.quality import STOI_RATE, resample, si_sdr, stoi
+from antiphon_quantize.quality import STOI_RATE, mel_distance_db, resample, si_sdr, stoi
 
 Floats = NDArray[np.float64]
 
@@ -89,3 +89,20 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         stoi(clean[3000:5000], clean[3000:5000], STOI_RATE)
     with pytest.raises(ValueError, match="200 samples at 10000 Hz are less than a frame of 256"):
         stoi(clean[:200], clean[:200], STOI_RATE)
+
+
+def test_mel_distance_is_the_gain_between_two_levels_and_none_to_oneself() -> None:
+    clean = np.random.default_rng(0).standard_normal(24_000)
+    assert mel_distance_db(clean, clean, 24_000) == 0
+    assert mel_distance_db(clean, 2 * clean, 24_000) == pytest.approx(20 * math.log10(2))
+    assert mel_distance_db(clean, clean + 0.1 * clean[::-1], 24_000) < 2
+
+
+def test_what_is_far_below_the_loudest_counts_as_silence() -> None:
+    clean = np.concatenate([np.random.default_rng(0).standard_normal(12_000), np.zeros(12_000)])
+    faint = clean + np.concatenate([np.zeros(13_024), np.full(10_976, 1e-6)])
+    assert mel_distance_db(clean, faint, 24_000) == 0
+    with pytest.raises(ValueError, match="the clean recording is silent: there is no distance to it"):
+        mel_distance_db(np.zeros(2000), np.ones(2000), 24_000)
+    with pytest.raises(ValueError, match="1000 samples are less than a frame of 1024"):
+        mel_distance_db(np.ones(1000), np.ones(1000), 24_000)
