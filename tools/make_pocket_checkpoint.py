@@ -20,16 +20,19 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from pocket_tts import TTSModel, export_model_state
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import Unigram
 from torch import nn
 
 from antiphon.audio.wav import write_wav
+from antiphon.backends.pocket.workers import undisturbed
 from antiphon.models.tokenizer import TextTokenizer
 from tools.make_checkpoint import train_tokenizer
 from tools.small_models import SAMPLE_RATE, trial_signal
+
+with undisturbed():
+    from pocket_tts import TTSModel, export_model_state
 
 CONFIG_NAME = "small.yaml"
 WEIGHTS_NAME = "model.safetensors"
@@ -54,7 +57,7 @@ def configuration(tokenizer: str, flow: str) -> dict[str, Any]:
         "weights_path": WEIGHTS_NAME,
         "default_temperature": 0.5,
         "default_eos_threshold": EOS_THRESHOLD,
-        "replace_characters": {"\u2019": "'"},
+        "replace_characters": {"\u2013": ","},
         "flow_lm": {
             "insert_bos_before_voice": True,
             "dtype": "float32",
@@ -99,7 +102,7 @@ def make_pocket_checkpoint(
         (folder / TOKENIZERS[tokenizer]).write_text(_as_json(pieces))
         pieces.unlink()
     config = configuration(tokenizer, flow)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with undisturbed(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = _unloaded(folder, config)
         _draw(model)

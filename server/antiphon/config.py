@@ -92,7 +92,7 @@ class ServerConfig:
         metavar="MODEL",
     )
     models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
-    backend: str = option(AUTO, "what runs the model: auto, torch, mlx, onnx, reference, null")
+    backend: str = option(AUTO, "what runs the model: auto, torch, mlx, onnx, pocket, reference, null")
     device: str | None = option(None, "where it runs, in the backend's own words")
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8998, "port to listen on, 0 for any free one", minimum=0, maximum=65535)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from antiphon.backends.pocket.workers import undisturbed
 from antiphon.models.families import MIMI_BYTES, load_families
+
+with undisturbed():
+    from pocket_tts.models.flow_lm import FlowLMModel
+    from pocket_tts.models.mimi import build_mimi
+    from pocket_tts.modules import text_conditioner
+    from pocket_tts.utils.config import CONFIGS_DIR, load_config
 
 # Billions of parameters (all, temporal, depformer), MB of keys and values a session (bf16, INT8).
 PUBLISHED = {
@@ -46,6 +54,28 @@ def test_int8_is_half_of_what_it_quantises() -> None:
 
 def test_the_codec_is_the_published_one() -> None:
     assert pytest.approx(4 * 96.1) == MIMI_BYTES / 1e6
+
+
+def test_pocket_models_have_the_sizes_of_the_packages_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_conditioner, "build_tokenizer", lambda *_: None)
+    for family in load_families().pocket:
+        for name in family.configs:
+            config = load_config(CONFIGS_DIR / f"{name}.yaml")
+            with torch.device("meta"):
+                flow = FlowLMModel.from_pydantic_config(
+                    config.flow_lm,
+                    latent_dim=config.mimi.quantizer.dimension,
+                    insert_bos_before_voice=config.flow_lm.insert_bos_before_voice,
+                )
+                codec = build_mimi(config.mimi)
+            voices = config.flow_lm.transformer.d_model * (config.mimi.inner_dim or 0)
+            found = voices + sum(it.numel() for part in (flow, codec) for it in part.parameters())
+            assert family.parameters == pytest.approx(found, rel=1e-3), name
+            heard, sounds = flow.transformer.layers, codec.decoder_transformer.transformer.layers
+            attention = heard[0].self_attn
+            assert family.layers == len(heard)
+            assert family.kv_width == attention.num_kv_heads * attention.dim_per_head
+            assert (family.codec_layers, family.codec_dim) == (len(sounds), sounds[0].self_attn.embed_dim)
 
 
 def test_text_models_have_weights_and_licences() -> None:

@@ -56,7 +56,28 @@ def families_table(families: Families) -> str:
         )
         for family in families.text
     ]
-    return table([head, *speech]) + "\n\n" + table([text_head, *text])
+    pocket_head = (
+        "Pocket-TTS, on a CPU",
+        "languages",
+        "licence",
+        "parameters",
+        "float32",
+        "a session",
+        "also",
+    )
+    pocket = [
+        (
+            f"pocket://{family.configs[0]}",
+            " ".join(family.languages),
+            family.licence + ("" if family.is_commercial else " (not commercial)"),
+            f"{family.parameters / 1e6:.1f} M",
+            f"{family.weight_bytes / 1e6:.0f} MB",
+            f"{family.row_bytes / 1e6:.0f} MB",
+            " ".join(family.configs[1:]),
+        )
+        for family in families.pocket
+    ]
+    return "\n\n".join(map(table, ([head, *speech], [pocket_head, *pocket], [text_head, *text])))
 
 
 def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:

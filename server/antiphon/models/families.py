@@ -32,6 +32,12 @@ INT8_SCALES: Final = 1.002
 
 PRECISIONS: Final = ("bf16", "int8")
 
+CHUNK_TOKENS: Final = 50
+CHUNK_FRAMES: Final = 234
+VOICE_FRAMES: Final = 126
+CODEC_STEPS: Final = 16
+"""Of Pocket-TTS: what is said at once and how long it may take, a voice, and the codec's steps a frame."""
+
 TRANSLATION: Final = "translation"
 """What a duplex model does that repeats in another language what it hears, and answers nobody."""
 
@@ -135,11 +141,39 @@ class TextFamily:
 
 
 @dataclass(frozen=True, slots=True)
+class PocketFamily:
+    """Pocket-TTS models of one shape: ``configs`` are their names in its package. In float32, on a CPU."""
+
+    configs: tuple[str, ...]
+    repository: str
+    languages: tuple[str, ...]
+    licence: str
+    is_commercial: bool
+    parameters: int
+    layers: int
+    kv_width: int
+    codec_layers: int
+    codec_dim: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all its modules."""
+        return 4 * self.parameters
+
+    @property
+    def row_bytes(self) -> int:
+        """What one session takes: a chunk of 50 tokens, 234 frames long, in a voice of ten seconds."""
+        kept = self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
+        return 2 * 4 * (kept + self.codec_layers * self.codec_dim * CODEC_STEPS * CHUNK_FRAMES)
+
+
+@dataclass(frozen=True, slots=True)
 class Families:
     """All that is known, in the file's order."""
 
     speech: tuple[SpeechFamily, ...]
     text: tuple[TextFamily, ...]
+    pocket: tuple[PocketFamily, ...] = ()
 
 
 def load_families() -> Families:
@@ -149,6 +183,7 @@ def load_families() -> Families:
     return Families(
         tuple(_speech(dict(entry)) for entry in data["speech"]),
         tuple(TextFamily(**entry) for entry in data["text"]),
+        tuple(_pocket(dict(entry)) for entry in data["pocket"]),
     )
 
 
@@ -156,6 +191,11 @@ def _speech(entry: dict[str, Any]) -> SpeechFamily:
     if "depformer" in entry:
         entry["depformer"] = Depformer(**entry["depformer"])
     return SpeechFamily(**{**entry, "languages": tuple(entry["languages"])})
+
+
+def _pocket(entry: dict[str, Any]) -> PocketFamily:
+    lists = {key: tuple(entry[key]) for key in ("configs", "languages")}
+    return PocketFamily(**{**entry, **lists})
 
 
 def _embedding(rows: int, depformer: Depformer) -> int:

@@ -8,9 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pocket_tts.models.text_chunking import split_into_best_sentences
 
 from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, Word
+from antiphon.backends.pocket.workers import undisturbed
+
+with undisturbed():
+    from pocket_tts.models.text_chunking import split_into_best_sentences
 
 TEXTS = (
     "Hello world.",

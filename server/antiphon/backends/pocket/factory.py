@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from antiphon.backends.checks import check_slots
+from antiphon.backends.pocket.workers import undisturbed
 from antiphon.backends.threads import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.pocket import FAMILY
@@ -64,7 +60,7 @@ def make(
         if not 1 <= value <= most:
             raise ConfigError(f"{what} is {value}; it can be 1 to {most}")
     workers = model_threads(threads)
-    with _undisturbed():
+    with undisturbed():
         from antiphon.backends.pocket.backend import PocketBackend
         from antiphon.backends.pocket.model import PocketModel
 
@@ -77,19 +73,6 @@ def make(
             threads=workers,
             quantization="none" if weights == "float32" else weights,
         )
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Undo what the package does to the process: it sets torch to one thread, and makes logging print."""
-    threads, root = torch.get_num_threads(), logging.getLogger()
-    quiet = logging.NullHandler()
-    root.addHandler(quiet)
-    try:
-        yield
-    finally:
-        root.removeHandler(quiet)
-        torch.set_num_threads(threads)
 
 
 def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:

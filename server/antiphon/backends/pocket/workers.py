@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 
@@ -16,3 +19,16 @@ def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
     list(pool.map(lambda _: started.wait(), range(threads)))
     torch.set_num_threads(before)  # a new thread elsewhere would have begun with one
     return pool
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Undo what importing the package does: torch has one thread then, and its loader makes logging print."""
+    threads, root = torch.get_num_threads(), logging.getLogger()
+    quiet = logging.NullHandler()
+    root.addHandler(quiet)
+    try:
+        yield
+    finally:
+        root.removeHandler(quiet)
+        torch.set_num_threads(threads)
