@@ -195,12 +195,13 @@ async def serving(
     page: Path | None = None,
     voices: Path | None = None,
     also: Sequence[tuple[str, ModelSpec]] = (),
+    beside: Sequence[tuple[Checkpoint, Backend]] = (),
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
 
-    ``also`` are further models by name, each with a backend like the first one's; ``settings`` are fields of
-    the ServerConfig.
+    ``also`` are further models by name, each with a backend like the first one's, ``beside`` others with
+    backends of their own; ``settings`` are fields of the ServerConfig.
     """
     config = ServerConfig(
         port=0,
@@ -219,6 +220,7 @@ async def serving(
     given = [(checkpoint.spec.name, checkpoint, backend)] + [
         (name, null_checkpoint(other), NullBackend(other, slots, step_ms=step_ms)) for name, other in also
     ]
+    given += [(files.spec.name, files, rows) for files, rows in beside]
     served: list[ServedModel] = []
     for name, files, rows in given:
         core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name))

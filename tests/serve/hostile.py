@@ -1,0 +1,269 @@
+"""What hostile clients send: nonsense of every layer, seeded, and the attack on each route made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgpack
+import numpy as np
+
+from antiphon.audio.ogg import OggOpusWriter
+from antiphon.audio.wav import encode_wav
+from antiphon.protocol import kyutai, kyutai_tts
+
+Message: TypeAlias = bytes | str
+Random: TypeAlias = np.random.Generator
+
+GIANT: Final = (2**31, 2**32 - 1, 2**53, 2**63, 2**64 - 1, -1, -(2**63))
+TEXTS: Final = ("", "\0", "a" * 300, "\U0001f600" * 40, '<break time="1e999s"/>', "../../etc/passwd", "%00")
+DEEP_JSON: Final = b'{"a":' * 3000
+DEEP_MSGPACK: Final = b"\x81\xa1a" * 3000
+
+UPGRADE: Final = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+def random_value(random: Random, depth: int = 0) -> Any:
+    """Anything that JSON and msgpack can say, giants and what is no number among it."""
+    kinds = 6 if depth > 2 else 8
+    match int(random.integers(kinds)):
+        case 0:
+            return GIANT[int(random.integers(len(GIANT)))]
+        case 1:
+            return (float("nan"), float("inf"), -0.0, 1e308, 0.5)[int(random.integers(5))]
+        case 2:
+            return TEXTS[int(random.integers(len(TEXTS)))]
+        case 3:
+            return (None, True, False)[int(random.integers(3))]
+        case 4:
+            return [int(size) for size in random.integers(-2, 5, random.integers(4))]
+        case 5:
+            return random.normal(size=int(random.integers(30))).tolist()
+        case 6:
+            return [random_value(random, depth + 1) for _ in range(int(random.integers(4)))]
+        case _:
+            keys = random.integers(len(TEXTS), size=int(random.integers(4)))
+            return {TEXTS[int(key)]: random_value(random, depth + 1) for key in keys}
+
+
+def packed(value: Any) -> bytes:
+    return bytes(msgpack.packb(value))
+
+
+def garbled(random: Random, data: bytes) -> bytes:
+    """A message with a few bytes changed, cut short, or with more behind it."""
+    values = bytearray(data)
+    for place in random.integers(len(values), size=3):
+        values[int(place)] = int(random.integers(256))
+    return bytes(values[: int(random.integers(1, len(values) + 1))]) + random.bytes(int(random.integers(3)))
+
+
+def broken_oggs(random: Random) -> Iterator[bytes]:
+    """Pages that are none, headers that lie, packets that are no Opus."""
+    writer = OggOpusWriter(7)
+    headers = writer.headers()
+    yield b"OggS" + random.bytes(200)
+    yield b"OggS\0\2" + bytes(20) + b"\xff" + b"\xff" * 255 + bytes(1000)
+    yield garbled(random, headers)
+    yield headers + writer.page([random.bytes(30), b""], 960)
+    yield headers + headers
+    yield headers.replace(b"OpusTags\x08\0\0\0", b"OpusTags\xff\xff\xff\xff")
+    yield headers + writer.page([b"\xff" * 1275] * 4, 2**40)
+
+
+def chat_messages(random: Random) -> list[Message]:
+    """``/api/chat``: a tag, and what does not belong behind it."""
+    found: list[Message] = [b"\x01" + ogg for ogg in broken_oggs(random)]
+    found += [bytes((tag,)) + random.bytes(int(random.integers(40))) for tag in (0, 1, 1, 3, 5, 6, 7, 9, 17)]
+    for kind in ("set", "flush", "ready", "error", "", "interrupted"):
+        event = {"type": kind, "parameters": random_value(random), "at_frame": random_value(random)}
+        found.append(b"\x10" + json.dumps(event).encode())
+    found += [b"\x10" + DEEP_JSON, b"\x04" + DEEP_JSON, b"\x10[]", b"\x10\xff", b"", b"\x02\xff\xfe", "text"]
+    found += [b"\x01" + np.array([np.nan, 1e38, np.inf], "<f4").tobytes(), b"\x01" + bytes(7)]
+    return found
+
+
+def _kyutai(
+    random: Random, kinds: Sequence[str], fields: Sequence[str], whole: Sequence[bytes]
+) -> list[Message]:
+    found: list[Message] = [packed(random_value(random)) for _ in range(6)]
+    for kind in kinds:
+        found += [packed({"type": kind, **{name: random_value(random) for name in fields}}) for _ in range(3)]
+        found.append(packed({"type": kind})[:-1] + b"\xdd\xff\xff\xff\xff")
+    found += [garbled(random, data) for data in whole for _ in range(3)]
+    found += [random.bytes(int(random.integers(1, 80))) for _ in range(6)]
+    found += [DEEP_MSGPACK, b"", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xd9\x05abc", b"\xc1"]
+    return found
+
+
+def listening_messages(random: Random) -> list[Message]:
+    """``/api/asr-streaming``: maps of the wrong shape, Opus that is none, everything out of order."""
+    whole = [
+        kyutai.encode(kyutai.Audio(np.zeros(20, np.float32))),
+        kyutai.encode(kyutai.Marker(3)),
+        kyutai.encode(kyutai.OggOpus(OggOpusWriter(1).headers())),
+    ]
+    found = _kyutai(
+        random,
+        ("Init", "Audio", "OggOpus", "Marker", "Word", "Step", "Ready"),
+        ("pcm", "data", "id", "text", "prs"),
+        whole,
+    )
+    found += [kyutai.encode(kyutai.OggOpus(ogg)) for ogg in broken_oggs(random)]
+    return [*found, "text", kyutai.encode(kyutai.Init()), *whole]
+
+
+def speaking_messages(random: Random) -> list[Message]:
+    """``/api/tts_streaming``: voices without shape, text after the end, what only a server says."""
+    voice = kyutai_tts.Voice(np.zeros(12, np.float32), (1, 4, 3))
+    whole = [
+        kyutai_tts.encode_client(kyutai_tts.Text("ab")),
+        kyutai_tts.encode_client(voice),
+        kyutai_tts.encode_client(kyutai_tts.Eos()),
+    ]
+    found = _kyutai(
+        random, ("Text", "Voice", "Eos", "Audio", "Ready"), ("text", "embeddings", "shape", "pcm"), whole
+    )
+    return [*found, *TEXTS, "x" * 5000, "<break" * 500, *whole, b"\0", b"\0\0"]
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """A WebSocket route: its paths with queries, what is said to it, and what it surely refuses."""
+
+    urls: tuple[str, ...]
+    messages: Callable[[Random], list[Message]]
+    last_straws: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A route that is asked once: bodies to post."""
+
+    bodies: Callable[[Random], list[bytes]] = lambda random: []
+
+
+def bodies_of_text(random: Random) -> list[bytes]:
+    """JSON that is none, or says something else, for ``POST /api/tts_streaming``."""
+    values = [{"text": random_value(random), "voice": random_value(random)} for _ in range(8)]
+    found = [json.dumps(value).encode() for value in [*values, random_value(random), {"text": "a" * 5000}]]
+    return [
+        *found,
+        DEEP_JSON,
+        b"",
+        b"\xff\xfe",
+        b'{"text": "\\ud800"}',
+        b'{"text":' + b"9" * 5000,
+        b" " * 70_000,
+    ]
+
+
+def bodies_of_sound(random: Random) -> list[bytes]:
+    """Recordings that are none, or lie about their length, for ``POST /api/asr-streaming``."""
+    wav = encode_wav(np.zeros(4000, np.float32), 24_000)
+    giant = wav[:4] + b"\xff\xff\xff\xff" + wav[8:40] + b"\xff\xff\xff\xff" + wav[44:]
+    rates = [wav[:24] + rate.to_bytes(4, "little") + wav[28:] for rate in (0, 1, 2**32 - 1)]
+    channels = wav[:22] + b"\xff\xff" + wav[24:]
+    magic = [head + random.bytes(400) for head in (b"RIFF\0\0\0\0WAVE", b"fLaC", b"ID3\4", b"\xff\xfb\x90")]
+    return [giant, *rates, channels, *magic, *broken_oggs(random), b"", wav[:20], garbled(random, wav)]
+
+
+ATTACKS: Final[dict[str, Upgraded | Asked]] = {
+    "GET /api/chat": Upgraded(
+        (
+            "/api/chat?",
+            "/api/chat?ext=1&format=ogg",
+            "/m/null-duplex/api/chat?ext=1&format=opus",
+            "/api/chat?ext=1&format=pcm_s16le",
+            "/api/chat?ext=1&format=pcm_f32le",
+        ),
+        chat_messages,
+        (b"\x03\0", b"\x01" + bytes(140_001)),  # no Ogg page, even behind a half one; no whole samples
+    ),
+    "GET /api/asr-streaming": Upgraded(("/api/asr-streaming?",), listening_messages, (b"\xc1",)),
+    "GET /api/tts_streaming": Upgraded(
+        tuple(f"/api/tts_streaming?format={format_}" for format_ in kyutai_tts.SpeechFormat),
+        speaking_messages,
+        (b"\xc1",),
+    ),
+    "POST /api/asr-streaming": Asked(bodies_of_sound),
+    "POST /api/tts_streaming": Asked(bodies_of_text),
+    "GET /healthz": Asked(),
+    "GET /readyz": Asked(),
+    "GET /metrics": Asked(),
+    "GET /api/build_info": Asked(),
+    "GET /api/modules_info": Asked(),
+    "GET /api/models": Asked(),
+    "GET /v1/voices": Asked(),
+    "GET /{path:.*}": Asked(),
+}
+"""Every route of the application, ``/m/NAME`` before it or not."""
+
+
+def queries(random: Random) -> list[str]:
+    """Queries no client of ours would send."""
+    keys = (
+        "model",
+        "format",
+        "wait",
+        "voice",
+        "ext",
+        "text_temperature",
+        "audio_topk",
+        "text_seed",
+        "auth_id",
+    )
+    values = (
+        "nan",
+        "-1",
+        "1e999",
+        "9" * 400,
+        "%00",
+        "%ff%fe",
+        "../../..",
+        "'\"<b>",
+        "0x10",
+        "",
+        "1&1",
+        "%F0%9F",
+    )
+    chosen = [
+        "&".join(f"{keys[int(key)]}={values[int(random.integers(len(values)))]}" for key in row)
+        for row in random.integers(len(keys), size=(20, 3))
+    ]
+    return [*chosen, "&" * 500, "=" * 500, "model=" + "m" * 3000]
+
+
+def masked(opcode: int, payload: bytes, *, size: bytes | None = None) -> bytes:
+    """A client's frame: its first byte, a length that may be a lie, a mask of zeros."""
+    length = size or (
+        bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    )
+    return bytes((opcode,)) + length + bytes(4) + payload
+
+
+FRAMES: Final[dict[str, tuple[bytes, tuple[int, ...]]]] = {
+    "an opcode nobody knows": (masked(0x83, b"abc"), (1002,)),
+    "a reserved bit": (masked(0xC2, b"abc"), (1002,)),
+    "a ping in pieces": (masked(0x09, b"abc"), (1002,)),
+    "a ping too long": (masked(0x89, bytes(126)), (1002,)),
+    "the rest of nothing": (masked(0x80, b"abc"), (1002, 1007)),
+    "two beginnings": (masked(0x02, b"abc") + masked(0x82, b"abc"), (1002,)),
+    "a message without an end": (masked(0x02, bytes(60_000)) + masked(0x00, bytes(60_000)) * 30, (1009,)),
+    "a length of 2^40": (
+        masked(0x82, bytes(70_000), size=b"\xff" + (2**40).to_bytes(8, "big")),
+        (1009, 1002),
+    ),
+    "a length of 2^63": (masked(0x82, b"abc", size=b"\xff\x80" + bytes(7)), (1009, 1002)),
+    "text that is not UTF-8": (masked(0x81, b"\xff\xfe"), (1007,)),
+    "a close of one byte": (masked(0x88, b"\x03"), (1002,)),
+    "a close code that cannot be": (masked(0x88, (999).to_bytes(2, "big")), (1002,)),
+}
+"""Frames against the rules of RFC 6455, and the close codes that may answer them."""

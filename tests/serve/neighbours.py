@@ -1,0 +1,111 @@
+"""A server with a model of every kind, and well-behaved clients of all, who must not notice anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.audio.wav import encode_wav
+from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from antiphon.protocol import kyutai, kyutai_tts, moshi
+from tests.serve.harness import DUPLEX, Closed, Server, serving, speech
+from tests.serve.speaking_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
+from tests.serve.speech_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
+
+
+@asynccontextmanager
+async def everything() -> AsyncIterator[Server]:
+    """A server with a model of every kind and rows enough for its attackers."""
+    limits = {"max_messages_per_s": 100_000, "max_upload_s": 2.0}
+    speaker = SpeakerCheckpoint(TTS, TTS.name, Path("/nowhere"), {}), SpeakerBackend(6)
+    async with serving(
+        slots=6,
+        step_ms=0.2,
+        also=[("null-duplex", DUPLEX)],
+        beside=[(scribe_checkpoint(), ScribeBackend(6)), speaker],
+        limits=limits,
+        engine={"late_min_frames": 1_000_000},  # on a busy machine nobody would be admitted
+    ) as server:
+        yield server
+
+
+async def talk(server: Server, query: str = "") -> Any:
+    """A call of seven frames: six that come back, but for the stamp's count of sessions."""
+    heard: list[Any] = []
+    async with server.caller(query) as client:
+        await client.speak(speech(7))
+        for _ in range(6):
+            stamped, pcm = await client.reply()
+            stamp = read_stamp(pcm)
+            told = (stamped.frame, stamp.frame, stamp.frame_hash, stamp.history)
+            heard.append((*told, pcm[STAMP_SAMPLES:].tobytes()))
+        heard += [(it.text,) for it in client.messages if isinstance(it, moshi.Text)]
+    return heard
+
+
+async def dictate(server: Server) -> Any:
+    """Four words and a marker: words, their times, pauses."""
+    async with scribe(server) as client:
+        await client.speak(spoken(sentence(4)[0]))
+        await client.send(kyutai.Marker(5))
+        await client.until(kyutai.Marker)
+        steps = [(step.step_idx, step.prs) for step in client.told(kyutai.Step)]
+        return client.told(kyutai.Word), client.told(kyutai.EndWord), steps
+
+
+async def listen(server: Server) -> Any:
+    """Three words and the end: audio, and when each word is heard."""
+    async with listening(server) as client:
+        await client.send(kyutai_tts.Text("abc a bcdef"))
+        await client.send(kyutai_tts.Eos())
+        closed = await client.until(Closed)
+        return closed.code, client.audio.tobytes(), client.told(kyutai_tts.Spoken)
+
+
+async def ask(server: Server, method: str, path: str, **body: Any) -> Any:
+    async with server.http.request(method, server.url(path), **body) as response:
+        return response.status, await response.read()
+
+
+NEIGHBOURS: dict[str, Callable[[Server], Coroutine[Any, Any, Any]]] = {
+    "codec": talk,
+    "duplex": lambda server: talk(server, "model=null-duplex&text_seed=7"),
+    "recognition": dictate,
+    "synthesis": listen,
+    "recording": lambda server: ask(
+        server, "POST", kyutai.PATH, data=encode_wav(spoken(sentence(4)[0]), 24_000)
+    ),
+    "text": lambda server: ask(server, "POST", kyutai_tts.PATH, json={"text": "abc a bcdef"}),
+    "health": lambda server: ask(server, "GET", "/healthz"),
+}
+
+
+async def neighbourhood(server: Server) -> dict[str, Any]:
+    """What everybody is given, all at once."""
+    async with asyncio.TaskGroup() as group:
+        visits = {name: group.create_task(visit(server)) for name, visit in NEIGHBOURS.items()}
+    return {name: visit.result() for name, visit in visits.items()}
+
+
+async def all_is_quiet(server: Server) -> None:
+    await server.eventually(
+        lambda: (
+            not server.services.calls
+            and all(
+                it.engine.health().active == 0 and it.engine.health().is_healthy
+                for it in server.services.models
+            )
+        )
+    )
+
+
+def assert_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was a surprise to the server: no traceback, no task that nobody awaited."""
+    faults = [it.getMessage() for it in caplog.records if it.levelno >= logging.ERROR]
+    assert faults == []
