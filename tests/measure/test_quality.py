@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from antiphon.measure.quality import (
     run_gate,
 )
 from antiphon.measure.subject import Subject
+from tools.make_checkpoint import make_checkpoint
 
 A, B, C = (Subject(label, "echo", "onnx", options={"threads": 1}) for label in "abc")
 
@@ -112,6 +114,26 @@ def test_without_files_the_gate_is_asked_and_may_say_no() -> None:
     assert asked == [("a", "b")]
     note = QualitySource(B, [A, B], [], no_gate).quality("a")
     assert note == not_judged("b", "the gate judges codec models, this is none")
+
+    def full(*_: Subject) -> Quality:
+        raise MemoryError
+
+    assert QualitySource(B, [A, B], [], full).quality("a") == not_judged("b", "MemoryError")
+
+
+def test_the_gate_itself_is_found_and_understood(tmp_path: Path) -> None:
+    folder = str(make_checkpoint(tmp_path / "small"))
+    plain = Subject("plain", folder, "torch", "cpu", {"threads": 1})
+    rounded = replace(plain, label="rounded", options={"threads": 1, "weights": "int8"})
+    told: list[str] = []
+    found = run_gate(rounded, plain, questions=None, tell=told.append)
+    assert told
+    assert found.baseline == "plain"
+    assert found.is_passed == all(metric.verdict != "FAIL" for metric in found.metrics)
+    assert found.headline is not None
+    assert found.headline.name == "text agreement"
+    assert 0 < (found.headline.score or 0) <= 1
+    assert PREFERRED.keys() & {metric.name for metric in found.metrics} >= {"text agreement", "answers loss"}
 
 
 def test_a_gate_that_lacks_a_module_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.measure.run import take_turns
+from antiphon.errors import ConfigError
+from antiphon.measure.run import run, take_turns
 from antiphon.measure.summary import spread, summarise, timely_rows
 from antiphon.measure.ticks import Plan
 from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock, fake_player, turn
@@ -79,3 +83,23 @@ def test_models_take_turns_at_every_number_of_rows() -> None:
         [0.5, 0.25]
     )
     assert [result.p99_ms for result in results["b"]] == pytest.approx([8.0, 16.0])
+
+
+def test_frames_of_different_lengths_are_not_compared() -> None:
+    clock, plan = FakeClock(), Plan((1,), 0.4, 1, 0)
+    backends = [FakeBackend(clock, [4.0]), FakeBackend(clock, [4.0])]
+    one, other = (fake_player(clock, backend, plan) for backend in backends)
+    other = replace(other, facts=replace(other.facts, frame_ms=40.0))
+    makers = [("a", lambda: one), ("b", lambda: other)]
+    with pytest.raises(ConfigError, match="cannot be compared: a 80 ms, b 40 ms"):
+        run(
+            makers,
+            plan,
+            baseline=None,
+            quality=lambda _: None,
+            command="",
+            now=datetime(2026, 1, 1, tzinfo=UTC),
+            tell=lambda _: None,
+        )
+    assert all(backend.closed for backend in backends)
+    assert not any(backend.steps for backend in backends)

@@ -176,5 +176,6 @@ class QualitySource:
             return self._read[label]
         try:
             return self._gate(self._judged[label], self._baseline)
-        except AntiphonError as error:  # everything else was measured, and is not to be lost
-            return not_judged(self._baseline.label, str(error))
+        except (AntiphonError, MemoryError, RuntimeError) as error:
+            # All else is measured, and is not to be lost. Torch tells of short memory by the last of these.
+            return not_judged(self._baseline.label, str(error) or type(error).__name__)
