@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.backends.registry import AUTO, resolve_auto
+from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -18,7 +19,7 @@ from antiphon_quantize.gate_measures import Measure, measure_logits, not_measure
 from antiphon_quantize.gate_questions import Questions, read_questions
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, open_judged
+from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, open_judged, why_not
 
 Note = Callable[[str], None]
 """Told what is being done."""
@@ -91,6 +92,9 @@ class Observer:
             AntiphonError: the two cannot be compared, or recordings or questions cannot be read.
         """
         spec = baseline.checkpoint.spec
+        for side in (baseline, candidate):
+            if (reason := why_not(side.checkpoint.spec, side.backend)) is not None:
+                raise UnsupportedError(reason)
         check_comparable(spec, candidate.checkpoint.spec)
         self._sides, self._material, self._note = (baseline, candidate), material, note
         paths = list(material.recordings) or built_in_clips()

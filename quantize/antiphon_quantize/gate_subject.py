@@ -121,8 +121,7 @@ def open_judged(
         BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
     """
     name = resolve_auto(checkpoint) if backend == AUTO else backend
-    reason = why_not(checkpoint.spec, name)
-    if reason is not None:
+    if (reason := why_not(checkpoint.spec, name)) is not None:
         raise UnsupportedError(reason)
     if name == "onnx" and find_spec("onnx") is None:
         raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
