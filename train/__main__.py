@@ -1,9 +1,10 @@
-"""Make the built-in model from nothing: speak a corpus, train the codec, compose dialogues, train the talker.
+"""Make the built-in models from nothing: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
-Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120]
+Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
+           [--listener-minutes 30] [--reader-minutes 40]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again.
-The last stage writes the model's folder; `python -m train.evaluate` measures it.
+The last stages write the models' folders; `python -m train.evaluate` measures them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from train import codec, corpus, questions, segments, ship, talker
+from train import codec, corpus, listener, questions, reader, readings, segments, ship, talker, word_times
 
 Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
 
-def stages(out: Path, codec_minutes: float, talker_minutes: float) -> list[Stage]:
+def stages(
+    out: Path, codec_minutes: float, talker_minutes: float, listener_minutes: float, reader_minutes: float
+) -> list[Stage]:
     """What is done, in order: a title, a stage's main function and its arguments."""
 
     def at(name: str) -> str:
         return str(out / name)
 
+    return [
+        *_talker_stages(at, codec_minutes, talker_minutes),
+        *_listener_stages(at, listener_minutes),
+        *_reader_stages(at, reader_minutes),
+    ]
+
+
+def _talker_stages(at: Callable[[str], str], codec_minutes: float, talker_minutes: float) -> list[Stage]:
+    """The talker, and the codec that all models share."""
     codec_folder = at("codec")
     asked, heard = at("questions"), at("segments")
     return [
@@ -58,6 +70,57 @@ def stages(out: Path, codec_minutes: float, talker_minutes: float) -> list[Stage
     ]
 
 
+def _listener_stages(at: Callable[[str], str], minutes: float) -> list[Stage]:
+    """The recogniser, which starts with the talker's ear and hears what that heard."""
+    asked, heard, times = at("questions"), at("segments"), at("word-times")
+    return [
+        ("word times", word_times.main, ["--questions", asked, "--out", times]),
+        (
+            "held-out word times",
+            word_times.main,
+            ["--questions", f"{asked}-test", "--out", f"{times}-test"],
+        ),
+        (
+            "the recogniser",
+            listener.main,
+            [
+                *("--segments", heard, "--times", times, "--codec", at("codec")),
+                *("--test", f"{heard}-test/0000.npz", "--test-times", f"{times}-test/0000.npz"),
+                *("--start", at("talker/best"), "--out", at("listener"), "--minutes", str(minutes)),
+            ],
+        ),
+        (
+            "the recogniser's folder",
+            ship.main,
+            ["--listener", at("listener"), "--beside", at("tiny"), "--out", at("tiny-stt")],
+        ),
+    ]
+
+
+def _reader_stages(at: Callable[[str], str], minutes: float) -> list[Stage]:
+    """The synthesiser."""
+    return [
+        (
+            "readings",
+            readings.main,
+            ["--shards", "8", "--codec", at("codec"), "--out", at("readings")],
+        ),
+        (
+            "the synthesiser",
+            reader.main,
+            [
+                *("--readings", at("readings"), "--codec", at("codec"), "--out", at("reader")),
+                *("--minutes", str(minutes)),
+            ],
+        ),
+        (
+            "the synthesiser's folder",
+            ship.main,
+            ["--reader", at("reader"), "--beside", at("tiny"), "--out", at("tiny-tts")],
+        ),
+    ]
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run every stage until one fails or is stopped."""
     parser = argparse.ArgumentParser(
@@ -66,8 +129,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out/train"), help="[%(default)s]")
     parser.add_argument("--codec-minutes", type=float, default=60, help="[%(default)s]")
     parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
+    parser.add_argument("--listener-minutes", type=float, default=30, help="[%(default)s]")
+    parser.add_argument("--reader-minutes", type=float, default=40, help="[%(default)s]")
     options = parser.parse_args(argv)
-    plan = stages(options.out, options.codec_minutes, options.talker_minutes)
+    plan = stages(
+        options.out,
+        options.codec_minutes,
+        options.talker_minutes,
+        options.listener_minutes,
+        options.reader_minutes,
+    )
     for number, (title, stage, arguments) in enumerate(plan, 1):
         sys.stderr.write(f"==> {number} of {len(plan)}: {title}\n")
         code = stage(arguments)

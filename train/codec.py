@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import signal
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from train.augment import disturb
+from train.loop import Schedule, add_arguments, run_until_stopped
 from train.losses import EnvelopeLoss, SpectralLoss
 
 FRAME_SAMPLES = 1920
@@ -37,6 +35,10 @@ CONTEXT_FRAMES = 25
 
 DECODING_PARTS = ("upsample", "decoder_transformer", "decoder")
 
+SCHEDULE: Final = Schedule(
+    peak_learning_rate=4e-4, warm_up_steps=200, total_steps=14_000, final_share=0.02, weight_decay=1e-3
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -44,15 +46,12 @@ class Settings:
 
     batch: int = 8
     frames: int = 15
-    learning_rate: float = 4e-4
-    warm_up_steps: int = 200
-    total_steps: int = 14_000
+    schedule: Schedule = SCHEDULE
     envelope_weight: float = 3.0
     waveform_weight: float = 2.0
     quantizer_dropout: float = 0.15
     is_decoder_only: bool = False
     """Whether encoder and quantizer, and with them every code, stay as they are."""
-    save_every_s: float = 240.0
     seed: int = 1
 
 
@@ -89,16 +88,6 @@ def load_mimi(folder: Path) -> Any:
     return mimi
 
 
-def learning_rate(settings: Settings, step: int) -> float:
-    """Linear warm-up, then a cosine down to 2 %."""
-    progress = min(1.0, step / settings.total_steps)
-    return (
-        settings.learning_rate
-        * min(1.0, step / settings.warm_up_steps)
-        * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
-    )
-
-
 class Trainer:
     """The model, its optimiser and its place in the schedule."""
 
@@ -111,8 +100,9 @@ class Trainer:
             for name, parameter in self.mimi.named_parameters():
                 parameter.requires_grad_(name.startswith(DECODING_PARTS))
         trained = [p for p in self.mimi.parameters() if p.requires_grad]
+        schedule = settings.schedule
         self.optimizer = torch.optim.AdamW(
-            trained, settings.learning_rate, betas=(0.8, 0.99), weight_decay=1e-3
+            trained, schedule.peak_learning_rate, betas=(0.8, 0.99), weight_decay=schedule.weight_decay
         )
         self.spectral, self.envelope = SpectralLoss(), EnvelopeLoss()
         self.step, self.config = 0, json.loads((start / "mimi_config.json").read_text())
@@ -128,7 +118,7 @@ class Trainer:
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(settings, self.step)
+            group["lr"] = settings.schedule.learning_rate(self.step)
         target = self.speech.batch(rng, settings.batch, settings.frames * FRAME_SAMPLES)
         decoded, penalty = self._round_trip(rng, target)
         spectral = self.spectral(decoded[:, 0], target[:, 0])
@@ -157,6 +147,10 @@ class Trainer:
         result = self.mimi(target)
         return result.x.float(), result.penalty
 
+    def notes(self) -> dict[str, float]:
+        """Nothing: the codec is judged by itself, see train.codec_quality."""
+        return {}
+
     def save(self) -> None:
         """Write model and trainer so that a kill at any moment leaves a whole pair."""
         self.mimi.set_num_codebooks(self.mimi.quantizer.total_codebooks)
@@ -168,33 +162,6 @@ class Trainer:
         (self.out / "trainer.part").replace(self.state_path)
 
 
-def run(trainer: Trainer, minutes: float) -> None:
-    """Train for so many minutes or to the schedule's end, logging a JSON line every 50 steps."""
-    start_s = saved_s = time.monotonic()
-    first_step, sums = trainer.step, dict.fromkeys(("spectral", "envelope", "waveform"), 0.0)
-    with (trainer.out / "log.jsonl").open("a") as log:
-        while trainer.step < trainer.settings.total_steps and time.monotonic() - start_s < minutes * 60:
-            for name, value in trainer.train_step().items():
-                sums[name] += value / 50
-            if trainer.step % 50 == 0:
-                rate = (trainer.step - first_step) / (time.monotonic() - start_s)
-                line = json.dumps(
-                    {
-                        "step": trainer.step,
-                        "steps_per_s": round(rate, 2),
-                        **{k: round(v, 4) for k, v in sums.items()},
-                    }
-                )
-                log.write(line + "\n")
-                log.flush()
-                sys.stderr.write(line + "\n")
-                sums = dict.fromkeys(sums, 0.0)
-            if time.monotonic() - saved_s > trainer.settings.save_every_s:
-                trainer.save()
-                saved_s = time.monotonic()
-    trainer.save()
-
-
 def main(argv: list[str] | None = None) -> int:
     """Train, or go on training."""
     parser = argparse.ArgumentParser(
@@ -204,25 +171,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--start", type=Path, default=Path("server/antiphon/assets/echo"), help="weights to start from"
     )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--steps", type=int, default=Settings().total_steps, help="length of the schedule")
     parser.add_argument("--decoder-only", action="store_true", help="keep every code as it is")
-    parser.add_argument("--threads", type=int, default=2)
+    add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = Settings(total_steps=options.steps, is_decoder_only=options.decoder_only)
+    settings = Settings(
+        schedule=replace(SCHEDULE, total_steps=options.steps), is_decoder_only=options.decoder_only
+    )
     torch.manual_seed(settings.seed)
     speech = Speech(options.speech)
     sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")
     trainer = Trainer(settings, speech, options.start, options.out)
-    try:
-        run(trainer, options.minutes)
-    except KeyboardInterrupt:
-        trainer.save()
-        return 130
-    return 0
+    return run_until_stopped(trainer, options.steps, options.minutes, log_every=50)
 
 
 if __name__ == "__main__":

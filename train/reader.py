@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -219,7 +220,7 @@ class Trainer:
         self.config = lm_config(self.tokenizer.size)
         self.spec = reader_spec(self.config)
         self.rules = ScriptRules.of(self.spec)
-        arguments = {key: value for key, value in self.config.items() if key not in NOT_LM}
+        arguments = deepcopy({key: value for key, value in self.config.items() if key not in NOT_LM})
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
         self.mimi = load_mimi(codec)
         self.mimi.eval()
@@ -306,6 +307,7 @@ class Trainer:
         voices.mkdir(exist_ok=True)
         name = f"{VOICE}.{MODEL_ID['sig']}@{MODEL_ID['epoch']}.safetensors"
         save_file({CONDITION: self.voice.contiguous()}, voices / name)
+        (voices / name).chmod(0o644)  # save_file makes it unreadable for others
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,7 +3,8 @@
 Usage: python -m train.readings --shards 8 --codec out/train/codec --out out/train/readings
 
 The texts are answers of the domain (but none that is held out) and random sequences of its words, with
-breaks and words that nobody knows in them. A shard that is there is kept.
+breaks and words that nobody knows in them. Every word begins with a frame of the codec, so that one word is
+always much the same codes, and a small model learns them soon. A shard that is there is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from train.answers import Speaker
+from train.answers import LOUDNESS, Answer, Speaker
 from train.codec import load_mimi
 from train.domain import PHRASINGS, Domain
 from train.segments import FRAME_SAMPLES, CodeArray, encode
@@ -34,49 +36,68 @@ TAIL_FRAMES: Final = 6
 COLD_FRAMES: Final = 10
 SHORT_PER_SHARD: Final = 300
 LONG_PER_SHARD: Final = 60
-LONG_S: Final = 15.0
+LONG_FRAMES: Final = 188
 UNKNOWN_WORD: Final = "mhm"
 """Stands for all words that the tokenizer does not know: they are a short silence."""
-UNKNOWN_S: Final = 0.25
+UNKNOWN_FRAMES: Final = 3
+SLACK_SAMPLES: Final = 288
+"""By up to 12 ms a word is cut to end with a frame; else silence fills the frame."""
+FADE_SAMPLES: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
 
-    ``text`` is as a caller would send it. Its entries, words and breaks, begin in the frames ``starts``;
-    the last of these is the frame in which all is said.
+    ``text`` is as a caller would send it. Its entries, words and breaks, begin with the frames ``starts``;
+    the last of these is the frame before which all is said.
     """
 
     codes: CodeArray
     text: str
-    starts: tuple[float, ...]
+    starts: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Recording:
-    """A text while it is being spoken."""
+    """A text while it is being spoken: sounds of whole frames, and the frames in which parts begin."""
 
     pcm: list[FloatArray]
     parts: list[str]
-    starts_s: list[float]
-    seconds: float = 0.0
+    starts: list[int]
+    frames: int = 0
 
     @classmethod
     def empty(cls) -> Recording:
         """One with nothing said yet."""
         return cls([], [], [])
 
-    def add(self, pcm: FloatArray, parts: Sequence[str], starts_s: Sequence[float]) -> None:
-        """Go on with a sound in which some parts start."""
-        self.parts += parts
-        self.starts_s += [self.seconds + start_s for start_s in starts_s]
+    def add(self, pcm: FloatArray, part: str | None = None) -> None:
+        """Go on with a sound of whole frames, in which a part of the text begins, or none."""
+        if part is not None:
+            self.parts.append(part)
+            self.starts.append(self.frames)
         self.pcm.append(pcm)
-        self.seconds += pcm.size / SAMPLE_RATE
+        self.frames += pcm.size // FRAME_SAMPLES
 
 
-def _silence(seconds: float) -> FloatArray:
-    return np.zeros(int(seconds * SAMPLE_RATE), np.float32)
+def _silence(frames: int) -> FloatArray:
+    return np.zeros(frames * FRAME_SAMPLES, np.float32)
+
+
+def words_in_frames(answer: Answer) -> list[FloatArray]:
+    """The sound of each word, equally loud, in whole frames."""
+    edges = [*(int(start_s * SAMPLE_RATE) for start_s in answer.starts_s), answer.pcm.size]
+    words = []
+    for first, last in pairwise(edges):
+        frames = max(1, -(-(last - first - SLACK_SAMPLES) // FRAME_SAMPLES))
+        word = answer.pcm[first:last][: frames * FRAME_SAMPLES].copy()
+        fade = np.linspace(0, 1, FADE_SAMPLES, dtype=np.float32)
+        word[:FADE_SAMPLES] *= fade[: word.size]
+        word[-FADE_SAMPLES:] *= fade[::-1][-word.size :]
+        word *= LOUDNESS / max(float(np.sqrt(np.mean(word**2))), 1e-6)
+        words.append(np.pad(word.clip(-1, 1), (0, frames * FRAME_SAMPLES - word.size)))
+    return words
 
 
 class Texts:
@@ -110,26 +131,25 @@ def speaker_of_all_words(threads: int) -> Speaker:
 def record(rng: random.Random, texts: Texts, speaker: Speaker, *, is_long: bool) -> Recording:
     """Speak one sentence, or several with pauses and breaks between them."""
     recording = Recording.empty()
-    while not recording.parts or (is_long and recording.seconds < LONG_S):
+    while not recording.parts or (is_long and recording.frames < LONG_FRAMES):
         if recording.parts:
             _pause(rng, recording)
         if rng.random() < 0.05:
-            recording.add(_silence(UNKNOWN_S), [UNKNOWN_WORD], [0.0])
+            recording.add(_silence(UNKNOWN_FRAMES), UNKNOWN_WORD)
         answer = speaker.say(texts.sentence(rng))
-        recording.add(answer.pcm, answer.words, answer.starts_s)
+        for word, pcm in zip(answer.words, words_in_frames(answer), strict=True):
+            recording.add(pcm, word)
     return recording
 
 
 def _pause(rng: random.Random, recording: Recording) -> None:
     """Go straight on, take a breath, or make a break that the text asks for."""
     kind = rng.random()
-    if kind < 0.3:
-        return
-    if kind < 0.7:
-        recording.add(_silence(rng.uniform(0.0, 0.3)), [], [])
-        return
-    frames = rng.randint(4, 25)
-    recording.add(_silence(frames * FRAME_SAMPLES / SAMPLE_RATE), [_break(frames)], [0.0])
+    if 0.3 <= kind < 0.7:
+        recording.add(_silence(rng.randint(1, 4)))
+    elif kind >= 0.7:
+        frames = rng.randint(4, 25)
+        recording.add(_silence(frames), _break(frames))
 
 
 def _break(frames: int) -> str:
@@ -140,17 +160,13 @@ def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
     """Encode recordings, those of like length together."""
     for first in range(0, len(recordings), 10):
         batch = recordings[first : first + 10]
-        frames = [
-            LEAD_FRAMES + int(one.seconds * SAMPLE_RATE) // FRAME_SAMPLES + 1 + TAIL_FRAMES for one in batch
-        ]
+        frames = [LEAD_FRAMES + one.frames + TAIL_FRAMES for one in batch]
         pcm = np.zeros((len(batch), (COLD_FRAMES + max(frames)) * FRAME_SAMPLES), np.float32)
         for row, one in enumerate(batch):
-            sound = np.concatenate(one.pcm)
-            at = (COLD_FRAMES + LEAD_FRAMES) * FRAME_SAMPLES
+            sound, at = np.concatenate(one.pcm), (COLD_FRAMES + LEAD_FRAMES) * FRAME_SAMPLES
             pcm[row, at : at + sound.size] = sound
         for one, count, codes in zip(batch, frames, encode(mimi, pcm), strict=True):
-            rate = SAMPLE_RATE / FRAME_SAMPLES
-            starts = tuple(LEAD_FRAMES + start_s * rate for start_s in (*one.starts_s, one.seconds))
+            starts = tuple(LEAD_FRAMES + start for start in (*one.starts, one.frames))
             yield Reading(codes[:, COLD_FRAMES : COLD_FRAMES + count], " ".join(one.parts), starts)
 
 
@@ -159,7 +175,7 @@ def make_shard(path: Path, seed: int, texts: Texts, speaker: Speaker, mimi: Any)
     rng = random.Random(f"readings-{seed}")
     kinds = [False] * SHORT_PER_SHARD + [True] * LONG_PER_SHARD
     recordings = [record(rng, texts, speaker, is_long=is_long) for is_long in kinds]
-    recordings.sort(key=lambda one: one.seconds)
+    recordings.sort(key=lambda one: one.frames)
     readings = list(read(recordings, mimi))
     part = path.with_suffix(".part.npz")
     np.savez(
@@ -171,7 +187,7 @@ def make_shard(path: Path, seed: int, texts: Texts, speaker: Speaker, mimi: Any)
         counts=np.array([len(one.starts) for one in readings]),
     )
     part.replace(path)
-    return sum(one.seconds for one in recordings)
+    return sum(one.frames for one in recordings) * FRAME_SAMPLES / SAMPLE_RATE
 
 
 def read_readings(path: Path) -> list[Reading]:
@@ -181,7 +197,7 @@ def read_readings(path: Path) -> list[Reading]:
         starts = np.split(shard["starts"], np.cumsum(shard["counts"])[:-1])
         texts = [str(text) for text in shard["texts"]]
     return [
-        Reading(some, text, tuple(map(float, when)))
+        Reading(some, text, tuple(map(int, when)))
         for some, text, when in zip(codes, texts, starts, strict=True)
     ]
 

@@ -50,7 +50,7 @@ def entries_of(text: str, spec: ModelSpec, tokenizer: TalkerTokenizer) -> list[T
     return [*TextReader(spec, tokenizer.encode).read(text), TextEntry((), is_last=True)]
 
 
-def cues(entries: Sequence[TextEntry], starts: Sequence[float], rules: ScriptRules, steps: int) -> Cues:
+def cues(entries: Sequence[TextEntry], starts: Sequence[int], rules: ScriptRules, steps: int) -> Cues:
     """Let a model that always asks in time run through a script.
 
     ``starts`` are the frames of sound in which entries begin, the end (the last entry) included. The
@@ -63,7 +63,7 @@ def cues(entries: Sequence[TextEntry], starts: Sequence[float], rules: ScriptRul
     counts = np.zeros(steps, np.bool_)
     for step in range(steps):
         begun = len(script.begun)
-        wants = script.end_step is None and step >= int(starts[begun])
+        wants = script.end_step is None and step >= starts[begun]
         asking, waiting = script.copy(), script.copy()
         asking.advance(NEW_WORD)
         waiting.advance(rules.pad)

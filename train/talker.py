@@ -10,11 +10,7 @@ checkpoint that answers best, and goes on where it was when run again. New segme
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import signal
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,20 +19,19 @@ from typing import Any
 import numpy as np
 import torch
 from moshi.models import loaders
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from train.answers import answers_kept_in
+from train.beginnings import start_from_codec, start_from_number_line
 from train.codec import load_mimi
 from train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
-from train.domain import NUMBERS, Domain
+from train.domain import Domain
 from train.listening import accuracy
+from train.loop import Course, Schedule, add_arguments, run_until_stopped, write_lm
 from train.segments import CodeArray, Scene, read_segments
+from train.sequences import ZERO, delay
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
-
-ZERO = -1
-"""Upstream's token for "no input"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +57,18 @@ class Settings:
     speaking_frames_share: float = 0.4
     quiet_frames_share: float = 0.03
     """Of the frames in which the talker speaks, and is silent, so many train its voice."""
-    save_every_s: float = 240.0
     judge_every_steps: int = 500
     seed: int = 3
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of the learning rate."""
+        return Schedule(
+            self.peak_learning_rate,
+            self.warm_up_steps,
+            self.total_steps,
+            weight_decay=self.weight_decay,
+        )
 
 
 def lm_config(text_card: int) -> dict[str, Any]:
@@ -99,63 +103,6 @@ def lm_config(text_card: int) -> dict[str, Any]:
         "depformer_weights_per_step": True,
         "delays": [0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1],
     }
-
-
-def start_from_codec(model: Any, mimi: Any) -> None:
-    """Let the audio embeddings start as projections of the codec's own codebook vectors.
-
-    Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
-    """
-    quantizer = mimi.quantizer
-    splits = ((quantizer.rvq_first, 1), (quantizer.rvq_rest, model.n_q // 2 - 1))
-    vectors: list[Tensor] = []
-    for split, count in splits:
-        weight = split.output_proj.weight[:, :, 0]
-        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
-    scale = 0.15 / math.sqrt(sum(float(v.var()) for v in vectors))
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for side, share in ((0, 0.5), (1, 1.0)):
-            wide = torch.randn(model.dim, vectors[0].shape[1], generator=generator)
-            basis = torch.linalg.qr(wide).Q.T * math.sqrt(model.dim / vectors[0].shape[1])
-            for index, vector in enumerate(vectors):
-                rows = (vector - vector.mean(0)) @ basis * scale * share
-                model.emb[side * len(vectors) + index].weight[: rows.shape[0]] = rows
-
-
-NUMBER_WAVES = (84, 42, 21, 14, 10.5, 7, 5, 4, 3, 2)
-"""Wavelengths, in units, of the waves by which a number's word is placed on a line."""
-
-
-def number_waves(count: int) -> Tensor:
-    """The numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
-
-    Nets that have learnt to add keep numbers so (Nanda et al. 2023); to start there lets a few hundred sums
-    suffice to learn the others.
-    """
-    angle = 2 * math.pi * torch.arange(count)[:, None] / torch.tensor(NUMBER_WAVES)
-    return torch.cat([angle.cos(), angle.sin()], dim=1)
-
-
-def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
-    """Let the words of numbers start as places on a line, heard, said and read alike."""
-    tokens = [tokenizer.encode(word)[0] for word in NUMBERS]
-    waves = number_waves(len(tokens))
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for table in (model.text_emb.weight, model.text_linear.weight):
-            basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
-            rows = waves @ basis
-            table[tokens] += rows * (table[: model.text_card].std() / rows.std())
-
-
-def delay(delays: list[int], codes: Tensor, initial: Tensor) -> Tensor:
-    """``codes [B, K, T]`` with stream k shifted right by ``delays[k]``, filled with ``initial [B, K, 1]``."""
-    rows = [
-        torch.cat([initial[:, k].expand(-1, shift), codes[:, k, : codes.shape[2] - shift]], dim=1)
-        for k, shift in enumerate(delays)
-    ]
-    return torch.stack(rows, dim=1)
 
 
 class Talker(nn.Module):
@@ -298,22 +245,9 @@ class Trainer:
         self.voicebox = Voicebox(mimi, answers, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
         self.talker = Talker(self.config, settings)
-        start_from_codec(self.talker.lm, mimi)
+        start_from_codec(self.talker.lm, mimi, (0.5, 1.0))
         start_from_number_line(self.talker.lm, self.tokenizer)
-        decayed = [p for p in self.talker.parameters() if p.dim() > 1]
-        plain = [p for p in self.talker.parameters() if p.dim() <= 1]
-        groups = [
-            {"params": decayed, "weight_decay": settings.weight_decay},
-            {"params": plain, "weight_decay": 0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, settings.peak_learning_rate, betas=(0.9, 0.97))
-        self.step, self.best = 0, 0.0
-        self.state_path = out / "trainer.pt"
-        if self.state_path.exists():
-            state = torch.load(self.state_path, weights_only=True)
-            self.talker.load_state_dict(state["talker"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.best = state["step"], state["best"]
+        self.course = Course(self.talker, settings.schedule, out)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
 
@@ -331,91 +265,47 @@ class Trainer:
         self.composer = Composer(scenes, quiet, self.voicebox, self.settings.frames, recitable(Domain()))
         self.questions = sum(len(scene.segments) for scene in scenes)
 
-    def learning_rate(self) -> float:
-        """Linear warm-up, then a cosine down to 3 %."""
-        settings = self.settings
-        progress = min(1.0, self.step / settings.total_steps)
-        fall = 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * progress))
-        return settings.peak_learning_rate * min(1.0, (self.step + 1) / settings.warm_up_steps) * fall
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        return self.course.step
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
         rng = np.random.default_rng((self.settings.seed, self.step))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate()
         dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - 2)]
         dialogues += [self.composer.draw_recital(rng), self.composer.draw_listening(rng)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)
         settings = self.settings
-        loss = (
+        self.course.update(
             settings.text_weight * parts["text"]
             + settings.audio_weight * parts["audio"]
             + settings.words_weight * parts["words"]
         )
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.talker.parameters(), 1.0)
-        self.optimizer.step()
-        self.step += 1
         return {name: part.item() for name, part in parts.items()}
 
-    def judge(self) -> float:
-        """The share of held-out questions answered right in text; keeps the best checkpoint."""
-        score = accuracy(self.talker.lm, self.test, self.tokenizer)
-        if score >= self.best:
-            self.best = score
-            self.write(self.out / "best")
-        return score
+    def notes(self) -> dict[str, float]:
+        """New shards, and from time to time the share of held-out questions answered right in text.
 
-    def write(self, folder: Path) -> None:
-        """Write the LM in its published layout, bf16."""
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {
-            name: tensor.to(torch.bfloat16).contiguous()
-            for name, tensor in self.talker.lm.state_dict().items()
-        }
-        save_file(weights, folder / "model.part")
-        (folder / "model.part").replace(folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
+        The best checkpoint is kept.
+        """
+        notes: dict[str, float] = {}
+        if self.step % 200 == 0:
+            self.look_for_segments()
+            notes["questions"] = self.questions
+        if self.step % self.settings.judge_every_steps == 0 and self.test.exists():
+            score = accuracy(self.talker.lm, self.test, self.tokenizer)
+            notes["accuracy"] = round(score, 4)
+            if self.course.is_best(score):
+                write_lm(self.talker.lm, self.config, self.out / "best")
+        return notes
 
     def save(self) -> None:
         """Write everything needed to go on."""
-        state = {"talker": self.talker.state_dict(), "optimizer": self.optimizer.state_dict()}
-        torch.save({**state, "step": self.step, "best": self.best}, self.out / "trainer.part")
-        (self.out / "trainer.part").replace(self.state_path)
-        self.write(self.out / "last")
-
-
-def run(trainer: Trainer, minutes: float) -> None:
-    """Train for so many minutes or to the schedule's end, logging a JSON line every 25 steps."""
-    start_s = saved_s = time.monotonic()
-    first_step, sums = trainer.step, dict.fromkeys(("text", "audio", "words"), 0.0)
-    settings = trainer.settings
-    with (trainer.out / "log.jsonl").open("a") as log:
-        while trainer.step < settings.total_steps and time.monotonic() - start_s < minutes * 60:
-            for name, value in trainer.train_step().items():
-                sums[name] += value / 25
-            line: dict[str, float] = {}
-            if trainer.step % 25 == 0:
-                rate = (trainer.step - first_step) / (time.monotonic() - start_s)
-                line = {"step": trainer.step, "steps_per_s": round(rate, 3)}
-                line |= {name: round(value, 4) for name, value in sums.items()}
-                sums = dict.fromkeys(sums, 0.0)
-            if trainer.step % 200 == 0:
-                trainer.look_for_segments()
-                line["questions"] = trainer.questions
-            if trainer.step % settings.judge_every_steps == 0 and trainer.test.exists():
-                line["accuracy"] = round(trainer.judge(), 4)
-            if line:
-                log.write(json.dumps(line) + "\n")
-                log.flush()
-                sys.stderr.write(json.dumps(line) + "\n")
-            if time.monotonic() - saved_s > settings.save_every_s:
-                trainer.save()
-                saved_s = time.monotonic()
-    trainer.save()
+        self.course.save()
+        write_lm(self.talker.lm, self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -426,22 +316,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--segments", type=Path, required=True, help="folder made by train.segments")
     parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by train.codec")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--steps", type=int, default=Settings().total_steps, help="length of the schedule")
-    parser.add_argument("--threads", type=int, default=2)
+    add_arguments(parser, steps=Settings().total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = Settings(total_steps=options.steps)
     trainer = Trainer(settings, options.segments, options.test, options.codec, options.out)
     sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
-    try:
-        run(trainer, options.minutes)
-    except KeyboardInterrupt:
-        trainer.save()
-        return 130
-    return 0
+    return run_until_stopped(trainer, options.steps, options.minutes)
 
 
 if __name__ == "__main__":

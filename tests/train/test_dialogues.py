@@ -16,12 +16,14 @@ from moshi.utils.compile import no_compile
 
 from train import talker as talker_module
 from train.answers import Answer
+from train.beginnings import start_from_codec
 from train.codec import load_mimi
 from train.dialogues import LEAD_FRAMES, REACTION_FRAMES, STOP_FRAMES, Composer, Voicebox, text_stream
 from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, Fact, is_fact_held_out
 from train.recogniser import answers_grammar, questions_grammar, word_errors
 from train.segments import STRIP_FRAMES, Scene, Segment
-from train.talker import Settings, Talker, Trainer, collate, delay, lm_config, recitable, start_from_codec
+from train.sequences import delay
+from train.talker import Settings, Talker, Trainer, collate, lm_config, recitable
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
@@ -137,7 +139,7 @@ def test_delay_is_upstreams() -> None:
 def test_embeddings_start_as_the_codecs_geometry(tokenizer: TalkerTokenizer) -> None:
     mimi = load_mimi(ECHO)
     model = Talker(lm_config(tokenizer.size), Settings()).lm
-    start_from_codec(model, mimi)
+    start_from_codec(model, mimi, (0.5, 1.0))
     vectors = mimi.quantizer.rvq_first.vq.layers[0]._codebook.embedding
     vectors = vectors @ mimi.quantizer.rvq_first.output_proj.weight[:, :, 0].T
     for side in (0, 8):

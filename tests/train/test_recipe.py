@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from train.augment import add_noise, coloured_noise, disturb
-from train.codec import Settings, Speech, Trainer, learning_rate
+from train.codec import SCHEDULE, Settings, Speech, Trainer
 from train.losses import EnvelopeLoss, SpectralLoss
 from train.sentences import draw_sentence
 from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, draw_voice
@@ -63,18 +63,11 @@ def test_envelopes_do_not_mind_loudness() -> None:
     assert EnvelopeLoss()(0.3 * speech, speech).item() == pytest.approx(0.0, abs=1e-3)
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
-    settings = Settings()
-    rates = [learning_rate(settings, step) for step in (0, 100, 200, settings.total_steps)]
-    assert rates[0] == 0.0
-    assert rates[1] < rates[2] > rates[3] == pytest.approx(0.02 * settings.learning_rate)
-
-
 def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
     speech, out = Speech(tmp_path), tmp_path / "out"
-    settings = replace(Settings(), batch=1, frames=6, warm_up_steps=1)
+    settings = replace(Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1))
     trainer = Trainer(settings, speech, ECHO, out)
     for _ in range(2):
         assert all(np.isfinite(value) for value in trainer.train_step().values())
@@ -88,7 +81,9 @@ def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
-    settings = replace(Settings(), batch=1, frames=6, warm_up_steps=1, is_decoder_only=True)
+    settings = replace(
+        Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1), is_decoder_only=True
+    )
     trainer = Trainer(settings, Speech(tmp_path), ECHO, tmp_path / "out")
     before = {name: tensor.clone() for name, tensor in trainer.mimi.state_dict().items()}
     for _ in range(2):

@@ -1,0 +1,239 @@
+"""The recogniser's recipe: word times, passages, what the server reads off them, a trainer that goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moshi.utils.compile import no_compile
+from numpy.typing import NDArray
+
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import PipelineKind
+from antiphon.models.words import SpeechTiming, Word, WordAssembler
+from train import listener as listener_module
+from train.beginnings import start_from_talkers_ear
+from train.dictation import dictate, marks
+from train.domain import Domain
+from train.listener import SCHEDULE, Settings, Trainer, lm_config
+from train.passages import (
+    DELAY_FRAMES,
+    NO_PAUSE,
+    PAUSE,
+    PAUSES_S,
+    UNKNOWN,
+    Line,
+    PassageComposer,
+    Room,
+    pause_labels,
+    text_stream,
+)
+from train.questions import Utterance, plan, stretched, trim
+from train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
+from train.ship import ship
+from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from train.voices import Voice, speak
+from train.word_times import Listener, Spoken, starts_by_phones
+
+ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+QUESTION = "what is two plus three"
+TIMING = SpeechTiming(0.08, DELAY_FRAMES * 0.08, prefix_frames=1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TalkerTokenizer:
+    return TalkerTokenizer.made(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+
+
+@pytest.fixture
+def rooms() -> list[Room]:
+    rng = np.random.default_rng(4)
+    segments = [
+        Segment(rng.integers(0, 512, (8, 27)).astype(np.int16), 2, 20, QUESTION, "five") for _ in range(4)
+    ]
+    lines = tuple(Line(segment, (2.3, 5.0, 8.8, 12.0, 16.4)) for segment in segments)
+    return [Room(rng.integers(0, 512, (8, STRIP_FRAMES)).astype(np.int16), lines)]
+
+
+def told_by(text: NDArray[np.int16], tokenizer: TalkerTokenizer) -> list[tuple[str, float]]:
+    """What the server makes of the tokens of a session."""
+    words = WordAssembler(TIMING, tokenizer.decode)
+    events = [event for token in text for event in words.feed(int(token))] + words.finish(1e9)
+    return [(event.text, event.start_s) for event in events if isinstance(event, Word)]
+
+
+def test_the_server_reads_words_and_their_starts_off_the_text(tokenizer: TalkerTokenizer) -> None:
+    rng, known = random.Random(1), Domain().words()
+    for _ in range(20):
+        words, at = [], 0.0
+        for _ in range(12):
+            at += rng.uniform(2.6, 9.0)
+            words.append((at, rng.choice(known)))
+        told = told_by(text_stream(words, 200, tokenizer), tokenizer)
+        assert [word for word, _ in told] == [word for _, word in words]
+        assert all(
+            abs(start_s - at * 0.08) <= 0.041 for (_, start_s), (at, _) in zip(told, words, strict=True)
+        )
+
+
+def test_words_without_room_wait_and_are_all_told(tokenizer: TalkerTokenizer) -> None:
+    words = [(3.0, "what"), (4.2, "is"), (5.0, "a"), (5.6, "cow")]
+    text = text_stream(words, 60, tokenizer)
+    told = told_by(text, tokenizer)
+    assert [word for word, _ in told] == ["what", "is", "a", "cow"]
+    assert told[3][1] == pytest.approx(9 * 0.08)
+    assert set(np.flatnonzero(text == EPAD)) == {12, 14, 16, 18}
+    assert (text_stream(words, 14, tokenizer)[:12] == PAD).all()
+
+
+def test_a_pause_is_labelled_by_its_whole_length() -> None:
+    labels = pause_labels([(10, 19), (24, 30), (60, 70)], 80)
+    assert [PAUSES_S[head] for head in range(4) if labels[head, 5] == PAUSE] == [0.5]
+    assert (labels[:, 10:20] == NO_PAUSE).all()
+    assert (labels[:, 20:24] == NO_PAUSE).all()
+    assert [PAUSES_S[head] for head in range(4) if labels[head, 31] == PAUSE] == [0.5, 1.0, 2.0]
+    assert [int(labels[head, 75]) for head in range(4)] == [PAUSE, UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+def test_a_passage_has_its_questions_at_their_places(rooms: list[Room], tokenizer: TalkerTokenizer) -> None:
+    rng = np.random.default_rng(0)
+    cold = np.full((8, 26), 7, np.int16)
+    composer = PassageComposer(rooms, [rooms[0].strip], cold, tokenizer, 200)
+    cold_starts = 0
+    for _ in range(40):
+        passage = composer.draw(rng)
+        assert passage.codes.shape == (8, 200)
+        assert passage.pauses.shape == (4, 200)
+        first = rooms[0].lines[0]
+        begins = [start - first.starts[0] for start, word in passage.words if word == "what"]
+        for begin in begins:
+            place = round(begin)
+            heard = passage.codes[:, place + 2 : place + 21]
+            assert any(
+                (heard == line.segment.codes[:, 2 : 2 + heard.shape[1]]).all() for line in rooms[0].lines
+            )
+            assert (passage.pauses[:, place + 2 : place + 21] == NO_PAUSE).all()
+        cold_starts += int((passage.codes[:, 0] == 7).all())
+        written = [word for word, _ in told_by(passage.text, tokenizer)]
+        assert written == [word for _, word in passage.words][: len(written)]
+    assert 5 < cold_starts < 30
+
+
+def test_segments_know_their_utterances() -> None:
+    sizes = [int(size) for size in np.random.default_rng(0).integers(1000, 90_000, 130)]
+    order = encoding_order(sizes, 3)
+    assert sorted(index for group in order for index in group) == list(range(130))
+    assert [len(group) for group in order] == [GROUP, GROUP, 30]
+    assert all([sizes[i] for i in group] == sorted(sizes[i] for i in group) for group in order)
+
+
+def test_a_segment_bounds_where_its_utterance_begins() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        at, frames = float(rng.uniform(6, 7)), float(rng.uniform(5, 40))
+        segment = Segment(np.zeros((8, 60), np.int16), int(at), int(at + frames), QUESTION, "")
+        start, word = Spoken(frames * 0.08, (0.0, 0.4)).starts_in(segment)
+        assert abs(start - at) <= 0.5
+        assert word - start == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    "voice", [Voice("espeak-ng", "en-gb+m3", 150, 40), Voice("flite", "slt", 140)], ids=lambda v: v.program
+)
+def test_words_are_timed_as_they_were_spoken(voice: Voice) -> None:
+    turn, _, _ = plan(random.Random(2), Domain(), held_out=True)
+    turn = replace(turn, question="what is the colour of chocolate")
+    spoken = speak(voice, turn.question)
+    times = Listener().times(Utterance(turn, voice, 1.1, trim(stretched(spoken, 1.1))))
+    assert len(times.starts_s) == 6
+    assert times.starts_s[0] < 0.06
+    assert all(a < b for a, b in zip(times.starts_s, times.starts_s[1:], strict=False))
+    assert 0.4 < times.seconds - times.starts_s[-1] < 1.1
+    another = Utterance(turn, voice, 1.1, np.ones(24_000 * 9, np.float32))
+    assert Listener().times(another).starts_s == ()
+
+
+def test_phones_are_shared_in_proportion() -> None:
+    phones = [("pau", 0.2), ("a", 0.3), ("b", 0.5), ("pau", 0.6), ("c", 0.7), ("d", 1.0)]
+    assert starts_by_phones(("ab", "cd"), {"ab": 2, "cd": 2}, phones) == (0.2, 0.6)
+    assert starts_by_phones(("a", "bcdef"), {"a": 1, "bcdef": 7}, phones) == (0.2, 0.2)
+
+
+def test_marks_count_words_and_time_those_in_both() -> None:
+    said = [[(0.1, "two"), (0.5, "plus"), (0.9, "three")], [(0.0, "hello")]]
+    told = [[(0.2, "two"), (0.5, "minus"), (0.8, "three")], [(0.3, "hello")]]
+    got = marks(said, told)
+    assert got.word_error == 1 / 4
+    assert got.start_error_ms == pytest.approx(100)
+    assert marks(said, [[], []]).word_error == 1.0
+
+
+class Ear(torch.nn.Module):
+    """The names of an LM of width 6 that hears one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim = 6
+        self.text_emb, self.emb = torch.nn.Embedding(9, 6), torch.nn.ModuleList([torch.nn.Embedding(5, 6)])
+        self.text_linear = torch.nn.Linear(6, 9, bias=False)
+
+
+def test_a_model_starts_with_a_talkers_ear() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = Ear()
+    before = model.text_linear.weight.detach().clone()
+    talker = {
+        "text_emb.weight": torch.randn(9, 6, generator=generator),
+        "text_linear.weight": torch.randn(9, 6, generator=generator),
+        **{f"emb.{i}.weight": torch.randn(5, 6, generator=generator) for i in range(4)},
+    }
+    start_from_talkers_ear(model, talker, heard_from=2)
+    assert torch.equal(model.emb.get_parameter("0.weight"), talker["emb.2.weight"])
+    assert torch.equal(model.text_emb.weight, talker["text_emb.weight"])
+    assert torch.equal(model.text_linear.weight, before)
+    with pytest.raises(ValueError, match="a talker of width 5 cannot start a model of width 6"):
+        start_from_talkers_ear(model, {"text_emb.weight": torch.zeros(9, 5)}, heard_from=2)
+
+
+def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
+    tmp_path: Path, rooms: list[Room], tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("codes", "times"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0000.npz").touch()
+    small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 1}
+    monkeypatch.setattr(listener_module, "lm_config", lambda _: small)
+    monkeypatch.setattr(listener_module, "read_rooms", lambda *_: (rooms, [rooms[0].strip]))
+    settings = Settings(batch=2, frames=80, judge_every_steps=4)
+    schedule = replace(SCHEDULE, total_steps=4, warm_up_steps=1)
+
+    def trainer(out: Path) -> Trainer:
+        folders = tmp_path / "codes", tmp_path / "times"
+        test = folders[0] / "0000.npz", folders[1] / "0000.npz"
+        return Trainer(settings, schedule, folders, test, ECHO, out)
+
+    with no_compile():
+        whole = trainer(tmp_path / "whole")
+        losses = [whole.train_step() for _ in range(4)]
+        assert losses[-1]["text"] < losses[0]["text"]
+        assert set(whole.notes()) == {"word_error", "start_error_ms"}
+        first = trainer(tmp_path / "halves")
+        _ = [first.train_step() for _ in range(2)]
+        first.save()
+        second = trainer(tmp_path / "halves")
+        assert [second.train_step() for _ in range(2)] == losses[2:]
+        assert dictate(second.lm, rooms, tokenizer, limit=2).word_error >= 0
+    ship("listener", tmp_path / "halves", ECHO, tmp_path / "tiny-stt", is_beside=True)
+    checkpoint = load_checkpoint(str(tmp_path / "tiny-stt"))
+    assert checkpoint.spec.kind is PipelineKind.STT
+    assert checkpoint.spec.lm is not None
+    assert (checkpoint.spec.lm.extra_heads, checkpoint.spec.lm.dep_q) == (4, 0)
+    assert SpeechTiming.of(checkpoint.spec) == TIMING
+    assert json.loads((tmp_path / "tiny-stt" / "config.json").read_text())["mimi_name"].endswith(
+        "assets/echo/mimi.safetensors"
+    )
