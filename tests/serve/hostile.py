@@ -267,3 +267,21 @@ FRAMES: Final[dict[str, tuple[bytes, tuple[int, ...]]]] = {
     "a close code that cannot be": (masked(0x88, (999).to_bytes(2, "big")), (1002,)),
 }
 """Frames against the rules of RFC 6455, and the close codes that may answer them."""
+
+REQUESTS: Final[dict[str, tuple[str, str]]] = {
+    "a length beyond all numbers": ("Content-Length: 99999999999999999999", "abc"),
+    "a length that never comes": ("Content-Length: 60000", "abc"),
+    "a length of a terabyte": ("Content-Length: 1000000000000", "abc"),
+    "a negative length": ("Content-Length: -1", "abc"),
+    "two lengths": ("Content-Length: 3\r\nContent-Length: 30", "abc"),
+    "a length and pieces": (
+        "Content-Length: 3\r\nTransfer-Encoding: chunked",
+        "0\r\n\r\nGET /x HTTP/1.1\r\n\r\n",
+    ),
+    "a piece of no size": ("Transfer-Encoding: chunked", "xyz\r\nabc\r\n"),
+    "a piece of 2^60 bytes": ("Transfer-Encoding: chunked", "1000000000000000\r\nabc"),
+    "a header without a colon": ("Content-Length", ""),
+    "a header of 70,000 letters": ("X-Long: " + "x" * 70_000, ""),
+    "compression that is none": ("Content-Encoding: gzip\r\nContent-Length: 9", "\x1f\x8b\x08nogzip"),
+}
+"""Headers and bodies of a POST that no HTTP library would send."""

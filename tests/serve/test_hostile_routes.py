@@ -20,7 +20,7 @@ from aiohttp import WSMsgType
 from antiphon.protocol import kyutai, moshi
 from antiphon.serve.kinds import ROUTES
 from tests.serve.harness import PATIENCE_S, Server
-from tests.serve.hostile import ATTACKS, FRAMES, UPGRADE, Asked, Message, Upgraded, queries
+from tests.serve.hostile import ATTACKS, FRAMES, REQUESTS, UPGRADE, Asked, Message, Upgraded, queries
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood
 
 REFUSED = {1007, 1008, 1009}
@@ -189,6 +189,34 @@ async def test_frames_against_the_rules_end_their_connection(
                 assert found in (*codes, None) if len(data) > 1000 else found in codes, (name, found)
             writer.close()
         assert await neighbourhood(server) == alone
+        await all_is_quiet(server)
+    assert_no_fault(caplog)
+
+
+async def status_of(server: Server, request: str) -> int | None:
+    """The status that answers bytes; None where the connection just ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request.encode("latin-1"))
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await reader.readline()
+    writer.close()
+    return int(answer.split()[1]) if answer else None
+
+
+@pytest.mark.parametrize("route", [route for route in SESSIONS if route.startswith("POST")])
+async def test_a_request_against_the_rules_is_refused(route: str, caplog: pytest.LogCaptureFixture) -> None:
+    method, _, path = route.partition(" ")
+    async with everything(upload_timeout_s=0.3) as server:
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        async with asyncio.TaskGroup() as group:
+            answers = {
+                name: group.create_task(status_of(server, f"{head}{headers}\r\n\r\n{body}"))
+                for name, (headers, body) in REQUESTS.items()
+            }
+        found = {name: answer.result() for name, answer in answers.items()}
+        assert {status for status in found.values() if status is not None} <= {400, 408, 413, 415}, found
+        assert found["a length that never comes"] == 408
+        await neighbourhood(server)
         await all_is_quiet(server)
     assert_no_fault(caplog)
 

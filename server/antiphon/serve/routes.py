@@ -99,6 +99,8 @@ def _guarded(
                 if ELSEWHERE in request.headers:
                     raise refusal_of(request, error) from error
                 return await route.refuse(request, services, metrics, error)
+            except web.RequestPayloadError as error:
+                raise web.HTTPBadRequest(text="a body that is not what its headers say\n") from error
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             raise
