@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
 from tests.backends.contract import (
     GREEDY,
     SLOTS,
@@ -79,7 +80,7 @@ def test_every_parameter_changes_what_is_said(
     if not subject.samples:
         assert driver.info.name == "null", "only the null backend has nothing to sample"
         return
-    frames = voice(18, 3 * FRAMES, driver.info)
+    frames = voice(18, FRAMES if driver.info.kind is PipelineKind.TTS else 3 * FRAMES, driver.info)
     runs = []
     for parameters in (before, before, replace(before, **change)):
         driver.backend.set_parameters(1, parameters)

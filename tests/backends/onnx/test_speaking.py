@@ -65,7 +65,7 @@ def test_the_voice_that_was_longest_unused_goes_first(
     graphs, voice = backend.graphs, backend._voice
     assert voice is not None
     size = sum(array[0].nbytes for array in voice.outputs.values())
-    voices = Voices(voice, graphs["lm"].state, shape_of(checkpoint), limit_bytes=2 * size)
+    voices = Voices(voice, graphs["lm"], shape_of(checkpoint), limit_bytes=2 * size)
     first, second = speaker(checkpoint, 1), speaker(checkpoint, 2)
     given = [voices.give(0, prompt) for prompt in (None, first, None, second, None, first)]
     assert given == [False, False, True, False, True, False]

@@ -98,15 +98,18 @@ class Language:
 
     def snapshot(self, row: int) -> dict[str, Array]:
         """Copy one row's state, by name, without the row axis."""
-        parts: dict[str, Array] = dict(self._lm.state.snapshot(row))
-        parts |= {_DELAYS + name: np.asarray(array) for name, array in self._delays.snapshot(row).items()}
+        return {**self._lm.state.snapshot(row), **self._little(row)}
+
+    def _little(self, row: int) -> dict[str, Array]:
+        """The part of a row's state that is no graph's."""
+        parts = {_DELAYS + name: np.asarray(array) for name, array in self._delays.snapshot(row).items()}
         parts |= {_SAMPLER + name: np.asarray(array) for name, array in self._sampler.snapshot(row).items()}
         return parts
 
     def check(self, snapshot: Mapping[str, Array]) -> None:
         """Raise UnsupportedError unless a snapshot is of a model of this shape."""
         self._lm.state.check(snapshot)
-        for name, array in self.snapshot(0).items():
+        for name, array in self._little(0).items():
             if name not in snapshot or snapshot[name].shape != array.shape:
                 raise UnsupportedError(f"the snapshot's {name} does not fit {list(array.shape)}")
 

@@ -47,7 +47,7 @@ class SpeakingBackend(OnnxBackend):
         self._choices = np.zeros((slots, 2), np.int32)
         shape, self._voices = SpeakerShape.of(spec), None
         if shape is not None and self._voice is not None:
-            self._voices = Voices(self._voice, self._graphs["lm"].state, shape)
+            self._voices = Voices(self._voice, self._graphs["lm"], shape)
             self._info = replace(self._info, can_prime=True)
         for row in range(slots):
             self._begin(row, None)
@@ -114,6 +114,11 @@ class SpeakingBackend(OnnxBackend):
         self._scripts.put(row, script)
         if self._voices is not None:
             self._voices.forget(row)
+
+    def close(self) -> None:
+        """Let go of the sessions and their state."""
+        super().close()
+        del self._voices, self._voice
 
     def _step(self, inputs: StepInputs) -> StepOutputs:
         rows, watch = inputs.rows, Stopwatch()

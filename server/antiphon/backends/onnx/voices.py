@@ -6,7 +6,6 @@ from collections import OrderedDict
 from typing import Final
 
 from antiphon.backends.onnx.graph import Graph
-from antiphon.backends.onnx.rows import RowState
 from antiphon.models.graphs import Array
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
@@ -18,15 +17,15 @@ CACHE_BYTES: Final = 1 << 30
 class Voices:
     """Keys and values of voices, computed once each; the least recently used go, beyond ``limit_bytes``.
 
-    ``graph`` has one row: from up to five voices to the tensors of ``state`` that bear its outputs' names.
+    ``graph`` has one row: from up to five voices to the state of ``lm`` that bears its outputs' names.
     """
 
     def __init__(
-        self, graph: Graph, state: RowState, shape: SpeakerShape, *, limit_bytes: int = CACHE_BYTES
+        self, graph: Graph, lm: Graph, shape: SpeakerShape, *, limit_bytes: int = CACHE_BYTES
     ) -> None:
         """Begin with none."""
         self.shape = shape
-        self._graph, self._state, self._limit_bytes = graph, state, limit_bytes
+        self._graph, self._lm, self._limit_bytes = graph, lm, limit_bytes
         self._kept: OrderedDict[str, dict[str, Array]] = OrderedDict()
         self._held: dict[int, str] = {}
 
@@ -43,7 +42,7 @@ class Voices:
         self._kept.move_to_end(key)
         if self._held.get(row) != key:  # a voice of tts-1.6b is 164 MB
             for name, array in self._kept[key].items():
-                self._state.arrays[name][row] = array
+                self._lm.state.arrays[name][row] = array
             self._held[row] = key
         while len(self._kept) > 1 and self._bytes() > self._limit_bytes:
             self._kept.popitem(last=False)
