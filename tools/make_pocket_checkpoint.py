@@ -6,6 +6,7 @@ extra pocket is needed) and scaled so that the outputs are lively: every text so
 
   python -m tools.make_pocket_checkpoint out/pocket
   python -m tools.make_pocket_checkpoint out/pocket --tokenizer tokenizers --seed 7
+  python -m tools.make_pocket_checkpoint out/english --shape english
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tools.small_models import SAMPLE_RATE, trial_signal
 
 with undisturbed():
     from pocket_tts import TTSModel, export_model_state
+    from pocket_tts.utils.config import CONFIGS_DIR
 
 CONFIG_NAME = "small.yaml"
 WEIGHTS_NAME = "model.safetensors"
@@ -87,13 +89,34 @@ def configuration(tokenizer: str, flow: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def published(shape: str) -> dict[str, Any]:
+    """A configuration of the package, with our tokenizer and our weights."""
+    config: dict[str, Any] = yaml.safe_load((CONFIGS_DIR / f"{shape}.yaml").read_text())
+    table = {
+        "n_bins": VOCABULARY,
+        "tokenizer": "sentencepiece",
+        "tokenizer_path": TOKENIZERS["sentencepiece"],
+    }
+    config["flow_lm"]["lookup_table"] |= table
+    for key in ("weights_path_without_voice_cloning", "model_recommended_frames_after_eos"):
+        config.pop(key, None)
+    return {**config, "weights_path": WEIGHTS_NAME, "default_eos_threshold": EOS_THRESHOLD}
+
+
 def make_pocket_checkpoint(
-    folder: Path, *, seed: int = 0, tokenizer: str = "sentencepiece", flow: str = "lsd", clones: bool = True
+    folder: Path,
+    *,
+    seed: int = 0,
+    tokenizer: str = "sentencepiece",
+    flow: str = "lsd",
+    clones: bool = True,
+    shape: str | None = None,
 ) -> Path:
     """Write a checkpoint into ``folder``, and return the folder.
 
     ``tokenizer`` is "sentencepiece" or "tokenizers" (the same pieces in a ``tokenizer.json``), ``flow`` the
     kind of its sampler. Without ``clones`` the configuration names its weights as those without cloning.
+    ``shape`` is the name of a configuration of the package: then the model is as large as the published one.
     """
     (folder / "voices").mkdir(parents=True, exist_ok=True)
     pieces = folder / TOKENIZERS["sentencepiece"]
@@ -101,7 +124,7 @@ def make_pocket_checkpoint(
     if tokenizer == "tokenizers":
         (folder / TOKENIZERS[tokenizer]).write_text(_as_json(pieces))
         pieces.unlink()
-    config = configuration(tokenizer, flow)
+    config = configuration(tokenizer, flow) if shape is None else published(shape)
     with undisturbed(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = _unloaded(folder, config)
@@ -177,8 +200,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="where to write it")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--tokenizer", choices=sorted(TOKENIZERS), default="sentencepiece")
-    options = parser.parse_args(argv)
-    folder = make_pocket_checkpoint(options.folder, seed=options.seed, tokenizer=options.tokenizer)
+    parser.add_argument("--shape", metavar="NAME", help="as large as this model of the package")
+    options = vars(parser.parse_args(argv))
+    folder = make_pocket_checkpoint(options.pop("folder"), **options)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder}: {np.ceil(size / 1000):.0f} kB")
     return 0

@@ -66,6 +66,8 @@ def test_a_text_is_cut_where_the_package_cuts_it(text: str, chunk_tokens: int) -
     assert [chunk.text for chunk in chunked(text, chunk_tokens)] == wanted
 
 
+GREETING = ("Good", "day.", "How", "are", "you?", "...", "I")
+ASKING = ("Good", "day.", "So,", "how", "are", "you", "my", "good", "old")
 WORDS = st.sampled_from(["a", "bee", "it,", "end.", "what?", '"No!"', "...", "3.5", "x" * 30, "so;"])
 
 
@@ -91,10 +93,20 @@ def test_a_sentence_without_an_end_is_cut_between_words() -> None:
     assert len(chunks) == 4
 
 
-def test_a_chunk_is_handed_on_with_the_first_word_after_the_one_that_closed_it() -> None:
-    chunker = Chunker(count, 12)
-    texts = ["Good", "day.", "How", "are", "you?", "..."]
-    assert [chunker.add(Word(text, 5, index)) for index, text in enumerate(texts)] == [[]] * 6
-    assert chunker.add(Word("Fine", 5, 6)) == [Chunk("Good day.", 1)]
-    assert chunker.copy().end() == chunker.end() == [Chunk("How are you? ...", 5), Chunk("Fine", 6)]
+def test_a_chunk_is_handed_on_as_soon_as_no_other_sentence_can_join_it() -> None:
+    chunker = Chunker(count, 16)
+    heard = [(text, chunker.add(Word(text, 5, at))) for at, text in enumerate(GREETING)]
+    assert [(text, chunks) for text, chunks in heard if chunks] == [
+        ("are", [Chunk("Good day.", 1)]),
+        ("I", [Chunk("How are you? ...", 5)]),
+    ]
+    assert chunker.copy().end() == chunker.end() == [Chunk("I", 6)]
     assert chunker.end() == []
+
+
+def test_what_comes_after_a_comma_may_be_cut_off_so_the_sentence_is_waited_for() -> None:
+    """Whole it would not join, but if it grows too long for any chunk, its first part does."""
+    chunker = Chunker(count, 24)
+    words = [Word(text, count(text), at) for at, text in enumerate(ASKING)]
+    assert [chunk for word in words for chunk in chunker.add(word)] == []
+    assert chunker.end() == [Chunk("Good day. So,", 2), Chunk("how are you my good old", 8)]

@@ -58,13 +58,13 @@ class Chunker:
         if self._is_ended_by(word):
             chunks = self._end_sentence()
         self._sentence.append(word)
+        if self._parts and not self._may_join():
+            chunks += self._close()
         return chunks
 
     def end(self) -> list[Chunk]:
         """The text ends, or a pause comes: the chunks of all that was still kept."""
-        chunks = self._end_sentence()
-        last = self._close()
-        return chunks if last is None else [*chunks, last]
+        return self._end_sentence() + self._close()
 
     def copy(self) -> Chunker:
         """One that goes on by itself."""
@@ -79,15 +79,25 @@ class Chunker:
         says_something = any(letter.isalnum() for letter in word.text)
         return says_something and _ends_with(self._sentence[-1].text, _ENDS)
 
+    def _may_join(self) -> bool:
+        """Whether the sentence that has begun, or its part up to a comma, may still go with what is kept."""
+        comma = next((at for at, it in enumerate(self._sentence, 1) if _ends_with(it.text, _COMMAS)), None)
+        begun = (
+            self._part(self._sentence[:comma]).tokens - 1
+        )  # counted with a full stop, which it may not have
+        return self._kept_tokens + begun <= self.chunk_tokens
+
+    @property
+    def _kept_tokens(self) -> int:
+        return sum(part.tokens for part in self._parts)
+
     def _end_sentence(self) -> list[Chunk]:
         """Put what is whole behind what is kept; returns the chunks that do not fit any more."""
         words, self._sentence = self._sentence, []
         chunks: list[Chunk] = []
         for part in self._cut(words) if words else []:
-            if self._parts and sum(it.tokens for it in self._parts) + part.tokens > self.chunk_tokens:
-                closed = self._close()
-                assert closed is not None
-                chunks.append(closed)
+            if self._kept_tokens + part.tokens > self.chunk_tokens:
+                chunks += self._close()
             self._parts.append(part)
         return chunks
 
@@ -108,11 +118,10 @@ class Chunker:
         text = " ".join(word.text for word in words)
         return _Part(text, self.count(text), words[-1].entry)
 
-    def _close(self) -> Chunk | None:
-        if not self._parts:
-            return None
+    def _close(self) -> list[Chunk]:
+        """What is kept, as a chunk; none when nothing is."""
         parts, self._parts = self._parts, []
-        return Chunk(" ".join(part.text for part in parts), parts[-1].last)
+        return [Chunk(" ".join(part.text for part in parts), parts[-1].last)] if parts else []
 
 
 def _ends_with(word: str, marks: str) -> bool:
