@@ -57,7 +57,7 @@ class GuidedGenerator(Generator):
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and the told ones' logits."""
         untold = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
-        untold[:, 0] = torch.where(is_text, ZERO_TOKEN, tokens[:, 0])
+        untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO_TOKEN)
         inputs = self.model.embed(torch.stack([tokens, untold], dim=1).flatten(0, 1))
         if self._conditions is not None:
             inputs = (inputs.view(-1, *self._conditions.shape) + self._conditions).flatten(0, 1)
