@@ -19,7 +19,7 @@ from antiphon_quantize.gate_subject import open_judged
 from bench.recipe_quality import measure, rounded
 from tests.quantize import planted
 
-MATERIAL = Material(recordings=built_in_clips()[:3], frames=40, turns=1)
+MATERIAL = Material(recordings=built_in_clips()[:3], frames=30, turns=1)
 
 
 @pytest.fixture(scope="module")
