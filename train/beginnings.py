@@ -53,15 +53,19 @@ def number_waves(count: int) -> Tensor:
 
 
 def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
-    """Let the words of numbers start as places on a line, heard, said and read alike."""
+    """Let the words of numbers start as places on a line and nothing else, so that sums can be learnt.
+
+    With anything random beside, a net remembers each sum that it is told, and has no idea of the others.
+    """
     tokens = [tokenizer.encode(word)[0] for word in NUMBERS]
     waves = number_waves(len(tokens))
+    waves = waves - waves.mean(0)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for table in (model.text_emb.weight, model.text_linear.weight):
-            basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
-            rows = waves @ basis
-            table[tokens] += rows * (table[: model.text_card].std() / rows.std())
+        table = model.text_emb.weight
+        basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
+        rows = waves @ basis
+        table[tokens] = rows * (table[: model.text_card].std() / rows.std())
 
 
 def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: int) -> None:

@@ -77,10 +77,16 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
     return text
 
 
+def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
+    """The frames of ``text [T]`` in which a word stands."""
+    return np.flatnonzero((text != PAD) & (text != EPAD))
+
+
 class Composer:
     """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
 
-    A recited sentence has its known end from that word on: in "two plus three is five" from the fifth.
+    A recited sentence has its known end from that word on: in "two plus three is five" from the fifth. The
+    results of sums are trained nowhere else.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class Composer:
     ) -> None:
         self.quiet, self.voicebox, self.frames = quiet, voicebox, frames
         self.recited = [one for one in recited if one[0] in voicebox.codes]
+        self.drilled = {sentence for sentence, _ in self.recited if {"plus", "minus"} & set(sentence.split())}
         self.heard = scenes
         answered = ((scene.strip, tuple(one for one in scene.segments if one.answer)) for scene in scenes)
         self.scenes = [Scene(strip, segments) for strip, segments in answered if segments]
@@ -107,37 +114,45 @@ class Composer:
             np.ones(self.frames, np.bool_),
         )
 
-    def draw_listening(self, rng: np.random.Generator) -> Dialogue:
-        """Questions and words in no order, one after the other, only to be heard."""
+    def draw_drill(self, rng: np.random.Generator) -> Dialogue:
+        """Questions and words in no order, only to be heard, and meanwhile answers that nobody asked for.
+
+        Of these only what follows from their own words is trained, to a voice that says something else, so
+        that a sum is learnt as what it is: not by how a question sounded, nor by the talker's own sound.
+        """
         scene = self.heard[rng.integers(len(self.heard))]
         dialogue = self._silent(scene.strip, rng)
         dialogue.is_text_trained[:], dialogue.is_voice_trained = False, False
+        self._listen(rng, dialogue, scene)
+        if self.recited:
+            self._recite(rng, dialogue)
+        return dialogue
+
+    def _listen(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at = int(rng.integers(1, 20))
         while True:
             segment = scene.segments[rng.integers(len(scene.segments))]
             stop = at + max(segment.codes.shape[1], segment.end + REACTION_FRAMES + 1)
             if stop > self.frames:
-                return dialogue
+                return
             dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes
             dialogue.asked.append(Asked(at + segment.start, at + segment.end, segment.question, ""))
             at = stop
 
-    def draw_recital(self, rng: np.random.Generator) -> Dialogue:
-        """Answers that nobody asked for, one after the other: what follows from their words is trained."""
-        dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))], rng)
-        dialogue.is_text_trained[:], dialogue.is_voice_trained = False, False
-        is_loud, at = rng.random() < 0.7, int(rng.integers(1, 20))
+    def _recite(self, rng: np.random.Generator, dialogue: Dialogue) -> None:
+        is_loud, at = rng.random() < 0.5, int(rng.integers(1, 20))
         while True:
             sentence, known = self.recited[int(rng.integers(len(self.recited)))]
-            codes, text = self.voicebox.codes[sentence], self.voicebox.text[sentence]
+            text = self.voicebox.text[sentence]
             if at + text.size > self.frames:
-                return dialogue
+                return
             if is_loud:
-                dialogue.talker[:, at : at + text.size] = codes
+                other, _ = self.recited[int(rng.integers(len(self.recited)))]
+                sound = self.voicebox.codes[other][:, : self.frames - at]
+                dialogue.talker[:, at : at + sound.shape[1]] = sound
             dialogue.text[at - 1] = EPAD
             dialogue.text[at : at + text.size] = text
-            spoken = np.flatnonzero((text != PAD) & (text != EPAD))
-            dialogue.is_text_trained[at + spoken[known:]] = True
+            dialogue.is_text_trained[at + words_at(text)[known:]] = True
             at += text.size + int(rng.integers(1, 6))
 
     def draw(self, rng: np.random.Generator) -> Dialogue:
@@ -166,6 +181,8 @@ class Composer:
             dialogue.talker[:, reply:reply_end] = codes
             dialogue.text[reply - 1] = EPAD
             dialogue.text[reply:reply_end] = text
+            if segment.answer in self.drilled:
+                dialogue.is_text_trained[reply + words_at(text)[-1]] = False
             dialogue.asked.append(
                 Asked(at + segment.start, at + segment.end, segment.question, segment.answer)
             )

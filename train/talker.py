@@ -39,7 +39,7 @@ class Settings:
     """What a run is made of."""
 
     batch: int = 7
-    """Of these, dialogues but for one row in which the talker recites, and one in which it only listens."""
+    """Rows of a step; two of them are drills."""
     frames: int = 300
     peak_learning_rate: float = 1.2e-3
     warm_up_steps: int = 200
@@ -274,7 +274,7 @@ class Trainer:
         """One batch; returns the parts of its loss."""
         rng = np.random.default_rng((self.settings.seed, self.step))
         dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - 2)]
-        dialogues += [self.composer.draw_recital(rng), self.composer.draw_listening(rng)]
+        dialogues += [self.composer.draw_drill(rng) for _ in range(2)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)

@@ -195,43 +195,45 @@ def test_only_what_the_talker_says_trains_its_voice(voicebox: Voicebox, tokenize
     assert [span[3] for span in batch.spans] == [tokenizer.encode(one.question) for one in dialogue.asked]
 
 
-def test_a_recital_trains_only_what_follows_from_its_beginning(
+def test_a_drill_trains_hearing_and_what_follows_from_the_words_recited(
     voicebox: Voicebox, tokenizer: TalkerTokenizer
 ) -> None:
     rng = np.random.default_rng(4)
     scene = _scene(rng)
-    composer = Composer(
-        [scene], [scene.strip], voicebox, 200, [("two plus three is five", 4), ("no such", 1)]
-    )
-    recital = composer.draw_recital(rng)
+    unanswered = Scene(scene.strip, (*scene.segments, replace(scene.segments[0], question="moo", answer="")))
+    recited = [("two plus three is five", 4), ("no such", 1)]
+    composer = Composer([unanswered], [scene.strip], voicebox, 300, recited)
+    drill = composer.draw_drill(rng)
     (five,) = tokenizer.encode("five")
-    said = recital.text[(recital.text != PAD) & (recital.text != EPAD)]
-    assert said.size >= 5
-    np.testing.assert_array_equal(recital.is_text_trained, recital.text == five)
-    assert not recital.is_voice_trained
-    known = dict(recitable(Domain()))
-    assert all(not is_fact_held_out("add", Fact({}, answer)) for answer in known if "plus" in answer)
-    assert known["a cow says moo"] == 3
+    assert ((drill.text != PAD) & (drill.text != EPAD)).sum() >= 5
+    np.testing.assert_array_equal(drill.is_text_trained, drill.text == five)
+    assert not drill.is_voice_trained
+    assert len(drill.asked) > 5
+    spans = [(start, stop) for _, start, stop, _ in collate([drill], voicebox.silence, tokenizer).spans]
+    assert spans == [(one.start, one.end + REACTION_FRAMES + 1) for one in drill.asked]
+    assert all(b.start >= a.end + REACTION_FRAMES for a, b in pairwise(drill.asked))
 
 
-def test_who_only_listens_is_trained_in_neither_text_nor_voice(
+def test_sums_are_trained_by_drills_alone_and_only_asked_questions_are_answered(
     voicebox: Voicebox, tokenizer: TalkerTokenizer
 ) -> None:
     rng = np.random.default_rng(5)
     scene = _scene(rng)
     unanswered = Scene(scene.strip, (*scene.segments, replace(scene.segments[0], question="moo", answer="")))
-    composer = Composer([unanswered], [scene.strip], voicebox, 300)
-    listening = composer.draw_listening(rng)
-    assert len(listening.asked) > 5
-    assert not listening.is_text_trained.any()
-    assert (listening.text == PAD).all()
-    batch = collate([listening], voicebox.silence, tokenizer)
-    assert [(start, stop) for _, start, stop, _ in batch.spans] == sorted(
-        (one.start, one.end + REACTION_FRAMES + 1) for one in listening.asked
-    )
-    assert all(b.start >= a.end + REACTION_FRAMES for a, b in pairwise(listening.asked))
-    answered = [composer.draw(rng).asked for _ in range(20)]
-    assert all(one.answer for asked in answered for one in asked)
+    composer = Composer([unanswered], [scene.strip], voicebox, 300, [("two plus three is five", 4)])
+    drawn = [composer.draw(rng) for _ in range(20)]
+    assert all(one.answer for dialogue in drawn for one in dialogue.asked)
+    (five,) = tokenizer.encode("five")
+    assert sum((dialogue.text == five).sum() for dialogue in drawn) > 5
+    for dialogue in drawn:
+        assert not dialogue.is_text_trained[dialogue.text == five].any()
+        assert dialogue.is_text_trained[dialogue.text != five].mean() > 0.97
+
+
+def test_what_is_recited_was_not_held_out() -> None:
+    known = dict(recitable(Domain()))
+    assert not any(is_fact_held_out("add", Fact({}, answer)) for answer in known if "plus" in answer)
+    assert (known["a cow says moo"], known["three four five"]) == (3, 2)
 
 
 def test_words_in_no_order_are_words_of_questions() -> None:
