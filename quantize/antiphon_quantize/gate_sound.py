@@ -21,6 +21,8 @@ from antiphon_quantize.gate_subject import Codes
 from antiphon_quantize.quality import mel_distance_db, resample, si_sdr, stoi
 
 PESQ_RATE: Final = 16_000
+LEAST_STOI: Final = 0.5
+"""Below this a baseline is not understood (a codec with random weights), and has nothing to lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ def measure_codec(sound: Sound, a: Heard, b: Heard) -> Iterator[Measure]:
     yield Measure("codec si-sdr", si_sdr(*same), detail="dB, the decoder alone")
     own = [sound.joined(part) for part in (a.spoken, b.spoken)]
     before, after = (stoi(clean, part, sound.rate) for part in own)
-    yield Measure("codec stoi loss", before - after, before, after)
+    if before < LEAST_STOI:
+        why = f"of what the baseline says hardly a word is understood: STOI {before:.2f}"
+        yield not_measured("codec stoi loss", why)
+    else:
+        yield Measure("codec stoi loss", before - after, before, after)
     before, after = (mel_distance_db(clean, part, sound.rate) for part in own)
     yield Measure("codec mel loss", after - before, before, after, detail="dB")
     yield measure_pesq(clean, own[0], own[1], sound.rate)

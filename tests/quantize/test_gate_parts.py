@@ -181,6 +181,19 @@ def test_a_codec_is_measured_where_there_is_speech(monkeypatch: pytest.MonkeyPat
     assert found["codec pesq loss"] is None
 
 
+def test_what_nobody_understands_has_no_intelligibility_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = load_sound(built_in_clips()[:1], load_checkpoint("echo").spec.mimi, 40)
+    noise = np.random.default_rng(0).normal(0, 0.1, sound.pcm.shape).astype(np.float32)
+    heard = Heard(np.zeros((1, 40, 8), np.int64), noise, noise)
+    monkeypatch.setattr(gate_sound, "find_spec", lambda name: None)
+    found = {measure.name: measure for measure in measure_codec(sound, heard, heard)}
+    assert found["codec stoi loss"].value is None
+    assert found["codec stoi loss"].detail.startswith(
+        "of what the baseline says hardly a word is understood: "
+    )
+    assert found["codec mel loss"].value == 0
+
+
 def test_pesq_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def pesq(rate: int, clean: Any, other: Any, band: str) -> float:
         assert (rate, band, len(clean)) == (16_000, "wb", len(other))
