@@ -77,7 +77,7 @@ def families_table(families: Families) -> str:
         )
         for family in families.pocket
     ]
-    return "\n\n".join(map(table, ([head, *speech], [pocket_head, *pocket], [text_head, *text])))
+    return "\n\n".join((table([head, *speech]), table([pocket_head, *pocket]), table([text_head, *text])))
 
 
 def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
