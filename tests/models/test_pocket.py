@@ -134,13 +134,13 @@ def test_the_packages_own_configurations_go_by_their_names(monkeypatch: pytest.M
         load_checkpoint("pocket://english")
 
 
-def voice(frames: int = 3, **changes: Any) -> dict[str, Any]:
+def voice(frames: int = 3, changes: dict[str, Any] | None = None) -> dict[str, Any]:
     cache = np.arange(2 * 5 * HEADS * HEAD_DIM, dtype=np.float32).reshape(2, 1, 5, HEADS, HEAD_DIM)
-    parts = {}
+    parts: dict[str, Any] = {}
     for layer in range(LAYERS):
         stem = f"transformer.layers.{layer}.self_attn"
         parts |= {f"{stem}/cache": cache + layer, f"{stem}/offset": np.array([frames])}
-    return {key: value for key, value in {**parts, **changes}.items() if value is not None}
+    return {key: value for key, value in {**parts, **(changes or {})}.items() if value is not None}
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ WIDER = np.zeros((2, 1, 5, HEADS, HEAD_DIM + 1), np.float32)
     [
         (voice(9), "a voice of 9 positions, 5 are in the file and 376 are the most"),
         (voice(0), "a voice of 0 positions"),
-        (voice(**{f"{STEM}/offset": None}), f"lacks {STEM}/cache or offset"),
-        (voice(**{f"{STEM}/offset": np.array([2])}), "a voice of another model: this one has 2 layers"),
-        (voice(**{"transformer.layers.2.self_attn/cache": WIDER}), "a voice of another model"),
-        (voice(**{f"{STEM}/cache": WIDER}), r"keys and values \[2, 1, 5, 3, 5\], this model needs"),
-        (voice(**{f"{STEM}/cache": WIDER[..., 1:] * np.nan}), "numbers that are not finite"),
+        (voice(3, {f"{STEM}/offset": None}), f"lacks {STEM}/cache or offset"),
+        (voice(3, {f"{STEM}/offset": np.array([2])}), "a voice of another model: this one has 2 layers"),
+        (voice(3, {"transformer.layers.2.self_attn/cache": WIDER}), "a voice of another model"),
+        (voice(3, {f"{STEM}/cache": WIDER}), r"keys and values \[2, 1, 5, 3, 5\], this model needs"),
+        (voice(3, {f"{STEM}/cache": WIDER[..., 1:] * np.nan}), "numbers that are not finite"),
     ],
 )
 def test_a_voice_of_another_model_is_refused(
