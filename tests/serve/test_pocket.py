@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from antiphon.audio.wav import decode_wav
+from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
+from antiphon.serve.speakers import find_speakers
 from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import Listener, listening
@@ -112,6 +114,27 @@ async def test_full_says_when_to_come_again_and_who_leaves_midway_frees_the_row(
         async with await waiting as response:
             assert decode_wav(await response.read())[0].shape[1] >= 1920
         await server.is_empty()
+
+
+def test_a_recording_is_a_voice_where_the_weights_can_make_one_of_it(folder: Path, tmp_path: Path) -> None:
+    bare = make_pocket_checkpoint(tmp_path / "bare", clones=False)
+    for each, names in ((folder, ["calm", "ring"]), (bare, ["calm"])):
+        speakers = find_speakers(None, load_checkpoint(str(each)))
+        assert speakers is not None
+        assert speakers.names() == names
+    (folder / "voices" / "calm.wav").write_bytes(b"an exported voice wins over a recording of its name")
+    speakers = find_speakers(str(folder / "voices"), load_checkpoint(str(folder)))
+    (folder / "voices" / "calm.wav").unlink()
+    assert speakers is not None
+    voice = speakers.load("calm")
+    assert voice is not None
+    assert voice.keys_values is not None
+    assert speakers.load(None) is voice
+    (tmp_path / "noise.wav").write_bytes(b"no sound")
+    broken = find_speakers(str(tmp_path), load_checkpoint(str(folder)))
+    assert broken is not None
+    with pytest.raises(CheckpointFormatError, match=r"noise\.wav: .* is not audio that can be read"):
+        broken.load("noise")
 
 
 async def test_a_folder_without_voices_speaks_with_nobodys(folder: Path, tmp_path: Path) -> None:
