@@ -57,6 +57,8 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = json.loads((whole / "config.json").read_text())
     for name, mimi in (
         ("borrowed", "hf://owner/whole/mimi.safetensors"),
+        ("pinned", f"hf://owner/whole/mimi.safetensors@{COMMIT}"),
+        ("mispinned", "hf://owner/whole/mimi.safetensors@v9"),
         ("escaping", "../whole/mimi.safetensors"),
         ("local", "file:///etc/passwd"),
         ("incomplete", "lost.safetensors"),
@@ -96,8 +98,9 @@ def test_fetched_model_loads_again_without_the_hub(hub: Hub, tmp_path: Path) -> 
 
 
 def test_file_of_another_repository_is_fetched_from_there(hub: Hub, tmp_path: Path) -> None:
-    (found,) = load("hf://owner/borrowed", home=tmp_path, url=hub.url)
+    found, pinned = load("hf://owner/borrowed", "hf://owner/pinned", home=tmp_path, url=hub.url)
     assert "models--owner--whole" in found["files"]["mimi"]
+    assert pinned["files"]["mimi"] == found["files"]["mimi"]
     assert "models--owner--borrowed" in found["files"]["lm"]
     assert "owner/whole/mimi.safetensors" in hub.fetched
 
@@ -105,6 +108,7 @@ def test_file_of_another_repository_is_fetched_from_there(hub: Hub, tmp_path: Pa
 def test_failures_say_what_to_do(hub: Hub, tmp_path: Path) -> None:
     expected = {
         "hf://owner/whole@v9": ("CheckpointNotFoundError", "owner/whole has no revision 'v9'"),
+        "hf://owner/mispinned": ("CheckpointNotFoundError", "owner/whole has no revision 'v9'"),
         "hf://owner/none": (
             "CheckpointNotFoundError",
             "the hub has no repository 'owner/none' that you may read; if it is private, run: hf auth login",
