@@ -27,10 +27,10 @@ Told = list[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What came of a dictation: words wrong per word said, and the median error of their starts."""
+    """What came of a dictation: words wrong per word said, and how far starts are off, at the median."""
 
     word_error: float
-    start_error_ms: float
+    start_error_ms: float | None
 
 
 def marks(said: Sequence[Told], told: Sequence[Told]) -> Marks:
@@ -42,7 +42,7 @@ def marks(said: Sequence[Told], told: Sequence[Told]) -> Marks:
         for at, other, size in pairs.get_matching_blocks():
             late_ms += [abs(heard[other + i][0] - true[at + i][0]) * 1000 for i in range(size)]
     words = sum(len(one) for one in said)
-    return Marks(wrong / max(1, words), statistics.median(late_ms) if late_ms else float("inf"))
+    return Marks(wrong / max(1, words), round(statistics.median(late_ms), 1) if late_ms else None)
 
 
 def _text(told: Told) -> str:

@@ -240,7 +240,9 @@ class Trainer:
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test:
             got = dictate(self.lm, self.test, self.tokenizer)
-            notes |= {"word_error": round(got.word_error, 4), "start_error_ms": round(got.start_error_ms, 1)}
+            notes["word_error"] = round(got.word_error, 4)
+            if got.start_error_ms is not None:
+                notes["start_error_ms"] = got.start_error_ms
             if self.course.is_best(1 - got.word_error):
                 write_lm(self.lm, self.config, self.out / "best")
         return notes

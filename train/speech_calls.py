@@ -35,6 +35,8 @@ CHUNK_SAMPLES: Final = 1920
 LIKELY: Final = 0.5
 MARK: Final = 1
 MAX_MESSAGE_BYTES: Final = 1 << 20
+WAITING: Final = {"wait": "30"}
+"""A row is free again some time after its last caller has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ async def _dictate(
     said = [(LEAD_S + start, word) for start, word in zip(starts, one.turn.question.split(), strict=False)]
     told: Told = []
     pauses: list[tuple[float, ...]] = []
-    async with http.ws_connect(address.speech({}), max_msg_size=MAX_MESSAGE_BYTES) as socket:
+    async with http.ws_connect(address.speech(WAITING), max_msg_size=MAX_MESSAGE_BYTES) as socket:
         pcm = _heard(one, is_noisy, np.random.default_rng(seed))
         for first in range(0, pcm.size, CHUNK_SAMPLES):
             await socket.send_bytes(kyutai.encode(kyutai.Audio(pcm[first : first + CHUNK_SAMPLES])))
@@ -130,7 +132,7 @@ def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
         "word_error": round(scored(results).word_error, 4),
         "clean": round(clean.word_error, 4),
         "noise_20_db": round(noisy.word_error, 4),
-        "start_error_ms": round(timed.start_error_ms, 1),
+        "start_error_ms": timed.start_error_ms,
         "pauses": {str(length_s): _pause_report(results, head) for head, length_s in enumerate(PAUSES_S)},
         "wrong": [
             {
@@ -156,7 +158,8 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
 async def read_all(server: str, texts: Sequence[str], callers: int, note: Note) -> list[Speech]:
     """Have every text read, ``callers`` at a time."""
     results: list[Speech] = []
-    url = ServerAddress.parse(server).tts({"format": kyutai_tts.SpeechFormat.PCM_PACKED.value})
+    query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, **WAITING}
+    url = ServerAddress.parse(server).tts(query)
     async with aiohttp.ClientSession() as http:
         for at in range(0, len(texts), callers):
             results += await asyncio.gather(*(_read(http, url, text) for text in texts[at : at + callers]))

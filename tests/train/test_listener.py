@@ -170,7 +170,8 @@ def test_marks_count_words_and_time_those_in_both() -> None:
     got = marks(said, told)
     assert got.word_error == 1 / 4
     assert got.start_error_ms == pytest.approx(100)
-    assert marks(said, [[], []]).word_error == 1.0
+    nothing = marks(said, [[], []])
+    assert (nothing.word_error, nothing.start_error_ms) == (1.0, None)
 
 
 class Ear(torch.nn.Module):
@@ -221,7 +222,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         whole = trainer(tmp_path / "whole")
         losses = [whole.train_step() for _ in range(4)]
         assert losses[-1]["text"] < losses[0]["text"]
-        assert set(whole.notes()) == {"word_error", "start_error_ms"}
+        assert whole.notes()["word_error"] > 0
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()
