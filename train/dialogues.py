@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.answers import Answer
+from train.chains import Chains
 from train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -20,6 +21,8 @@ LEAD_FRAMES = 1
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
 TAIL_FRAMES = 4
+CHAINS_SHARE = 0.75
+"""Of what is recited, so much are sums of several numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Voicebox:
     """The talker's side in codes: each answer encoded once, silence once."""
 
     def __init__(self, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> None:
+        self.tokenizer = tokenizer
         silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
         self.silence: CodeArray = silence[:, -1]
         self.codes: dict[str, CodeArray] = {}
@@ -77,6 +81,15 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
     return text
 
 
+def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
+    """Text ``[frames]`` in which every token stands two to four frames after the one before, marked."""
+    places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
+    text = np.full(int(places[-1]) + 3, PAD, np.int16)
+    text[places[1:] - 1] = EPAD
+    text[places] = tokens
+    return text
+
+
 def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
     """The frames of ``text [T]`` in which a word stands."""
     return np.flatnonzero((text != PAD) & (text != EPAD))
@@ -96,7 +109,9 @@ class Composer:
         voicebox: Voicebox,
         frames: int,
         recited: Sequence[tuple[str, int]] = (),
+        chains: Chains | None = None,
     ) -> None:
+        self.chains = chains
         self.quiet, self.voicebox, self.frames = quiet, voicebox, frames
         self.recited = [one for one in recited if one[0] in voicebox.codes]
         self.drilled = {sentence for sentence, _ in self.recited if {"plus", "minus"} & set(sentence.split())}
@@ -142,8 +157,7 @@ class Composer:
     def _recite(self, rng: np.random.Generator, dialogue: Dialogue) -> None:
         is_loud, at = rng.random() < 0.5, int(rng.integers(1, 20))
         while True:
-            sentence, known = self.recited[int(rng.integers(len(self.recited)))]
-            text = self.voicebox.text[sentence]
+            text, known = self._recited(rng)
             if at + text.size > self.frames:
                 return
             if is_loud:
@@ -154,6 +168,14 @@ class Composer:
             dialogue.text[at : at + text.size] = text
             dialogue.is_text_trained[at + words_at(text)[known:]] = True
             at += text.size + int(rng.integers(1, 6))
+
+    def _recited(self, rng: np.random.Generator) -> tuple[NDArray[np.int16], int]:
+        """The text of something to recite ``[frames]``, and its first word that is known."""
+        if self.chains is not None and rng.random() < CHAINS_SHARE:
+            tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
+            return spaced(tokens, rng), len(tokens) - 1
+        sentence, known = self.recited[int(rng.integers(len(self.recited)))]
+        return self.voicebox.text[sentence], known
 
     def draw(self, rng: np.random.Generator) -> Dialogue:
         """A dialogue in one scene; one in ten is a scene in which nobody speaks to us."""

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from train.answers import answers_kept_in
 from train.beginnings import start_from_codec, start_from_number_line
+from train.chains import Chains
 from train.codec import load_mimi
 from train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from train.domain import Domain
@@ -262,7 +263,9 @@ class Trainer:
             )
         scenes = [scene for scenes, _ in self.shards.values() for scene in scenes]
         quiet = [strip for _, strips in self.shards.values() for strip in strips]
-        self.composer = Composer(scenes, quiet, self.voicebox, self.settings.frames, recitable(Domain()))
+        self.composer = Composer(
+            scenes, quiet, self.voicebox, self.settings.frames, recitable(Domain()), Chains(Domain())
+        )
         self.questions = sum(len(scene.segments) for scene in scenes)
 
     @property

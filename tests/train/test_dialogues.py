@@ -17,8 +17,18 @@ from moshi.utils.compile import no_compile
 from train import talker as talker_module
 from train.answers import Answer
 from train.beginnings import start_from_codec
+from train.chains import Chains
 from train.codec import load_mimi
-from train.dialogues import LEAD_FRAMES, REACTION_FRAMES, STOP_FRAMES, Composer, Voicebox, text_stream
+from train.dialogues import (
+    LEAD_FRAMES,
+    REACTION_FRAMES,
+    STOP_FRAMES,
+    Composer,
+    Voicebox,
+    spaced,
+    text_stream,
+    words_at,
+)
 from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, Fact, is_fact_held_out
 from train.recogniser import answers_grammar, questions_grammar, word_errors
 from train.segments import STRIP_FRAMES, Scene, Segment
@@ -258,3 +268,25 @@ def test_grammars_know_every_word() -> None:
     grammar = answers_grammar().replace("|", " ").split()
     assert spoken <= set(grammar)
     assert questions_grammar().count("<n>") > 10
+
+
+def test_chains_add_up_and_never_contain_a_held_out_step() -> None:
+    chains, rng = Chains(Domain()), np.random.default_rng(6)
+    value = {word: number for number, word in enumerate(NUMBERS)}
+    drawn = {chains.draw(rng) for _ in range(3000)}
+    assert len(drawn) > 2000
+    for words in (sentence.split() for sentence in drawn):
+        total = value[words[0]]
+        for sign, word in zip(words[1:-2:2], words[2:-2:2], strict=True):
+            result = total + (value[word] if sign == "plus" else -value[word])
+            fact = Fact({}, f"{NUMBERS[total]} {sign} {word} is {NUMBERS[result]}")
+            assert not is_fact_held_out("add" if sign == "plus" else "subtract", fact)
+            total = result
+        assert words[-2:] == ["is", NUMBERS[total]]
+
+
+def test_recited_words_stand_apart_and_are_marked() -> None:
+    text = spaced([7, 8, 9], np.random.default_rng(7))
+    assert text[words_at(text)].tolist() == [7, 8, 9]
+    assert (text[words_at(text)[1:] - 1] == EPAD).all()
+    assert (np.diff(words_at(text)) >= 2).all()
