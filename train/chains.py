@@ -1,12 +1,13 @@
-"""Sums of several numbers: so many that they cannot be remembered, and have to be worked out."""
+"""What cannot be remembered, and so has to be worked out: sums of several numbers, counts begun wrongly."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from train.domain import NUMBERS, Domain
+from train.domain import LONGEST_COUNT, NUMBERS, Domain
 
 LONGEST = 4
+MISBEGUN_SHARE = 0.5
 
 
 class Chains:
@@ -16,9 +17,9 @@ class Chains:
     """
 
     def __init__(self, domain: Domain) -> None:
-        value = {word: number for number, word in enumerate(NUMBERS)}
+        self._value = {word: number for number, word in enumerate(NUMBERS)}
         self._known = {
-            (value[fact.slots["a"]], sign, value[fact.slots["b"]])
+            (self._value[fact.slots["a"]], sign, self._value[fact.slots["b"]])
             for sign, intent in ((1, "add"), (-1, "subtract"))
             for fact in domain.trained[intent]
         }
@@ -37,3 +38,17 @@ class Chains:
             total += sign * number
             steps -= 1
         return " ".join([*words, "is", NUMBERS[total]])
+
+    def misbegun(self, answer: str, rng: np.random.Generator) -> str:
+        """Half of the counts from another number to the same end; every other answer as it is.
+
+        Who is to count from twelve to eight, and finds itself at ten, still has to stop at eight: where to
+        stop can then only be known from the question.
+        """
+        numbers = [self._value.get(word, -1) for word in answer.split()]
+        if -1 in numbers or rng.random() > MISBEGUN_SHARE:
+            return answer
+        step, end = (1 if numbers[1] > numbers[0] else -1), numbers[-1]
+        starts = [end - step * count for count in range(2, LONGEST_COUNT)]
+        start = int(rng.choice([one for one in starts if 0 <= one < len(NUMBERS)] or numbers[:1]))
+        return " ".join(NUMBERS[number] for number in range(start, end + step, step))

@@ -21,7 +21,7 @@ LEAD_FRAMES = 1
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
 TAIL_FRAMES = 4
-CHAINS_SHARE = 0.75
+CHAINS_SHARE = 0.9
 """Of what is recited, so much are sums of several numbers."""
 
 
@@ -191,7 +191,8 @@ class Composer:
         while True:
             segment = scene.segments[rng.integers(len(scene.segments))]
             reply = at + segment.end + REACTION_FRAMES
-            codes, text = self.voicebox.codes[segment.answer], self.voicebox.text[segment.answer]
+            said = self.chains.misbegun(segment.answer, rng) if self.chains is not None else segment.answer
+            codes, text = self.voicebox.codes[said], self.voicebox.text[said]
             reply_end = reply + codes.shape[1]
             if reply_end > self.frames:
                 return
@@ -203,7 +204,9 @@ class Composer:
             dialogue.talker[:, reply:reply_end] = codes
             dialogue.text[reply - 1] = EPAD
             dialogue.text[reply:reply_end] = text
-            if segment.answer in self.drilled:
+            if said != segment.answer:
+                dialogue.is_text_trained[reply] = False
+            if said in self.drilled:
                 dialogue.is_text_trained[reply + words_at(text)[-1]] = False
             dialogue.asked.append(
                 Asked(at + segment.start, at + segment.end, segment.question, segment.answer)

@@ -34,13 +34,16 @@ from train.segments import CodeArray, Scene, read_segments
 from train.sequences import ZERO, delay
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
+DRILLS = 3
+"""So many rows of a step are drills."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is made of."""
 
     batch: int = 7
-    """Rows of a step; two of them are drills."""
+    """Rows of a step, drills included."""
     frames: int = 300
     peak_learning_rate: float = 1.2e-3
     warm_up_steps: int = 200
@@ -276,8 +279,8 @@ class Trainer:
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
         rng = np.random.default_rng((self.settings.seed, self.step))
-        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - 2)]
-        dialogues += [self.composer.draw_drill(rng) for _ in range(2)]
+        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - DRILLS)]
+        dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)

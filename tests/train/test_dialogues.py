@@ -173,7 +173,7 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     monkeypatch.setattr(talker_module, "Voicebox", lambda *_: voicebox)
     small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 4, "depformer_dim": 16}
     monkeypatch.setattr(talker_module, "lm_config", lambda _: small)
-    settings = replace(Settings(), batch=3, frames=100, total_steps=4, warm_up_steps=1)
+    settings = replace(Settings(), batch=4, frames=100, total_steps=4, warm_up_steps=1)
 
     def trainer(out: Path) -> Trainer:
         return Trainer(settings, tmp_path / "segments", tmp_path / "none", ECHO, out)
@@ -290,3 +290,14 @@ def test_recited_words_stand_apart_and_are_marked() -> None:
     assert text[words_at(text)].tolist() == [7, 8, 9]
     assert (text[words_at(text)[1:] - 1] == EPAD).all()
     assert (np.diff(words_at(text)) >= 2).all()
+
+
+def test_a_count_may_begin_wrongly_but_ends_where_it_was_asked_to() -> None:
+    chains, rng = Chains(Domain()), np.random.default_rng(8)
+    answers = set(Domain().answers())
+    drawn = {chains.misbegun("twelve eleven ten nine eight", rng) for _ in range(200)}
+    assert len(drawn) == 4
+    assert drawn <= answers
+    assert {sentence.split()[-1] for sentence in drawn} == {"eight"}
+    assert chains.misbegun("a cow says moo", rng) == "a cow says moo"
+    assert {chains.misbegun("zero one two", rng) for _ in range(50)} == {"zero one two"}
