@@ -21,7 +21,8 @@ LEAD_FRAMES = 1
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
 TAIL_FRAMES = 4
-CHAINS_SHARE = 0.9
+SUMS_FRAMES = 75
+CHAINS_SHARE = 0.5
 """Of what is recited, so much are sums of several numbers."""
 
 
@@ -142,6 +143,22 @@ class Composer:
         if self.recited:
             self._recite(rng, dialogue)
         return dialogue
+
+    def draw_sums(self, rng: np.random.Generator) -> Dialogue:
+        """A short recital of sums in silence, ``[SUMS_FRAMES]``."""
+        silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
+        text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
+        at = int(rng.integers(1, 6))
+        while self.chains is not None:
+            tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
+            said = spaced(tokens, rng)
+            if at + said.size > SUMS_FRAMES:
+                break
+            text[at - 1] = EPAD
+            text[at : at + said.size] = said
+            is_trained[at + words_at(said)[-1]] = True
+            at += said.size + int(rng.integers(1, 4))
+        return Dialogue(silence, silence.copy(), text, is_trained, is_voice_trained=False)
 
     def _listen(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at = int(rng.integers(1, 20))

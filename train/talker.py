@@ -34,8 +34,10 @@ from train.segments import CodeArray, Scene, read_segments
 from train.sequences import ZERO, delay
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
-DRILLS = 3
+DRILLS = 2
 """So many rows of a step are drills."""
+SUMS = 16
+"""So many short rows of sums are read besides, without any sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Settings:
     text_weight: float = 2.0
     audio_weight: float = 0.5
     words_weight: float = 0.5
+    sums_weight: float = 0.5
     words_layer: int = 3
     """The layer that is made to spell the words it hears."""
     speaking_frames_share: float = 0.4
@@ -123,10 +126,9 @@ class Talker(nn.Module):
     def _keep(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
         self._hidden = output
 
-    def losses(self, batch: Batch, rng: np.random.Generator) -> dict[str, Tensor]:
-        """The parts of the loss, unweighted."""
-        lm, settings = self.lm, self.settings
-        codes = batch.codes
+    def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of the text, what the last layer has ``[B, T, C]``, and all targets ``[B, 17, T]``."""
+        lm, settings, codes = self.lm, self.settings, batch.codes
         initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
         inputs = forgetful(delayed[:, :, :-1], rng, lm.dep_q)
@@ -138,6 +140,12 @@ class Talker(nn.Module):
         text_loss = functional.cross_entropy(
             text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
         )
+        return (text_loss * weight).sum() / weight.sum(), hidden, targets
+
+    def losses(self, batch: Batch, rng: np.random.Generator) -> dict[str, Tensor]:
+        """The parts of the loss, unweighted."""
+        lm, settings = self.lm, self.settings
+        text_loss, hidden, targets = self.read(batch, rng)
         share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
         share = share * batch.is_voice_trained[:, None]
         chosen = torch.from_numpy(rng.random(share.shape)) < share
@@ -149,7 +157,7 @@ class Talker(nn.Module):
         )
         assert self._hidden is not None
         return {
-            "text": (text_loss * weight).sum() / weight.sum(),
+            "text": text_loss,
             "audio": audio_loss,
             "words": self._words_loss(self._hidden, batch),
         }
@@ -282,13 +290,18 @@ class Trainer:
         dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - DRILLS)]
         dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
+        sums = collate(
+            [self.composer.draw_sums(rng) for _ in range(SUMS)], self.voicebox.silence, self.tokenizer
+        )
         with torch.autocast("cpu", torch.bfloat16):
             parts = self.talker.losses(batch, rng)
+            parts["sums"], *_ = self.talker.read(sums, rng)
         settings = self.settings
         self.course.update(
             settings.text_weight * parts["text"]
             + settings.audio_weight * parts["audio"]
             + settings.words_weight * parts["words"]
+            + settings.sums_weight * parts["sums"]
         )
         return {name: part.item() for name, part in parts.items()}
 

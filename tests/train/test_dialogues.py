@@ -301,3 +301,17 @@ def test_a_count_may_begin_wrongly_but_ends_where_it_was_asked_to() -> None:
     assert {sentence.split()[-1] for sentence in drawn} == {"eight"}
     assert chains.misbegun("a cow says moo", rng) == "a cow says moo"
     assert {chains.misbegun("zero one two", rng) for _ in range(50)} == {"zero one two"}
+
+
+def test_sums_are_read_in_silence(voicebox: Voicebox, tokenizer: TalkerTokenizer) -> None:
+    rng = np.random.default_rng(9)
+    scene = _scene(rng)
+    composer = Composer([scene], [scene.strip], voicebox, 300, chains=Chains(Domain()))
+    read = [composer.draw_sums(rng) for _ in range(10)]
+    numbers = {tokenizer.encode(word)[0] for word in NUMBERS}
+    (is_,) = tokenizer.encode("is")
+    for dialogue in read:
+        spoken = dialogue.text[words_at(dialogue.text)]
+        assert {int(token) for token in dialogue.text[dialogue.is_text_trained]} <= numbers
+        assert dialogue.is_text_trained.sum() == (spoken == is_).sum() > 0
+        assert (dialogue.user == voicebox.silence[:, None]).all()
