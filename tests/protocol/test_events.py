@@ -41,6 +41,7 @@ ERRORS = {
     "CheckpointError": 1011,
     "CheckpointNotFoundError": 1011,
     "CheckpointFormatError": 1011,
+    "DegradedError": 1011,
     "BackendError": 1011,
     "MissingExtraError": 1011,
     "UnsupportedError": 1008,
