@@ -146,8 +146,9 @@ class Run:
 
     async def _at(self, at_s: float, what: str, worker: Worker | None) -> None:
         await asyncio.sleep(max(0.0, at_s - self.now_s()))
-        used = await self._used(worker) if worker is not None else 0
-        self.events.append(Event(what, self.now_s(), worker.host if worker else "door", used or 0))
+        asked = self.stack.workers if worker is None else [worker]
+        used = sum([await self._used(one) or 0 for one in asked])
+        self.events.append(Event(what, self.now_s(), worker.host if worker else "door", used))
         tell(f"{self.now_s():6.1f} s: {what} of {self.events[-1].where}, {used} calls there")
 
     async def _used(self, worker: Worker) -> int | None:

@@ -27,6 +27,8 @@ def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
     if "tokenizer" in a.files and "tokenizer" in b.files:
         differs = not same_file(a.file("tokenizer"), b.file("tokenizer"))
         yield _counted("tokenizer", ["another file"] if differs else [])
+    elif "tokenizer" in a.files or "tokenizer" in b.files:
+        yield _counted("tokenizer", ["only one of the two has one"])
 
 
 def _counted(name: str, changes: list[str]) -> Measure:

@@ -29,6 +29,8 @@ TOGETHER_BYTES: Final = 4_000_000_000
 FLOAT32_BYTES: Final = 6_000_000_000
 """A language model of more bytes than these on disk is judged in bfloat16, unless options say otherwise."""
 
+NOTHING_TO_ASK = "the baseline has no language model, or no tokenizer to read its answers by"
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -82,6 +84,18 @@ class Observed:
     tick_ms: float | None
 
 
+def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
+    """Those on torch in bfloat16 if one has to be: rounding of another kind is not the recipe's."""
+    narrow = (side.options.get("dtype") == "bfloat16" for side in sides if side.backend == "torch")
+    is_narrow = any(narrow)
+    return tuple(
+        replace(side, options={"dtype": "bfloat16", **side.options})
+        if is_narrow and side.backend == "torch"
+        else side
+        for side in sides
+    )
+
+
 class Observer:
     """Takes both sides through the same material."""
 
@@ -96,6 +110,7 @@ class Observer:
             if (reason := why_not(side.checkpoint.spec, side.backend)) is not None:
                 raise UnsupportedError(reason)
         check_comparable(spec, candidate.checkpoint.spec)
+        baseline, candidate = in_one_dtype(baseline, candidate)
         self._sides, self._material, self._note = (baseline, candidate), material, note
         paths = list(material.recordings) or built_in_clips()
         self._sound: Sound = load_sound(paths, spec.mimi, max(material.frames, spec.silent_frames + 2))
@@ -194,7 +209,8 @@ class Observer:
         elif a.heard is not None and b.heard is not None:
             yield from measure_codec(self._sound, a.heard, b.heard)
         if a.accuracy is None or b.accuracy is None:
-            yield not_measured("answers loss", "no --questions given")
+            why = "no --questions given" if self._material.questions is None else NOTHING_TO_ASK
+            yield not_measured("answers loss", why)
         else:
             yield Measure("answers loss", a.accuracy - b.accuracy, a.accuracy, b.accuracy)
         if a.tick_ms is not None and b.tick_ms is not None:

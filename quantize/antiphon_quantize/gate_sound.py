@@ -83,11 +83,12 @@ def measure_codec(sound: Sound, a: Heard, b: Heard) -> Iterator[Measure]:
     yield Measure("codec codes", float(equal.mean()), detail="equal to the baseline's")
     if a.spoken is None or b.spoken is None or a.repeated is None or b.repeated is None:
         return
+    broken = max(float(1 - np.isfinite(part).mean()) for part in (b.spoken, b.repeated))
+    if broken:
+        yield Measure("codec nonfinite", broken, detail="of the samples, silence included")
+        return
     clean = sound.joined(sound.pcm)
     same = [sound.joined(part) for part in (a.repeated, b.repeated)]
-    if not np.isfinite(same[1]).all() or not np.isfinite(b.spoken).all():
-        yield Measure("codec nonfinite", float(1 - np.isfinite(same[1]).mean()))
-        return
     yield Measure("codec si-sdr", si_sdr(*same), detail="dB, the decoder alone")
     own = [sound.joined(part) for part in (a.spoken, b.spoken)]
     before, after = (stoi(clean, part, sound.rate) for part in own)

@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         summary = write(checkpoint, recipe, options.recipe, out, progress, approve)
     except DegradedError as error:
-        shutil.rmtree(part_of(out), ignore_errors=True)
+        if options.target == "torch":  # the others leave nothing, and a stopped run's part is not theirs
+            shutil.rmtree(part_of(out), ignore_errors=True)
         sys.stderr.write(f"antiphon quantize: {error}\n")
         return 1
     print(summary)  # noqa: T201

@@ -24,6 +24,7 @@ from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, 
 from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits, measure_tokens
 from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
 from antiphon_quantize.gate_report import Verdict, render, to_json
+from antiphon_quantize.gate_run import Side, in_one_dtype
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, tick_times_ms
 from antiphon_quantize.gate_subject import Codes, Judged, StepCollector, Thoughts
@@ -179,6 +180,33 @@ def test_a_codec_is_measured_where_there_is_speech(monkeypatch: pytest.MonkeyPat
     assert found["codec stoi loss"] > 0.01
     assert found["codec mel loss"] > 1
     assert found["codec pesq loss"] is None
+
+
+@pytest.mark.parametrize("part", ["spoken", "repeated"])
+def test_a_codec_that_breaks_in_silence_alone_is_found(part: str) -> None:
+    sound = load_sound(built_in_clips()[:1], load_checkpoint("echo").spec.mimi, 40)
+    whole = Heard(np.zeros((1, 40, 8), np.int64), sound.pcm, sound.pcm)
+    broken = sound.pcm.copy()
+    broken[0, -1] = np.nan
+    found = values(measure_codec(sound, whole, replace(whole, **{part: broken})))
+    assert (found["codec nonfinite"] or 0) > 0
+    (row,) = judge_measures([Measure("codec nonfinite", found["codec nonfinite"])], common_limits())
+    assert row.failed
+
+
+def test_both_are_computed_in_one_dtype() -> None:
+    checkpoint = load_checkpoint("echo")
+    large, small, other = (
+        Side(checkpoint, "torch", {"dtype": "bfloat16"}),
+        Side(checkpoint, "torch", {"threads": 1}),
+        Side(checkpoint, "onnx"),
+    )
+    assert [side.options for side in in_one_dtype(large, small)] == [
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "threads": 1},
+    ]
+    assert in_one_dtype(small, other) == (small, other)
+    assert in_one_dtype(large, other)[1] == other
 
 
 def test_what_nobody_understands_has_no_intelligibility_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,3 +158,28 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(ConfigError, match=r"cannot record into .*file"):
         Recorder(file / "below", GENEROUS)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["in its turn", "after a full queue"])
+def test_a_disk_that_is_full_at_the_end_costs_one_recording_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    recorder = Recorder(tmp_path, GENEROUS)
+    finish = recorder._finish
+
+    def full(name: str) -> None:
+        if name.startswith("first"):
+            raise OSError(28, "No space left on device")
+        finish(name)
+
+    monkeypatch.setattr(recorder, "_finish", full)
+    recorder.put("first.wav", b"\0\0" * 240)
+    if is_late:
+        recorder._ends.append("first.wav")
+    else:
+        recorder.put("first.wav", None)
+    recorder.put("second.wav", b"\0\0" * 240)
+    recorder.put("second.wav", None)
+    recorder.close()
+    assert recorder.failed_files == 1
+    assert read_wav(tmp_path / "second.wav")[0].size == 240

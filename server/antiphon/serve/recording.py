@@ -131,15 +131,19 @@ class Recorder:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            try:
-                self._write(*item)
-            except OSError as error:  # a full disk must end recordings, not calls
-                Log(__name__).error("recording failed", file=item[0], reason=error.strerror)
-                self._drop(item[0])
+            self._try_to_write(*item)
             while self._ends and self._queue.empty():  # what came before an end has been written
-                self._finish(self._ends.popleft())
+                self._try_to_write(self._ends.popleft(), None)
         for name in tuple(self._files):
-            self._finish(name)
+            self._try_to_write(name, None)
+
+    def _try_to_write(self, name: str, data: bytes | None) -> None:
+        """A full disk must end recordings, not calls, nor the thread of all recordings."""
+        try:
+            self._write(name, data)
+        except OSError as error:
+            Log(__name__).error("recording failed", file=name, reason=error.strerror)
+            self._drop(name)
 
     def _write(self, name: str, data: bytes | None) -> None:
         if data is None:
@@ -177,12 +181,15 @@ class Recorder:
     def _make_room(self) -> None:
         """Remove the oldest finished recordings while there is more than there may be."""
         found = sorted(path for path in self._folder.iterdir() if NAME.fullmatch(path.name))
-        sizes = {path: path.stat().st_size for path in found}
+        sizes: dict[Path, int] = {}
         for path in found:
+            with contextlib.suppress(FileNotFoundError):  # somebody moved it away
+                sizes[path] = path.stat().st_size
+        for path in tuple(sizes):
             if sum(sizes.values()) <= self._limits.max_bytes:
                 return
             if path.name not in self._files:
-                path.unlink()
+                path.unlink(missing_ok=True)
                 del sizes[path]
 
 
