@@ -42,7 +42,7 @@ class Settings:
 
     seconds: float = 600.0
     callers: int = 6
-    direct: int = 2
+    direct: int = 3
     workers: int = 3
     slots: int = 4
     shortest_s: float = 8.0
@@ -87,10 +87,10 @@ class Run:
 
     async def hold(self) -> None:
         """Everything at once, until the last caller has left."""
-        # The direct callers' worker is none of those that leave: their rows would be others'.
-        steady = self.stack.of("echo")[0]
+        # Direct callers are spread as the door spreads the others, over workers none of which leaves.
+        steady = self.stack.of("echo")
         callers = [self._caller(number, None) for number in range(self.settings.callers)]
-        direct = [self._caller(number, steady) for number in range(self.settings.direct)]
+        direct = [self._caller(n, steady[n % len(steady)]) for n in range(self.settings.direct)]
         sampling = asyncio.create_task(self._sample())
         disturbing = asyncio.create_task(self._disturb())
         try:
