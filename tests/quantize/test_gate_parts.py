@@ -20,6 +20,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec
 from antiphon_quantize import gate_sound
 from antiphon_quantize.gate import limits_of
+from antiphon_quantize.gate_files import measure_arguments
 from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, parse_limit, read_limits
 from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits, measure_tokens
 from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
@@ -341,3 +342,12 @@ def test_the_table_says_what_failed_and_why_and_json_has_no_nan() -> None:
         "limit": None,
         "verdict": "-",
     }
+
+
+def test_a_tokenizer_that_only_one_side_has_is_counted() -> None:
+    whole = load_checkpoint("duplex-seeded")
+    bare = replace(whole, files={role: path for role, path in whole.files.items() if role != "tokenizer"})
+    assert values(measure_arguments(whole, whole))["tokenizer"] == 0
+    assert values(measure_arguments(whole, bare))["tokenizer"] == 1
+    assert values(measure_arguments(bare, whole))["tokenizer"] == 1
+    assert "tokenizer" not in values(measure_arguments(bare, bare))
