@@ -22,15 +22,15 @@ WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench clean
+.PHONY: help serve demo test check bench train evaluate clean
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
 
-demo: $(SERVE_READY) ## speak a clip to a server, keep the reply in out/, print the latency (AUDIO=file)
+demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file)
 	$(BIN)/python -m tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
 test: check ## set up, run every check and every test (ARGS=...)
@@ -46,6 +46,12 @@ check: $(DEV_READY) $(WEB_READY) ## lint, format, types, import contracts
 
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 	$(BIN)/python -m bench.$(BENCH) $(ARGS)
+
+train: $(DEV_READY) ## make the small models anew in out/train: hours, and espeak-ng, flite (ARGS=...)
+	$(BIN)/python -m train $(ARGS)
+
+evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)
+	$(BIN)/python -m train.evaluate $(ARGS)
 
 clean: ## remove outputs and caches; the environment stays (rm -r .venv)
 	rm -rf out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -26,7 +26,7 @@ def write(tmp_path: Path, text: str) -> str:
 def test_defaults() -> None:
     config = parse_command_line([])
     assert config == ServerConfig()
-    assert config.model == ("echo",)
+    assert config.model == ("tiny",)
     assert (config.host, config.port, config.engine.slots) == ("127.0.0.1", 8998, None)
 
 
@@ -44,7 +44,7 @@ def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_p
     path = write(
         tmp_path,
         """
-        model = "duplex-seeded"
+        model = "tiny"
         port = 9000
         allow_origin = ["https://a.example"]
         [engine]
@@ -54,7 +54,7 @@ def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_p
         """,
     )
     config = parse_command_line(["--config", path, "--port", "9001", "--slots", "auto"])
-    assert config.model == ("duplex-seeded",)
+    assert config.model == ("tiny",)
     assert config.port == 9001
     assert config.allow_origin == ("https://a.example",)
     assert config.engine.slots is None

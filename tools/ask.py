@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from tools.caller import FRAME_S, FRAME_SAMPLES, SAMPLE_RATE, Heard, call, loud_
 from tools.make_clips import PAUSE_S, QUESTIONS
 
 LISTEN_S = 4.5
+EARLY_FRAMES = 5
+"""An answer's text runs ahead of its sound, and a voice dies away before its recording ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,12 @@ def script() -> tuple[NDArray[np.float32], list[Question]]:
 
 
 def latency_ms(heard: Heard, question: Question) -> float | None:
-    """From the end of a question to the first sound of its answer at the caller; None when there is none."""
+    """From the end of a question to its answer's first sound at the caller; None where none came."""
     loud = loud_at(heard.pcm[question.end : question.stop])
     if not loud.size:
         return None
-    return (heard.heard_at_s(question.end + int(loud[0])) - heard.said_at_s(question.end)) * 1000
+    after_s = heard.heard_at_s(question.end + int(loud[0])) - heard.said_at_s(question.end)
+    return after_s * 1000 if math.isfinite(after_s) else None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     say(f"{'question':<30}{'answer':<36}{'after':>8}\n")
     is_answered = True
     for question in asked:
-        text = heard.text(question.end // FRAME_SAMPLES, question.stop // FRAME_SAMPLES)
+        text = heard.text(question.end // FRAME_SAMPLES - EARLY_FRAMES, question.stop // FRAME_SAMPLES)
         after = latency_ms(heard, question)
         is_answered = is_answered and bool(text) and after is not None
         say(f"{question.words:<30}{text or '(nothing)':<36}{'' if after is None else f'{after:.0f} ms':>8}\n")

@@ -1,8 +1,9 @@
-"""One server, one caller, one report: start `antiphon serve`, speak a clip to it, keep what it answers.
+"""One server, one caller, one report: start `antiphon serve`, ask it questions, keep what it answers.
 
 Usage: python -m tools.demo [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
 
-Exits with 0 when every frame was answered, in order and in time, and leaves no server behind.
+The default model is asked the questions of the clips, by voice. Another model, or another clip, is a call of
+the probe. Exits with 0 when every frame was answered, in order and in time, and leaves no server behind.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.launch import ANTIPHON, LaunchError, free_port, running_server
@@ -19,8 +21,8 @@ FAULTLESS = ("--max-lost", "0", "--max-late", "0", "--max-misplaced", "0")
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Speak a clip to a fresh server and keep its reply.")
-    parser.add_argument("--audio", type=Path, help="what to say: WAV, MP3, FLAC or Ogg [a clip of our own]")
+    parser = argparse.ArgumentParser(description="Speak to a fresh server and keep its reply.")
+    parser.add_argument("--audio", type=Path, help="what to say: WAV, MP3, FLAC or Ogg [a few questions]")
     parser.add_argument(
         "--out", type=Path, default=Path("out/demo-reply.wav"), help="the reply [%(default)s]"
     )
@@ -36,14 +38,26 @@ def main(argv: list[str]) -> int:
     try:
         with running_server(command, port, log) as server:
             print(f"==> speaking to {server.url}", flush=True)
-            audio = ["--audio", str(args.audio)] if args.audio is not None else []
-            probe = [*ANTIPHON, "probe", server.url, "--sessions", "1", *audio, "--out", str(args.out)]
-            code = subprocess.run([*probe, *FAULTLESS], check=False).returncode
+            code = subprocess.run(
+                caller(server.url, args.audio, args.out, serve_options), check=False
+            ).returncode
     except LaunchError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    print(f"==> the reply: {args.out}" if code == 0 else "==> not every frame came back in time")
+    if args.out.is_file():
+        print(f"==> the reply: {args.out}")
+    if code:
+        print("==> not every question was answered, or not every frame came back in time: see above")
     return code
+
+
+def caller(url: str, audio: Path | None, out: Path, serve_options: Sequence[str]) -> list[str]:
+    """The command that speaks to the server: questions for the default model, the probe for others."""
+    is_default = not any(option.split("=")[0] in ("--model", "--config") for option in serve_options)
+    if audio is None and is_default:
+        return [sys.executable, "-m", "tools.ask", url, "--out", str(out)]
+    said = ["--audio", str(audio)] if audio is not None else []
+    return [*ANTIPHON, "probe", url, "--sessions", "1", *said, "--out", str(out), *FAULTLESS]
 
 
 if __name__ == "__main__":

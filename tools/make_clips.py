@@ -43,9 +43,9 @@ QUESTIONS = {
     "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
     "question-count": (Line("flite", "rms", "Count from three to seven"),),
     "question-name": (Line("flite", "rms", "What is your name"),),
-    "question-sum": (Line("flite", "rms", "What is three plus five"),),
+    "question-sum": (Line("flite", "rms", "What is five plus four"),),
 }
-"""What the built-in model knows to answer, in voices it was not trained on."""
+"""What the built-in model can answer, in voices it was not trained on."""
 CLIPS = QUESTIONS | {
     "hello": (
         Line("flite", "slt", "Hello. This is a recorded voice, in pieces of eighty milliseconds."),

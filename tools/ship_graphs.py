@@ -1,10 +1,11 @@
 """Give built-in models their ONNX graphs: export them into the folders of the package and list them there.
 
-  python tools/ship_graphs.py                      every built-in model
-  python tools/ship_graphs.py echo --recipe int8
+  python tools/ship_graphs.py --recipe small       every built-in model, as they are shipped
+  python tools/ship_graphs.py tiny --recipe int8
   python tools/ship_graphs.py path/to/a/folder     any folder with an antiphon.json
+  python tools/ship_graphs.py FOLDER --graphs-only          and remove the language model they were made of
 
-A model that leans on another's codec (``../echo/mimi.safetensors``) leans on its graphs too; name that one
+A model that leans on another's codec (``../tiny/mimi.safetensors``) leans on its graphs too; name that one
 first. The packages of the extra 'quantize' are needed.
 """
 
@@ -16,15 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from antiphon.models.catalog import BUILTIN, builtin_folder
+from antiphon.models.builtin import BUILTIN
+from antiphon.models.catalog import builtin_folder
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_manifest
 from antiphon.models.source import Folder
+from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.onnx_target import backend_format, describe_graphs, write_graphs
 from antiphon_quantize.recipe import Recipe, load_recipe
 
-CODEC_GRAPHS = ("encode", "decode")
+PUBLISHED = ("lm", "config")
 
 
 def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str) -> Manifest:
@@ -59,6 +62,12 @@ def without_graphs(manifest: Manifest) -> Manifest:
     )
 
 
+def without_weights(manifest: Manifest) -> Manifest:
+    """The same model without the weights and the published configuration that other backends read."""
+    files = {role: entry for role, entry in manifest.files.items() if role not in PUBLISHED}
+    return replace(manifest, files=files)
+
+
 def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
     """The codec's graphs and their files, as seen from ``folder``, where the codec is another model's."""
     assert checkpoint.manifest is not None
@@ -68,7 +77,7 @@ def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat
     other = read_manifest(folder / beside / MANIFEST_NAME)
     if not fits(other, checkpoint):
         return {}, {}
-    graphs = {name: graph for name, graph in other.graphs.items() if name in CODEC_GRAPHS}
+    graphs = {name: other.graphs[name] for name in codec_graphs(checkpoint.spec)}
     roles = {graph.file for graph in graphs.values()}
     return graphs, {
         role: replace(entry, path=str(beside / entry.path))
@@ -79,12 +88,18 @@ def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat
 
 def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
     """Whether another model's graphs hear and speak as many codebooks as this one."""
-    spec = checkpoint.spec
-    spoken = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
-    wanted: Mapping[str, int] = {"encode": spec.mimi.codebooks, "decode": spoken}
     return all(
-        name in other.graphs and _codebooks(other.graphs[name]) == count for name, count in wanted.items()
+        name in other.graphs and _codebooks(other.graphs[name]) == count
+        for name, count in codec_graphs(checkpoint.spec).items()
     )
+
+
+def codec_graphs(spec: ModelSpec) -> Mapping[str, int]:
+    """The graphs of the codec that a model needs, and how many codebooks each has."""
+    spoken = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
+    needed = {"encode": spec.mimi.codebooks, "decode": spoken}
+    unused = {PipelineKind.STT: "decode", PipelineKind.TTS: "encode"}.get(spec.kind)
+    return {name: count for name, count in needed.items() if name != unused}
 
 
 def _codebooks(graph: GraphFormat) -> int:
@@ -103,10 +118,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("models", nargs="*", default=list(BUILTIN), help=f"[{' '.join(BUILTIN)}]")
     parser.add_argument("--recipe", default="float32", help="[%(default)s]")
+    parser.add_argument("--graphs-only", action="store_true", help="the model then runs on onnx alone")
     options = parser.parse_args(argv)
+    if options.graphs_only and (kept := [model for model in options.models if model in BUILTIN]):
+        parser.error(f"--graphs-only removes weights, and is for folders of one's own, not {', '.join(kept)}")
     recipe = load_recipe("onnx", options.recipe)
     for model in options.models:
-        ship_graphs(builtin_folder(model) if model in BUILTIN else Path(model), recipe, options.recipe)
+        folder = builtin_folder(model) if model in BUILTIN else Path(model)
+        manifest = ship_graphs(folder, recipe, options.recipe)
+        if options.graphs_only:
+            write_manifest(without_weights(manifest), folder / MANIFEST_NAME)
+            for role in PUBLISHED:
+                (folder / manifest.files[role].path).unlink()
+            read_checkpoint(Folder(folder), str(folder))
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Make the built-in models from nothing: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
+"""Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
 Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
            [--listener-minutes 30] [--reader-minutes 40]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again.
+The codec trains on from the one that is shipped; everything else starts from nothing but seeds.
 The last stages write the models' folders; `python -m train.evaluate` measures them.
 """
 
@@ -41,7 +42,7 @@ def _talker_stages(at: Callable[[str], str], codec_minutes: float, talker_minute
     return [
         ("speech for the codec", corpus.main, ["--shards", "100", "--out", at("codec-speech")]),
         ("held-out speech", corpus.main, ["--held-out", "--shards", "1", "--out", at("codec-test")]),
-        ("questions", questions.main, ["--shards", "80", "--out", asked]),
+        ("questions", questions.main, ["--shards", "140", "--out", asked]),
         ("held-out questions", questions.main, ["--held-out", "--shards", "4", "--out", f"{asked}-test"]),
         (
             "the codec",

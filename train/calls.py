@@ -58,7 +58,9 @@ async def _ask(server: str, group: Sequence[tuple[Utterance, bool]], seed: int) 
     for (one, is_noisy), (end, stop) in zip(group, places, strict=True):
         sound = heard.pcm[end:stop]
         loud = loud_at(sound)
-        after_s = heard.heard_at_s(end + int(loud[0])) - heard.said_at_s(end) if loud.size else None
+        # A stretch that can be heard may begin in a frame that was lost: it sounds with the next.
+        heard_s = min((heard.heard_at_s(end + int(at)) for at in loud[:2]), default=np.inf)
+        after_s = heard_s - heard.said_at_s(end) if np.isfinite(heard_s) else None
         text = heard.text(end // FRAME_SAMPLES, stop // FRAME_SAMPLES)
         results.append(Result(one, is_noisy, text, sound, None if after_s is None else after_s * 1000))
     return results

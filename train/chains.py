@@ -7,7 +7,7 @@ import numpy as np
 from train.domain import LONGEST_COUNT, NUMBERS, Domain
 
 LONGEST = 4
-MISBEGUN_SHARE = 0.5
+MISBEGUN_SHARE = 0.67
 
 
 class Chains:
@@ -40,7 +40,7 @@ class Chains:
         return " ".join([*words, "is", NUMBERS[total]])
 
     def misbegun(self, answer: str, rng: np.random.Generator) -> str:
-        """Half of the counts from another number to the same end; every other answer as it is.
+        """Two counts in three from another number to the same end; every other answer as it is.
 
         Who is to count from twelve to eight, and finds itself at ten, still has to stop at eight: where to
         stop can then only be known from the question.
@@ -49,6 +49,6 @@ class Chains:
         if -1 in numbers or rng.random() > MISBEGUN_SHARE:
             return answer
         step, end = (1 if numbers[1] > numbers[0] else -1), numbers[-1]
-        starts = [end - step * count for count in range(2, LONGEST_COUNT)]
+        starts = [end - step * count for count in range(2, LONGEST_COUNT) if count != len(numbers) - 1]
         start = int(rng.choice([one for one in starts if 0 <= one < len(NUMBERS)] or numbers[:1]))
         return " ".join(NUMBERS[number] for number in range(start, end + step, step))

@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--speech", type=Path, required=True, help="folder of shards from train.corpus")
     parser.add_argument(
-        "--start", type=Path, default=Path("server/antiphon/assets/echo"), help="weights to start from"
+        "--start", type=Path, default=Path("server/antiphon/assets/tiny"), help="weights to start from"
     )
     parser.add_argument("--decoder-only", action="store_true", help="keep every code as it is")
     add_arguments(parser, steps=SCHEDULE.total_steps)

@@ -51,9 +51,12 @@ def draw(logs: Path, out: Path) -> list[str]:
     found = [name for name in LOSSES if (logs / name / "log.jsonl").is_file()]
     if not found:
         raise SystemExit(f"no log in {logs}; training writes them: python -m train --help")
-    figure = load_matplotlib().Figure(figsize=(5.5 * len(found), 4), layout="constrained")
-    axes: Any = figure.subplots(1, len(found), squeeze=False)
-    for axis, name in zip(axes[0], found, strict=True):
+    lines_of_two = (len(found) + 1) // 2
+    figure = load_matplotlib().Figure(figsize=(11, 4 * lines_of_two), layout="constrained")
+    axes: Any = figure.subplots(lines_of_two, 2, squeeze=False)
+    for axis in axes.flat[len(found) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, found, strict=False):
         lines = read_log(logs / name / "log.jsonl")
         for part, label in LOSSES[name].items():
             steps, values = series(lines, part)
@@ -68,7 +71,9 @@ def draw(logs: Path, out: Path) -> list[str]:
                 handles += right.plot(steps, values, "k.-", label=f"held-out {score.replace('_', ' ')}")
                 labels.append(f"held-out {score.replace('_', ' ')}")
                 right.set(ylim=(0, 1))
-        axis.legend(handles, labels, fontsize=8, loc="center right")
+        axis.legend(
+            handles, labels, fontsize=8, ncols=len(labels), loc="upper center", bbox_to_anchor=(0.5, -0.14)
+        )
         axis.grid(alpha=0.3)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=110)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from train.answers import Answer
 from train.chains import Chains
+from train.domain import NUMBERS
 from train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -24,6 +26,8 @@ TAIL_FRAMES = 4
 SUMS_FRAMES = 75
 CHAINS_SHARE = 0.5
 """Of what is recited, so much are sums of several numbers."""
+SHORTEST_COUNT = 3
+"""Words of a count after which it may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,29 @@ class Voicebox:
             pcm[0, start : start + answer.pcm.size] = answer.pcm
             self.codes[sentence] = encode(mimi, pcm)[0][:, before:]
             self.text[sentence] = text_stream(answer, frames, tokenizer)
+        self._parts: dict[int, list[CodeArray]] = {}
+        for sentence, text in self.text.items():
+            at = words_at(text)
+            for start, end in pairwise(at):
+                self._parts.setdefault(int(text[start]), []).append(self.codes[sentence][:, start:end])
+
+    def has_said(self, tokens: Sequence[int]) -> bool:
+        """Whether every one of these words stands in an answer, and not only at its end."""
+        return self._parts.keys() >= set(tokens)
+
+    def put_together(
+        self, tokens: Sequence[int], rng: np.random.Generator
+    ) -> tuple[CodeArray, NDArray[np.int16]]:
+        """What no answer says, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
+
+        It ends with its last word; that one's sound is never heard.
+        """
+        parts = [self._parts[token][int(rng.integers(len(self._parts[token])))] for token in tokens[:-1]]
+        places = np.cumsum([0, *(part.shape[1] for part in parts)])
+        text = np.full(int(places[-1]) + 1, PAD, np.int16)
+        text[places[1:] - 1] = EPAD
+        text[places] = tokens
+        return np.concatenate([*parts, self.silence[:, None]], axis=1), text
 
 
 def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
@@ -99,8 +126,9 @@ def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
 class Composer:
     """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
 
-    A recited sentence has its known end from that word on: in "two plus three is five" from the fifth. The
-    results of sums are trained nowhere else.
+    A recited sentence has its known end from that word on: in "a cow says moo" from the fourth. Results of
+    sums are trained in chains alone, and the end of a count only after a wrong beginning: a model that can
+    look an answer up by its question does not learn to work it out.
     """
 
     def __init__(
@@ -115,7 +143,6 @@ class Composer:
         self.chains = chains
         self.quiet, self.voicebox, self.frames = quiet, voicebox, frames
         self.recited = [one for one in recited if one[0] in voicebox.codes]
-        self.drilled = {sentence for sentence, _ in self.recited if {"plus", "minus"} & set(sentence.split())}
         self.heard = scenes
         answered = ((scene.strip, tuple(one for one in scene.segments if one.answer)) for scene in scenes)
         self.scenes = [Scene(strip, segments) for strip, segments in answered if segments]
@@ -145,20 +172,35 @@ class Composer:
         return dialogue
 
     def draw_sums(self, rng: np.random.Generator) -> Dialogue:
-        """A short recital of sums in silence, ``[SUMS_FRAMES]``."""
+        """A short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, to nobody or to a speaker."""
         silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
         text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
-        at = int(rng.integers(1, 6))
+        user = silence if rng.random() < 0.5 else self._overheard(rng)
+        dialogue = Dialogue(silence.copy(), user, text, is_trained, is_voice_trained=False)
+        is_spoken, at = rng.random() < 0.5, int(rng.integers(1, 6))
         while self.chains is not None:
             tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
-            said = spaced(tokens, rng)
-            if at + said.size > SUMS_FRAMES:
+            codes, said = None, spaced(tokens, rng)
+            if is_spoken and self.voicebox.has_said(tokens[:-1]):
+                codes, said = self.voicebox.put_together(tokens, rng)
+            stop = at + said.size
+            if stop > SUMS_FRAMES:
                 break
+            if codes is not None:
+                dialogue.talker[:, at:stop] = codes
             text[at - 1] = EPAD
-            text[at : at + said.size] = said
+            text[at:stop] = said
             is_trained[at + words_at(said)[-1]] = True
-            at += said.size + int(rng.integers(1, 4))
-        return Dialogue(silence, silence.copy(), text, is_trained, is_voice_trained=False)
+            at = stop + int(rng.integers(1, 4))
+        return dialogue
+
+    def _overheard(self, rng: np.random.Generator) -> CodeArray:
+        """A question in some scene, ``[8, SUMS_FRAMES]``."""
+        scene = self.heard[rng.integers(len(self.heard))]
+        user = np.take(scene.strip, np.arange(SUMS_FRAMES), axis=1, mode="wrap")
+        question = scene.segments[rng.integers(len(scene.segments))].codes[:, :SUMS_FRAMES]
+        user[:, : question.shape[1]] = question
+        return user
 
     def _listen(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at = int(rng.integers(1, 20))
@@ -221,10 +263,7 @@ class Composer:
             dialogue.talker[:, reply:reply_end] = codes
             dialogue.text[reply - 1] = EPAD
             dialogue.text[reply:reply_end] = text
-            if said != segment.answer:
-                dialogue.is_text_trained[reply] = False
-            if said in self.drilled:
-                dialogue.is_text_trained[reply + words_at(text)[-1]] = False
+            self._leave_out_ends(dialogue, reply, text, said, is_begun_rightly=said == segment.answer)
             dialogue.asked.append(
                 Asked(at + segment.start, at + segment.end, segment.question, segment.answer)
             )
@@ -236,3 +275,16 @@ class Composer:
             else:
                 gap = rng.integers(25, 80) if rng.random() < 0.12 else rng.integers(0, 20)
                 at = sound_end + int(gap)
+
+    @staticmethod
+    def _leave_out_ends(
+        dialogue: Dialogue, reply: int, text: NDArray[np.int16], said: str, *, is_begun_rightly: bool
+    ) -> None:
+        """Train no result of a sum, no beginning that was not asked for, no end of a count begun rightly."""
+        words, places = said.split(), reply + words_at(text)
+        if not is_begun_rightly:
+            dialogue.is_text_trained[reply] = False
+        elif set(words) <= set(NUMBERS):
+            dialogue.is_text_trained[places[SHORTEST_COUNT - 1] + 1 : reply + text.size] = False
+        if {"plus", "minus"} & set(words):
+            dialogue.is_text_trained[places[-1]] = False

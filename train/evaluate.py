@@ -126,15 +126,30 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tts", help="the synthesiser, likewise [not measured]")
     parser.add_argument("--codec", type=Path, help="folder with mimi.safetensors [the model's own]")
     parser.add_argument("--backend", help="the server's backend [auto]")
-    parser.add_argument("--speech", type=Path, required=True, help="held-out speech of train.corpus")
-    parser.add_argument("--questions", type=Path, required=True, help="held-out folder of train.questions")
+    parser.add_argument(
+        "--speech",
+        type=Path,
+        default=Path("out/train/codec-test"),
+        help="held-out speech of train.corpus [%(default)s]",
+    )
+    parser.add_argument(
+        "--questions",
+        type=Path,
+        default=Path("out/train/questions-test"),
+        help="held-out folder of train.questions [%(default)s]",
+    )
     parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
     parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
     parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
     parser.add_argument("--quiet-minutes", type=float, default=10)
     parser.add_argument("--interruptions", type=int, default=40)
     parser.add_argument("--callers", type=int, default=4, help="calls side by side")
-    parser.add_argument("--json", type=Path, help="also write the numbers there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path("out/evaluation.json"),
+        help="the numbers are written there too [%(default)s]",
+    )
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     options = parser.parse_args(argv)
     torch.set_num_threads(2)
@@ -153,9 +168,8 @@ def main(argv: list[str] | None = None) -> int:
         report["reading"] = {"model": options.tts} | read_aloud(options.tts, options)
     text = json.dumps(report, indent=2)
     sys.stdout.write(text + "\n")
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(text + "\n")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(text + "\n")
     return 0
 
 

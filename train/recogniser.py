@@ -11,6 +11,7 @@ import numpy as np
 import sphn
 from numpy.typing import NDArray
 
+from tools.caller import loud_at
 from train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, PHRASINGS, SOUNDS
 from train.voices import SAMPLE_RATE
 
@@ -73,8 +74,19 @@ def questions_grammar() -> str:
     )
 
 
+def without_silence(sound: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What can be heard of ``sound [samples]``, and a tenth of a second around it.
+
+    The recogniser takes seconds of a codec's silence for words, or gives up.
+    """
+    loud, margin = loud_at(sound), SAMPLE_RATE // 10
+    return sound[max(0, loud[0] - margin) : loud[-1] + margin] if loud.size else sound
+
+
 def recognise(clips: Sequence[NDArray[np.float32]], grammar: str) -> list[str]:
     """What the recogniser hears in each clip, float32 ``[samples]`` at 24 kHz; empty where it hears nothing.
+
+    Silence before and after is cut off first.
 
     Raises:
         subprocess.CalledProcessError: pocketsphinx failed.
@@ -84,7 +96,7 @@ def recognise(clips: Sequence[NDArray[np.float32]], grammar: str) -> list[str]:
         folder = Path(name)
         (folder / "domain.gram").write_text(grammar)
         for index, pcm in enumerate(clips):
-            padded = np.pad(pcm, int(PADDING_S * SAMPLE_RATE)).astype(np.float32)
+            padded = np.pad(without_silence(pcm), int(PADDING_S * SAMPLE_RATE)).astype(np.float32)
             low = sphn.resample(padded[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=RECOGNISER_RATE)
             samples = (low[0].clip(-1, 1) * 32767).astype("<i2")
             samples = samples + np.random.default_rng(index).integers(-4, 5, samples.size).astype("<i2")

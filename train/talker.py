@@ -49,7 +49,7 @@ class Settings:
     frames: int = 300
     peak_learning_rate: float = 1.2e-3
     warm_up_steps: int = 200
-    total_steps: int = 6000
+    total_steps: int = 14_500
     weight_decay: float = 0.05
     padding_weight: float = 0.5
     """Of a padding token in the text's loss, the mark before a word counting 1."""
@@ -58,7 +58,7 @@ class Settings:
     text_weight: float = 2.0
     audio_weight: float = 0.5
     words_weight: float = 0.5
-    sums_weight: float = 0.5
+    sums_weight: float = 1.0
     words_layer: int = 3
     """The layer that is made to spell the words it hears."""
     speaking_frames_share: float = 0.4
@@ -235,10 +235,10 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
-    """The trained answers with an end that follows from their beginning, and where that starts."""
+    """The trained answers with an end that is to be remembered, and where that starts."""
     return [
         (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
-        for intent in ("add", "subtract", "count", "colour", "sound", "next")
+        for intent in ("count", "colour", "sound", "next")
         for fact in domain.trained[intent]
     ]
 

@@ -20,6 +20,7 @@ from typing import Any
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
+from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.option import AUTO, apply, option, options
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -87,7 +88,7 @@ class ServerConfig:
     """Everything ``antiphon serve`` can be told."""
 
     model: tuple[str, ...] = option(
-        ("echo",),
+        (DEFAULT_MODEL,),
         "a built-in name, a folder, or hf://owner/repo[@revision]; repeat for several",
         metavar="MODEL",
     )

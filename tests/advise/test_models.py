@@ -14,7 +14,7 @@ from antiphon.advise.fit import OVERHEAD, Wish, parse_bytes, speech_that_fits, t
 from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
 from antiphon.errors import ConfigError
-from antiphon.models.families import PRECISIONS, SpeechFamily, load_families
+from antiphon.models.families import AudioFamily, load_families
 from antiphon.serve.options import parse_command_line
 from tools.stack.composefile import read_compose
 
@@ -28,6 +28,10 @@ def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (line,) = [line for line in text.splitlines() if line.startswith(family.name + " ")]
         assert f"{family.parameters / 1e9:.2f} B" in line
         assert family.licence in line
+    for pocket in FAMILIES.pocket:
+        (line,) = [line for line in text.splitlines() if line.startswith(pocket.name + " ")]
+        assert f" {pocket.parameters / 1e6:.1f} M " in line
+        assert {name for names in pocket.configs.values() for name in names} <= set(line.split())
     assert "Qwen3-30B-A3B" in text
 
 
@@ -45,15 +49,15 @@ def test_the_arithmetic_is_shown_and_adds_up(capsys: pytest.CaptureFixture[str])
 
 @given(st.integers(10**9, 200 * 10**9), st.integers(1, 64), st.sampled_from([None, "duplex", "stt", "tts"]))
 def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions: int, modality: str) -> None:
-    fits = speech_that_fits(FAMILIES.speech, Wish(memory, sessions, modality))
+    fits = speech_that_fits(FAMILIES.audio, Wish(memory, sessions, modality))
     for fit in fits:
         assert (1 + OVERHEAD) * fit.facts.needed(sessions) <= memory * (1 + 1e-9)
         assert fit.rows >= sessions
         assert modality in (None, fit.family.modality)
     found = {(fit.family.name, fit.precision) for fit in fits}
-    for family in FAMILIES.speech:
-        for precision in PRECISIONS:
-            needed = (1 + OVERHEAD) * (family.weight_bytes(precision) + 384_400_000)
+    for family in FAMILIES.audio:
+        for precision in family.precisions:
+            needed = (1 + OVERHEAD) * (family.weight_bytes(precision) + family.codec_bytes)
             needed += (1 + OVERHEAD) * sessions * family.row_bytes(precision)
             if modality in (None, family.modality) and needed < memory * (1 - 1e-9):
                 assert (family.name, precision) in found
@@ -78,10 +82,36 @@ def test_a_translator_takes_the_place_of_a_duplex_model(capsys: pytest.CaptureFi
     }
 
 
-@pytest.mark.parametrize("family", FAMILIES.speech, ids=lambda family: family.name)
-def test_compose_has_a_service_for_every_family(family: SpeechFamily) -> None:
-    (fit,) = [fit for fit in speech_that_fits([family], Wish(80 * 10**9)) if fit.precision == "bf16"]
-    override = yaml.safe_load(compose_override(fit, 1))
+def test_pocket_is_what_a_small_machine_speaks_with(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 1GB --modality tts --language fr --sessions 4"
+    assert main(command.split()) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "pocket-tts in float32, 4 sessions, in 1.00 GB\n  pocket://french, fr, CC-BY-4.0\n"
+    )
+    terms = re.findall(r"^  (\w+) +([\d.]+) (GB|MB)", text, re.MULTILINE)
+    numbers = {word: float(value) * {"GB": 1e9, "MB": 1e6}[unit] for word, value, unit in terms}
+    assert numbers["weights"] == pytest.approx(4 * 99.7e6, rel=0.02)
+    together = numbers["weights"] + numbers["codec"] + numbers["sessions"]
+    assert numbers["needed"] == pytest.approx(1.2 * together, rel=0.02)
+    best = speech_that_fits(FAMILIES.audio, Wish(100 * 10**6, modality="tts"))[0]
+    assert best.family.name == "pocket-tts-2m"
+
+
+def test_pocket_takes_the_place_of_the_text_to_speech_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 1GB --modality tts --language fr --sessions 4 --compose -"
+    assert main(command.split()) == 0
+    override = yaml.safe_load(capsys.readouterr().out)
+    assert override["services"].keys() == {"door", "tts"}
+    assert override["services"]["door"]["environment"] == {"TTS_MODEL": "pocket://french"}
+    config = parse_command_line(override["services"]["tts"]["command"])
+    assert (config.model, config.backend, config.engine.slots) == (("pocket://french",), "pocket", 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES.audio, ids=lambda family: family.name)
+def test_compose_has_a_service_for_every_family(family: AudioFamily) -> None:
+    wish = Wish(80 * 10**9)
+    override = yaml.safe_load(compose_override(speech_that_fits([family], wish)[0], wish))
     assert override["services"].keys() <= read_compose()["services"].keys()
     (variable,) = override["services"]["door"]["environment"]
     assert variable in read_compose()["services"]["door"]["environment"]

@@ -19,6 +19,7 @@ LIGHT = {
     "antiphon.protocol.events": (*FRAMEWORKS, *NETWORK),
     "antiphon.audio.formats": (*FRAMEWORKS, *NETWORK),
     "antiphon.models.checkpoint": (*FRAMEWORKS, *NETWORK),
+    "antiphon.config": (*FRAMEWORKS, *NETWORK, "antiphon.models.catalog"),
     "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),
     "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
     "antiphon.serve.main": FRAMEWORKS,

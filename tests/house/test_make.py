@@ -87,7 +87,7 @@ def test_help_lists_every_verb(checkout: Path) -> None:
     run = _make(checkout)
     assert run.returncode == 0
     assert re.findall(r"^  make (\w+)", run.stdout, re.MULTILINE) == [
-        *("help", "serve", "demo", "test", "check", "bench", "clean")
+        *("help", "serve", "demo", "test", "check", "bench", "train", "evaluate", "clean")
     ]
 
 

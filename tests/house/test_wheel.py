@@ -22,7 +22,8 @@ sys.path.insert(0, str(unpacked))
 import antiphon_client
 import antiphon_quantize
 from antiphon.cli import run
-from antiphon.models.catalog import BUILTIN, load_checkpoint
+from antiphon.models.builtin import BUILTIN
+from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.static import web_root
 from antiphon_quantize.recipe import load_recipe
 

@@ -14,17 +14,18 @@ from antiphon.errors import ConfigError
 from antiphon.measure.card import read_card
 from antiphon.measure.main import main
 from antiphon.measure.options import make_subjects, parse_rows
-from antiphon.models.catalog import BUILTIN, builtin_folder
+from antiphon.models.builtin import BUILTIN
+from antiphon.models.catalog import builtin_folder
 from tests.measure.test_quality import verdict
 
 MODELS = """
 backend = "null"
 [[models]]
-model = "duplex-seeded"
+model = "tiny"
 name = "plain"
 backend_option = ["step_ms=20"]
 [[models]]
-model = "duplex-seeded"
+model = "tiny"
 name = "small"
 backend_option = ["step_ms=2"]
 """
@@ -52,7 +53,7 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     assert small.quality is not None
     assert small.quality.baseline == "plain"
     for entry, step_ms in ((plain, 20.0), (small, 2.0)):
-        assert entry.facts.model.name == "duplex-seeded"
+        assert entry.facts.model.name == "tiny"
         for result in entry.results:
             assert len(result.samples_ms) == 10
             assert step_ms <= result.p50_ms <= result.p95_ms <= result.p99_ms <= result.max_ms
@@ -71,9 +72,9 @@ def test_two_models_by_turns_and_a_gate_that_failed(
         (["--rows", "one"], "rows = 'one' is no list of numbers such as 1,2,4"),
         (["--rows", "4,2"], r"rows \[4, 2\] must be different whole numbers from 1 on, ascending"),
         (["--turns", "0"], "turns = 0 is below 1"),
-        (["--baseline", "other"], "baseline 'other' is none of the models measured: duplex-seeded"),
+        (["--baseline", "other"], "baseline 'other' is none of the models measured: tiny"),
         (["--quality", "x.json"], "quality is given without baseline"),
-        (["--model", "duplex-seeded"], "two models are called 'duplex-seeded on null'; give them names"),
+        (["--model", "tiny"], "two models are called 'tiny on null'; give them names"),
         (["--config", "models.toml"], "model and config are both given"),
         (["--backend-option", "x"], "backend_option = 'x' is not NAME=VALUE"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
@@ -84,7 +85,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
-        main(["--model", "duplex-seeded", "--backend", "null", *line])
+        main(["--model", "tiny", "--backend", "null", *line])
 
 
 def test_models_are_told_apart_by_name_and_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

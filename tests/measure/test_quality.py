@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
+from antiphon.measure.card import card_from_json, card_to_json
+from antiphon.measure.figure import quality_points
+from antiphon.measure.page import render
 from antiphon.measure.quality import (
     PREFERRED,
     Quality,
@@ -21,6 +25,10 @@ from antiphon.measure.quality import (
     run_gate,
 )
 from antiphon.measure.subject import Subject
+from antiphon_quantize.gate_limits import Limit, Row
+from antiphon_quantize.gate_measures import Measure
+from antiphon_quantize.gate_report import Verdict, to_json
+from tests.measure.fakes import made_card
 from tools.make_checkpoint import make_checkpoint
 
 A, B, C = (Subject(label, "echo", "onnx", options={"threads": 1}) for label in "abc")
@@ -70,6 +78,33 @@ def test_the_best_measure_stands_for_all() -> None:
     headline = quality_from_json(verdict(measures=measures), "a", "v").headline
     assert headline is not None
     assert headline.name == "text agreement"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_damaged_models_verdict_goes_through_the_card_as_text(value: float) -> None:
+    measure = Measure("text agreement", value, baseline=value, candidate=value)
+    row = Row(measure, Limit("*", "", most=math.inf, least=-math.inf))
+    told = json.dumps(to_json(Verdict("x", "y", "1 s", (row,))), allow_nan=False)
+    found = quality_from_json(json.loads(told), "plain", "v.json")
+    (metric,) = found.metrics
+    assert str(metric.score) == str(metric.value) == str(metric.baseline) == str(value)
+    assert (metric.limit, metric.verdict, found.is_passed) == (">= -inf <= inf", "FAIL", False)
+    whole = made_card()
+    card = replace(whole, entries=(whole.entries[0], replace(whole.entries[1], quality=found)))
+    written = card_to_json(card)
+    assert written.count(f'"{value}"') == 3
+    assert card_to_json(card_from_json(written, "card.json")) == written
+    assert f"| text agreement | {value} | {value} | {value} | >= -inf <= inf | FAIL |" in render(card)
+    assert quality_points(card) == ("text tokens chosen as by the baseline", {})
+
+
+@pytest.mark.parametrize("text", ["NaN", "infinity", "+inf", "1e3", " inf", ""])
+def test_no_other_text_is_a_number(text: str) -> None:
+    (one,) = verdict()["measures"]
+    with pytest.raises(ConfigError, match="is no number"):
+        quality_from_json(verdict(measures=[{**one, "value": text}]), "a", "v.json")
+    with pytest.raises(ConfigError, match="is no number"):
+        quality_from_json(verdict(measures=[{**one, "limit": {"most": text}}]), "a", "v.json")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"measures": [1]}', json.dumps(verdict(measures=[{"a": 1}]))])

@@ -52,16 +52,16 @@ def test_the_server_reads_what_is_written(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "new folder" / "antiphon.toml"
     line = ["--backend", "null", "--backend-option", "step_ms=1", "--max-slots", "2", "--seconds", "0.2"]
     clock = CountingClock(0.001)
-    assert main(["--model", "duplex-seeded", *line, str(out)], clock=clock, sleep=clock.sleep) == 0
+    assert main(["--model", "tiny", *line, str(out)], clock=clock, sleep=clock.sleep) == 0
     said = capsys.readouterr().out
     assert said.startswith(
         "slots = 2, the most that were asked for: 5 ticks of all of them, one every 80 ms, p50 1.00 ms"
     )
     assert f"antiphon serve --config '{out}'" in said
     config = parse_command_line(["--config", str(out)])
-    assert (config.model, config.backend, config.engine.slots) == (("duplex-seeded",), "null", 2)
+    assert (config.model, config.backend, config.engine.slots) == (("tiny",), "null", 2)
     assert list(map(parse_backend_option, config.backend_option)) == [("step_ms", 1)]
-    assert out.read_text().startswith("# antiphon bench slots --model duplex-seeded --backend null")
+    assert out.read_text().startswith("# antiphon bench slots --model tiny --backend null")
     assert cli.run(["bench", "slots", str(out)]) == cli.EXIT_USAGE
     assert "antiphon.toml exists and is not written over" in capsys.readouterr().err
 

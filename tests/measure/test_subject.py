@@ -32,7 +32,7 @@ from antiphon.models.manifest import Manifest, QuantizationRecipe
 def rounded(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
     assert isinstance(checkpoint.manifest, Manifest)
     recipe = replace(QuantizationRecipe("int8-weight-per-channel", 8), **changes)  # type: ignore[arg-type]
-    return replace(checkpoint, manifest=replace(checkpoint.manifest, quantization=recipe))
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, quantization=recipe, backends={}))
 
 
 def test_how_it_was_made_smaller_and_on_what() -> None:
@@ -41,17 +41,28 @@ def test_how_it_was_made_smaller_and_on_what() -> None:
     running = replace(info, quantization="weights-int8")
     assert quantization_words(checkpoint, info) == "none"
     assert quantization_words(checkpoint, running) == "run as weights-int8"
-    assert calibration_words(checkpoint) == "none"
+    assert calibration_words(checkpoint, info) == "none"
     plain = rounded(checkpoint)
     assert quantization_words(plain, info) == "int8-weight-per-channel (8 bits)"
-    assert calibration_words(plain) == "not told by its manifest"
-    assert calibration_words(rounded(checkpoint, tool="antiphon quantize 1.0")) == "none"
+    assert calibration_words(plain, info) == "not told by its manifest"
+    assert calibration_words(rounded(checkpoint, tool="antiphon quantize 1.0"), info) == "none"
     options = {"recipe": "gptq", "calibration": "4 recordings"}
     named = rounded(checkpoint, group_size=32, bits=4, options=options)
     assert quantization_words(named, running) == (
         "int8-weight-per-channel (4 bits, groups of 32, recipe gptq), run as weights-int8"
     )
-    assert calibration_words(named) == "4 recordings"
+    assert calibration_words(named, info) == "4 recordings"
+
+
+def test_rounded_graphs_say_nothing_of_the_weights_beside_them() -> None:
+    whole = load_checkpoint("echo")
+    recipe = rounded(whole).quantization_for("onnx")
+    assert set(whole.backends) == {"onnx"}
+    assert whole.manifest is not None
+    checkpoint = replace(whole, manifest=replace(whole.manifest, quantization=recipe))
+    info = NullBackend(checkpoint.spec, 1).info
+    assert quantization_words(checkpoint, replace(info, name="torch")) == "none"
+    assert quantization_words(checkpoint, replace(info, name="onnx")) == "int8-weight-per-channel (8 bits)"
 
 
 def test_what_its_files_are() -> None:

@@ -26,15 +26,15 @@ ONE = {"threads": 1}
 
 
 def test_a_backend_of_ours_is_upstream_s_equal() -> None:
-    checkpoint = load_checkpoint("duplex-seeded")
-    finding = check_parity(Subject("d", "duplex-seeded", "torch", "cpu", ONE), checkpoint, 8)
+    checkpoint = load_checkpoint("tiny")
+    finding = check_parity(Subject("d", "tiny", "torch", "cpu", ONE), checkpoint, 8)
     assert finding.state is State.OK, finding
     assert "torch against upstream's modules: 8 frames, every text token equal" in finding.words
 
 
 def test_another_model_s_answer_is_not() -> None:
-    checkpoint = load_checkpoint("duplex-seeded")
-    finding = check_parity(Subject("d", "duplex-seeded", "null"), checkpoint, 8)
+    checkpoint = load_checkpoint("tiny")
+    finding = check_parity(Subject("d", "tiny", "null"), checkpoint, 8)
     assert finding.state is State.FAILED
     assert "null against upstream's modules: text tokens differ from frame 0 of 8 on" in str(finding)
 
@@ -74,7 +74,7 @@ def test_what_upstream_cannot_be_asked_about_says_why(tmp_path: Path) -> None:
 
 def test_upstream_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.backends.registry.find_spec", lambda name: None if name == "moshi" else 1)
-    finding = check_parity(Subject("e", "echo", "onnx"), load_checkpoint("echo"), 1)
+    finding = check_parity(Subject("e", "echo", "torch"), load_checkpoint("echo"), 1)
     assert finding.state is State.NOT_CHECKED
     assert "pip install 'antiphon[reference]'" in finding.words
 
@@ -97,10 +97,10 @@ def test_files_are_held_to_the_digests_of_the_manifest(tmp_path: Path) -> None:
 
 
 def test_graphs_are_held_against_the_weights_they_are_made_of() -> None:
-    checkpoint = load_checkpoint("duplex-seeded")
-    subject = Subject("d", "duplex-seeded", "onnx", "cpu", ONE)
+    checkpoint = load_checkpoint("tiny")
+    subject = Subject("d", "tiny", "onnx", "cpu", ONE)
     baseline = baseline_of(subject, checkpoint, None)
-    assert baseline == Subject("d on torch", "duplex-seeded", "torch", "cpu")
+    assert baseline == Subject("d on torch", "tiny", "torch", "cpu")
     assert baseline_of(replace(subject, backend="torch"), checkpoint, None) is None
     asked = baseline_of(subject, checkpoint, "echo")
     assert asked is not None
@@ -127,7 +127,8 @@ def test_a_whole_verification(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verify, "run_gate", lambda *_, **__: replace(QUALITY, baseline="echo on torch"))
-    line = ["echo", "--backend-option", "threads=1", "--seconds", "0.1", "--turns", "1", "--frames", "3"]
+    where = ["echo", "--backend", "torch", "--backend-option", "threads=1", "--baseline", "echo"]
+    line = [*where, "--seconds", "0.1", "--turns", "1", "--frames", "3"]
     assert cli.run(["verify", *line, "--no-figure"]) == 1  # for the gate
     said = [text.partition(":")[0].split(maxsplit=1) for text in capsys.readouterr().out.splitlines()]
     assert said == [["files", "ok"], ["parity", "ok"], ["gate", "FAILED"], ["card", "ok"]]

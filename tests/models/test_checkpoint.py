@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
-from antiphon.models.catalog import BUILTIN, DEFAULT_MODEL, builtin_folder, load_checkpoint
+from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
+from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import describe, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, file_entry, write_manifest
 from antiphon.models.source import Folder
@@ -36,7 +37,11 @@ def test_published_folder_is_read(kind: str, made: dict[str, Path]) -> None:
     assert set(checkpoint.files) == {"lm", "mimi", "mimi_config", "tokenizer", "config"}
     assert checkpoint.root == made[kind]
     assert checkpoint.raw_config == json.loads((made[kind] / "config.json").read_text())
-    assert (checkpoint.backends, checkpoint.quantization, checkpoint.revision) == ({}, None, None)
+    assert (checkpoint.backends, checkpoint.quantization_for("torch"), checkpoint.revision) == (
+        {},
+        None,
+        None,
+    )
     assert checkpoint.verify() == 0  # nothing to compare with
     assert checkpoint.file("lm") == made[kind] / "model.safetensors"
     assert checkpoint.generation == spec.generation
@@ -139,11 +144,11 @@ def test_builtin_models_load_and_are_intact(name: str) -> None:
     assert [done for done, _, _ in seen] == list(range(len(checkpoint.files)))
     assert checkpoint.spec.name == checkpoint.ref == name
     assert checkpoint.root == builtin_folder(name)
-    assert "reference" in checkpoint.backends
+    assert "onnx" in checkpoint.backends
 
 
 def test_builtin_models_are_what_they_are_said_to_be() -> None:
-    echo, duplex = (load_checkpoint(name).spec for name in ("echo", "duplex-seeded"))
+    echo, duplex = (load_checkpoint(name).spec for name in ("echo", "tiny"))
     assert (echo.kind, echo.mimi.codebooks, echo.mimi.cardinality) == (PipelineKind.CODEC, 8, 512)
     assert duplex.kind is PipelineKind.DUPLEX
     assert duplex.lm is not None
@@ -164,7 +169,7 @@ def test_builtin_models_read_the_same_in_the_published_layout(name: str) -> None
 
 
 def test_builtin_models_share_one_codec() -> None:
-    echo, duplex = (load_checkpoint(name).file("mimi") for name in ("echo", "duplex-seeded"))
+    echo, duplex = (load_checkpoint(name).file("mimi") for name in ("echo", "tiny"))
     assert echo.samefile(duplex)
 
 
@@ -189,7 +194,7 @@ def test_unknown_model_lists_what_there_is(ref: str, hint: str) -> None:
     with pytest.raises(CheckpointNotFoundError) as refused:
         load_checkpoint(ref)
     assert str(refused.value) == (
-        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are echo, duplex-seeded"
+        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are tiny, echo"
     )
 
 

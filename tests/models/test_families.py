@@ -26,9 +26,25 @@ PUBLISHED = {
     "tts-1.6b-en_fr": (1.837, 1.091, 0.565, 66 + 82, 33 + 82),
 }
 
+# Millions of parameters, without and with the encoder where that is what was published.
+POCKET = {
+    "pocket-tts": (None, 89.9 + 20.1),
+    "pocket-tts-18m": (18.2, None),
+    "pocket-tts-7m": (6.9, None),
+    "pocket-tts-2m": (1.9, None),
+}
+
 
 def test_every_published_size_is_here() -> None:
     assert {family.name for family in load_families().speech} == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", POCKET)
+def test_pockets_sizes_are_within_three_percent_of_the_published_ones(name: str) -> None:
+    (family,) = [family for family in load_families().pocket if family.name == name]
+    found = (family.parameters / 1e6, (family.parameters + family.encoder_parameters) / 1e6)
+    for ours, published in zip(found, POCKET[name], strict=True):
+        assert published is None or ours == pytest.approx(published, rel=0.03)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -56,10 +72,18 @@ def test_the_codec_is_the_published_one() -> None:
     assert pytest.approx(4 * 96.1) == MIMI_BYTES / 1e6
 
 
+def size(*parts: torch.nn.Module) -> int:
+    return sum(parameter.numel() for part in parts for parameter in part.parameters())
+
+
 def test_pocket_models_have_the_sizes_of_the_packages_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_conditioner, "build_tokenizer", lambda *_: None)
+    listed = [
+        name for family in load_families().pocket for names in family.configs.values() for name in names
+    ]
+    assert sorted(listed) == sorted(path.stem for path in CONFIGS_DIR.glob("*.yaml"))
     for family in load_families().pocket:
-        for name in family.configs:
+        for name in (name for names in family.configs.values() for name in names):
             config = load_config(CONFIGS_DIR / f"{name}.yaml")
             with torch.device("meta"):
                 flow = FlowLMModel.from_pydantic_config(
@@ -69,8 +93,9 @@ def test_pocket_models_have_the_sizes_of_the_packages_configurations(monkeypatch
                 )
                 codec = build_mimi(config.mimi)
             voices = config.flow_lm.transformer.d_model * (config.mimi.inner_dim or 0)
-            found = voices + sum(it.numel() for part in (flow, codec) for it in part.parameters())
-            assert family.parameters == pytest.approx(found, rel=1e-3), name
+            encoder = voices + size(codec.encoder, codec.encoder_transformer, codec.downsample)
+            assert family.parameters == size(flow, codec) - encoder + voices, name
+            assert family.encoder_parameters == encoder, name
             heard, sounds = flow.transformer.layers, codec.decoder_transformer.transformer.layers
             attention = heard[0].self_attn
             assert family.layers == len(heard)

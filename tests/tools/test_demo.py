@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tools.demo import caller
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 100
 
@@ -45,7 +47,7 @@ def test_every_frame_in_time_is_success(tmp_path: Path, speech: Path) -> None:
     output, errors = _demo(tmp_path, *options).communicate(timeout=TIMEOUT_S)
     assert "the reply:" in output, errors
     with wave.open(str(tmp_path / "reply.wav")) as reply:
-        assert reply.getnframes() == 13 * 1920
+        assert reply.getnframes() == 12 * 1920  # a talker has nothing to say to the first frame
     (url,) = re.findall(r"speaking to (\S+)", output)
     assert not _is_open(url)
 
@@ -55,7 +57,7 @@ def test_late_frames_are_failure(tmp_path: Path, speech: Path) -> None:
     demo = _demo(tmp_path, *options)
     output, errors = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 1
-    assert "not every frame came back in time" in output
+    assert "or not every frame came back in time" in output
     assert "late frames" in errors
 
 
@@ -84,3 +86,14 @@ def test_a_terminated_demo_takes_its_server_with_it(tmp_path: Path) -> None:
     demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 128 + signal.SIGTERM
     assert not _is_open(url)
+
+
+def test_the_default_model_is_asked_and_another_is_probed(tmp_path: Path) -> None:
+    speech, out = tmp_path / "speech.wav", tmp_path / "reply.wav"
+    assert caller("http://h", None, out, ["--backend", "onnx"])[1:] == [
+        *("-m", "tools.ask", "http://h", "--out", str(out))
+    ]
+    for audio, options in ((speech, []), (None, ["--model=echo"]), (None, ["--config", "a.toml"])):
+        command = caller("http://h", audio, out, options)
+        assert "probe" in command
+        assert ("--audio" in command) == (audio is not None)

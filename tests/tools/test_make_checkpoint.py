@@ -145,7 +145,7 @@ def test_shape_is_the_callers(tmp_path: Path, made: dict[str, Path]) -> None:
 
 
 def test_command_line_writes_a_manifest_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    echo = builtin_folder("echo")
+    echo = builtin_folder("tiny")
     folder = tmp_path / "linked"
     command = [str(folder), "--seed", "4", "--dim", "32", "--mimi", str(echo), "--link", "--manifest"]
     assert main(command) == 0

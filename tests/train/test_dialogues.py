@@ -24,19 +24,20 @@ from train.dialogues import (
     REACTION_FRAMES,
     STOP_FRAMES,
     Composer,
+    Dialogue,
     Voicebox,
     spaced,
     text_stream,
     words_at,
 )
 from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, Fact, is_fact_held_out
-from train.recogniser import answers_grammar, questions_grammar, word_errors
+from train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from train.segments import STRIP_FRAMES, Scene, Segment
 from train.sequences import delay
 from train.talker import Settings, Talker, Trainer, collate, lm_config, recitable
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
-ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 SENTENCES = ("two plus three is five", "the sky is blue", "hello nice to meet you")
 
 
@@ -47,7 +48,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TalkerTokenizer:
 
 @pytest.fixture(scope="module")
 def voicebox(tokenizer: TalkerTokenizer) -> Voicebox:
-    mimi = load_mimi(ECHO)
+    mimi = load_mimi(TINY)
     mimi.eval()
     rng = np.random.default_rng(0)
     answers = {}
@@ -147,7 +148,7 @@ def test_delay_is_upstreams() -> None:
 
 
 def test_embeddings_start_as_the_codecs_geometry(tokenizer: TalkerTokenizer) -> None:
-    mimi = load_mimi(ECHO)
+    mimi = load_mimi(TINY)
     model = Talker(lm_config(tokenizer.size), Settings()).lm
     start_from_codec(model, mimi, (0.5, 1.0))
     vectors = mimi.quantizer.rvq_first.vq.layers[0]._codebook.embedding
@@ -176,7 +177,7 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     settings = replace(Settings(), batch=4, frames=100, total_steps=4, warm_up_steps=1)
 
     def trainer(out: Path) -> Trainer:
-        return Trainer(settings, tmp_path / "segments", tmp_path / "none", ECHO, out)
+        return Trainer(settings, tmp_path / "segments", tmp_path / "none", TINY, out)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
@@ -303,15 +304,58 @@ def test_a_count_may_begin_wrongly_but_ends_where_it_was_asked_to() -> None:
     assert {chains.misbegun("zero one two", rng) for _ in range(50)} == {"zero one two"}
 
 
-def test_sums_are_read_in_silence(voicebox: Voicebox, tokenizer: TalkerTokenizer) -> None:
+def test_sums_are_read_by_themselves(voicebox: Voicebox, tokenizer: TalkerTokenizer) -> None:
     rng = np.random.default_rng(9)
     scene = _scene(rng)
     composer = Composer([scene], [scene.strip], voicebox, 300, chains=Chains(Domain()))
-    read = [composer.draw_sums(rng) for _ in range(10)]
+    read = [composer.draw_sums(rng) for _ in range(20)]
     numbers = {tokenizer.encode(word)[0] for word in NUMBERS}
     (is_,) = tokenizer.encode("is")
     for dialogue in read:
         spoken = dialogue.text[words_at(dialogue.text)]
         assert {int(token) for token in dialogue.text[dialogue.is_text_trained]} <= numbers
         assert dialogue.is_text_trained.sum() == (spoken == is_).sum() > 0
-        assert (dialogue.user == voicebox.silence[:, None]).all()
+        assert not dialogue.is_voice_trained
+    quiet = voicebox.silence[:, None]
+    assert 0 < sum((dialogue.user == quiet).all() for dialogue in read) < 20  # to nobody, or to a speaker
+
+
+def test_what_no_answer_says_is_put_together_from_answers(
+    voicebox: Voicebox, tokenizer: TalkerTokenizer
+) -> None:
+    rng, tokens = np.random.default_rng(0), tokenizer.encode("three plus two plus two")
+    assert voicebox.has_said(tokens)
+    assert not voicebox.has_said(tokenizer.encode("five"))  # only ever an end
+    codes, text = voicebox.put_together(tokens, rng)
+    places, sentence = words_at(text), SENTENCES[0]
+    assert text[places].tolist() == tokens
+    assert codes.shape == (8, text.size) == (8, places[-1] + 1)
+    said = dict(zip(tokenizer.encode(sentence), words_at(voicebox.text[sentence]), strict=True))
+    for token, (start, stop) in zip(tokens, pairwise(places), strict=False):
+        there = voicebox.codes[sentence][:, said[token] : said[token] + stop - start]
+        assert (codes[:, start:stop] == there).all()
+
+
+def test_the_end_of_a_count_is_learnt_from_wrong_beginnings_only(
+    voicebox: Voicebox, tokenizer: TalkerTokenizer
+) -> None:
+    text = np.full(20, PAD, np.int16)
+    text[[0, 4, 8, 12]] = tokenizer.encode("three four five six")
+    for is_begun_rightly in (True, False):
+        dialogue = _blank_dialogue(voicebox)
+        Composer._leave_out_ends(dialogue, 5, text, "three four five six", is_begun_rightly=is_begun_rightly)
+        left_out = np.flatnonzero(~dialogue.is_text_trained).tolist()
+        assert left_out == (list(range(14, 25)) if is_begun_rightly else [5])
+
+
+def _blank_dialogue(voicebox: Voicebox) -> Dialogue:
+    silence = np.repeat(voicebox.silence[:, None], 30, axis=1)
+    return Dialogue(silence, silence, np.full(30, PAD, np.int16), np.ones(30, np.bool_))
+
+
+def test_silence_around_what_is_heard_is_cut_off() -> None:
+    sound = np.zeros(48_000, np.float32)
+    sound[12_000:24_000] = 0.1
+    assert without_silence(sound).size == pytest.approx(12_000 + 2 * 2400, abs=480)
+    assert (without_silence(sound) == sound[12_000 - 2400 :][: without_silence(sound).size]).all()
+    assert without_silence(sound * 0.01).size == sound.size  # nothing to be heard: all of it

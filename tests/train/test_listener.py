@@ -40,7 +40,7 @@ from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from train.voices import Voice, speak
 from train.word_times import Listener, Spoken, starts_by_phones
 
-ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 QUESTION = "what is two plus three"
 TIMING = SpeechTiming(0.08, DELAY_FRAMES * 0.08, prefix_frames=1)
 
@@ -216,7 +216,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     def trainer(out: Path) -> Trainer:
         folders = tmp_path / "codes", tmp_path / "times"
         test = folders[0] / "0000.npz", folders[1] / "0000.npz"
-        return Trainer(settings, schedule, folders, test, ECHO, out)
+        return Trainer(settings, schedule, folders, test, TINY, out)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
@@ -229,12 +229,12 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         second = trainer(tmp_path / "halves")
         assert [second.train_step() for _ in range(2)] == losses[2:]
         assert dictate(second.lm, rooms, tokenizer, limit=2).word_error >= 0
-    ship("listener", tmp_path / "halves", ECHO, tmp_path / "tiny-stt", is_beside=True)
+    ship("listener", tmp_path / "halves", TINY, tmp_path / "tiny-stt", is_beside=True)
     checkpoint = load_checkpoint(str(tmp_path / "tiny-stt"))
     assert checkpoint.spec.kind is PipelineKind.STT
     assert checkpoint.spec.lm is not None
     assert (checkpoint.spec.lm.extra_heads, checkpoint.spec.lm.dep_q) == (4, 0)
     assert SpeechTiming.of(checkpoint.spec) == TIMING
     assert json.loads((tmp_path / "tiny-stt" / "config.json").read_text())["mimi_name"].endswith(
-        "assets/echo/mimi.safetensors"
+        "assets/tiny/mimi.safetensors"
     )

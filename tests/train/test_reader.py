@@ -40,7 +40,7 @@ from train.scripts import cues, entries_of, reader_spec
 from train.ship import ship
 from train.talker_tokenizer import PAD, TalkerTokenizer
 
-ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 
 
 class Mumbler:
@@ -63,7 +63,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TalkerTokenizer:
 
 @pytest.fixture(scope="module")
 def readings() -> list[Reading]:
-    mimi = load_mimi(ECHO)
+    mimi = load_mimi(TINY)
     mimi.eval()
     rng, texts = random.Random(0), Texts()
     made = [record(rng, texts, MUMBLER, is_long=False) for _ in range(6)]
@@ -109,7 +109,7 @@ def test_readings_are_kept(tmp_path: Path, readings: list[Reading], monkeypatch:
 
     monkeypatch.setattr(readings_module, "SHORT_PER_SHARD", 3)
     monkeypatch.setattr(readings_module, "LONG_PER_SHARD", 0)
-    mimi = load_mimi(ECHO)
+    mimi = load_mimi(TINY)
     mimi.eval()
     seconds = readings_module.make_shard(
         tmp_path / "0000.npz",
@@ -175,7 +175,7 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
     schedule = replace(SCHEDULE, total_steps=4, warm_up_steps=1)
 
     def trainer(out: Path) -> Trainer:
-        return Trainer(settings, schedule, tmp_path / "readings", ECHO, out)
+        return Trainer(settings, schedule, tmp_path / "readings", TINY, out)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
@@ -191,7 +191,7 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
         voice = condition(second.voice, "2.0")
         sounds = speak(second.lm, second.mimi, texts, second.spec, second.tokenizer, voice)
     assert all(sound.size % 1920 == 0 and sound.size > 5 * 1920 for sound in sounds)
-    ship("reader", tmp_path / "halves", ECHO, tmp_path / "tiny-tts")
+    ship("reader", tmp_path / "halves", TINY, tmp_path / "tiny-tts")
     checkpoint = load_checkpoint(str(tmp_path / "tiny-tts"))
     assert checkpoint.spec.kind is PipelineKind.TTS
     assert ScriptRules.of(checkpoint.spec) == second.rules

@@ -16,7 +16,7 @@ from train.losses import EnvelopeLoss, SpectralLoss
 from train.sentences import draw_sentence
 from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, draw_voice
 
-ECHO = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "echo"
+TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 
 
 def test_a_seed_is_a_corpus() -> None:
@@ -68,11 +68,11 @@ def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
     np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
     speech, out = Speech(tmp_path), tmp_path / "out"
     settings = replace(Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1))
-    trainer = Trainer(settings, speech, ECHO, out)
+    trainer = Trainer(settings, speech, TINY, out)
     for _ in range(2):
         assert all(np.isfinite(value) for value in trainer.train_step().values())
     trainer.save()
-    again = Trainer(settings, speech, ECHO, out)
+    again = Trainer(settings, speech, TINY, out)
     assert again.step == 2
     for name, tensor in trainer.mimi.state_dict().items():
         torch.testing.assert_close(tensor, again.mimi.state_dict()[name], rtol=0, atol=0)
@@ -84,7 +84,7 @@ def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
     settings = replace(
         Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1), is_decoder_only=True
     )
-    trainer = Trainer(settings, Speech(tmp_path), ECHO, tmp_path / "out")
+    trainer = Trainer(settings, Speech(tmp_path), TINY, tmp_path / "out")
     before = {name: tensor.clone() for name, tensor in trainer.mimi.state_dict().items()}
     for _ in range(2):
         assert all(np.isfinite(value) for value in trainer.train_step().values())

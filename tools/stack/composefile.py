@@ -49,9 +49,9 @@ class Service:
         return {self.name, *aliases}
 
     def mounts(self, secrets: Mapping[str, Any]) -> dict[str, Path]:
-        """Files and folders of this repository by their paths in the container, the longest path first."""
+        """Files and folders of the host by their paths in the container, the longest path first."""
         pairs = [volume.split(":") for volume in self.raw.get("volumes", [])]
-        found = {pair[1]: ROOT / pair[0] for pair in pairs if pair[0].startswith(".")}
+        found = {pair[1]: ROOT / pair[0] for pair in pairs if pair[0].startswith((".", "/"))}
         for entry in self.raw.get("secrets", []):
             source, target = (entry, entry) if isinstance(entry, str) else (entry["source"], entry["target"])
             found[f"/run/secrets/{target}"] = ROOT / secrets[source]["file"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from antiphon.engine.capacity import MemoryFacts, rows_that_fit
 from antiphon.errors import ConfigError
-from antiphon.models.families import MIMI_BYTES, PRECISIONS, SpeechFamily, TextFamily
+from antiphon.models.families import AudioFamily, TextFamily
 
 OVERHEAD = 0.2
 """On top of everything: activations, the framework, fragments."""
@@ -65,15 +65,16 @@ class Wish:
 class Fit:
     """A model in a precision that fits: ``facts`` without the overhead, ``rows`` the most with it."""
 
-    family: SpeechFamily
+    family: AudioFamily
     precision: str
     facts: MemoryFacts
     rows: int
 
 
-def speech_facts(family: SpeechFamily, precision: str, memory_bytes: int) -> MemoryFacts:
+def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> MemoryFacts:
     """Weights with the codec's, and what a session takes."""
-    return MemoryFacts(memory_bytes, family.weight_bytes(precision) + MIMI_BYTES, family.row_bytes(precision))
+    weights = family.weight_bytes(precision) + family.codec_bytes
+    return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
 
 
 def most_rows(facts: MemoryFacts) -> int:
@@ -84,7 +85,7 @@ def most_rows(facts: MemoryFacts) -> int:
         return 0
 
 
-def matches(family: SpeechFamily, wish: Wish) -> bool:
+def matches(family: AudioFamily, wish: Wish) -> bool:
     """Whether a model is of the kind, language and licence that is asked for."""
     return (
         wish.modality in (None, family.modality)
@@ -93,16 +94,16 @@ def matches(family: SpeechFamily, wish: Wish) -> bool:
     )
 
 
-def speech_that_fits(families: Iterable[SpeechFamily], wish: Wish) -> list[Fit]:
+def speech_that_fits(families: Iterable[AudioFamily], wish: Wish) -> list[Fit]:
     """What fits, the best first: more parameters, then more precision."""
     fits = []
     for family in families:
-        for precision in PRECISIONS:
+        for precision in family.precisions:
             facts = speech_facts(family, precision, wish.memory_bytes)
             rows = most_rows(facts)
             if matches(family, wish) and rows >= wish.sessions:
                 fits.append(Fit(family, precision, facts, rows))
-    return sorted(fits, key=lambda fit: (-fit.family.parameters, PRECISIONS.index(fit.precision)))
+    return sorted(fits, key=lambda fit: (-fit.family.parameters, fit.family.precisions.index(fit.precision)))
 
 
 @dataclass(frozen=True, slots=True)

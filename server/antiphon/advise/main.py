@@ -85,9 +85,9 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError("compose.yaml takes a text model by its variable LLM_MODEL, not by an override")
         texts = text_that_fits(families.text, wish)
         return _say(text_advice(texts[0], wish, texts[1:6]) if texts else None, wish)
-    fits = speech_that_fits(families.speech, wish)
+    fits = speech_that_fits(families.audio, wish)
     if fits and options.compose is not None:
-        override = compose_override(fits[0], wish.sessions)
+        override = compose_override(fits[0], wish)
         if options.compose == "-":
             print(override, end="")  # noqa: T201
             return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from antiphon.advise.fit import Fit
+from antiphon.advise.fit import Fit, Wish
 from antiphon.models.spec import PipelineKind
 
 SERVICES = {
@@ -12,35 +12,35 @@ SERVICES = {
     PipelineKind.STT: ("stt", "stt-gpu"),
     PipelineKind.TTS: ("tts", "tts-gpu"),
 }
-"""The services of compose.yaml by the kind of their model; the first has its name."""
+"""The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
 
 
-def compose_override(fit: Fit, sessions: int) -> str:
+def compose_override(fit: Fit, wish: Wish) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
 
     Lists are written as JSON, which YAML is a superset of.
     """
     kind = fit.family.kind
-    model = f"hf://{fit.family.repository}"
+    model = fit.family.model(wish.language)
     command = [
         "--host=0.0.0.0",
         "--port=8998",
         "--agent-port=8999",
         "--trusted-proxy=${ANTIPHON_INSIDE:-172.30.77.0/24}",
         f"--model={model}",
-        "--backend=torch",
-        f"--slots={sessions}",
+        f"--backend={fit.family.backend}",
+        f"--slots={wish.sessions}",
     ]
     if fit.precision == "int8":
         command += ["--backend-option=weights=int8", "--backend-option=kv=int8"]
     lines = [
-        f"# {fit.family.name} in {fit.precision} for {sessions} sessions; by antiphon models --fits.",
+        f"# {fit.family.name} in {fit.precision} for {wish.sessions} sessions; by antiphon models --fits.",
         "services:",
         "  door:",
         "    environment:",
         f"      {kind.upper()}_MODEL: {json.dumps(model)}",
     ]
-    for service in SERVICES[kind]:
+    for service in SERVICES[kind][: 1 if fit.family.backend == "pocket" else None]:
         device = ["--device=cuda"] if service.endswith("-gpu") else []
         lines += [f"  {service}:", f"    command: {json.dumps(command + device)}"]
     return "\n".join(lines) + "\n"

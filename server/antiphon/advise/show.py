@@ -6,19 +6,25 @@ from collections.abc import Iterable, Sequence
 
 from antiphon.advise.fit import OVERHEAD, Fit, TextFit, Wish
 from antiphon.backends.registry import BACKENDS
-from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, Families, SpeechFamily
+from antiphon.models.families import Families, SpeechFamily
 
 GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
 
 
 def gigabytes(size: float) -> str:
-    """Bytes as GB, which are 10^9."""
-    return f"{size / 1e9:.2f} GB"
+    """Bytes as GB, which are 10^9, or as MB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def count(parameters: int) -> str:
+    """Parameters as B, which are 10^9, or as M."""
+    return f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
 
 
 def backends_of(family: SpeechFamily) -> list[str]:
-    """The backends of this version that run a model of this kind."""
-    return [name for name, entry in BACKENDS.items() if family.kind in entry.kinds and name != "null"]
+    """The backends of this version that run a model of this kind of the Moshi family."""
+    entries = {name: entry for name, entry in BACKENDS.items() if entry.family is None and name != "null"}
+    return [name for name, entry in entries.items() if family.kind in entry.kinds]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -37,7 +43,7 @@ def families_table(families: Families) -> str:
             family.modality,
             " ".join(family.languages),
             family.licence + ("" if family.is_commercial else " (not commercial)"),
-            f"{family.parameters / 1e9:.2f} B",
+            count(family.parameters),
             f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int8') / 1e9:.1f} GB",
             f"{family.row_bytes('bf16') / 1e6:.0f} / {family.row_bytes('int8') / 1e6:.0f} MB",
             " ".join(backends_of(family)) or "none yet",
@@ -61,19 +67,21 @@ def families_table(families: Families) -> str:
         "languages",
         "licence",
         "parameters",
+        "for voices",
         "float32",
         "a session",
-        "also",
+        "pocket://",
     )
     pocket = [
         (
-            f"pocket://{family.configs[0]}",
+            family.name,
             " ".join(family.languages),
             family.licence + ("" if family.is_commercial else " (not commercial)"),
-            f"{family.parameters / 1e6:.1f} M",
-            f"{family.weight_bytes / 1e6:.0f} MB",
-            f"{family.row_bytes / 1e6:.0f} MB",
-            " ".join(family.configs[1:]),
+            count(family.parameters),
+            count(family.encoder_parameters),
+            f"{(family.weight_bytes('float32') + family.codec_bytes) / 1e6:.0f} MB",
+            f"{family.row_bytes('float32') / 1e6:.0f} MB",
+            " ".join(name for names in family.configs.values() for name in names),
         )
         for family in families.pocket
     ]
@@ -84,16 +92,17 @@ def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
     """The recommendation, term by term."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
-    weights = facts.weights_bytes - MIMI_BYTES
+    weights = facts.weights_bytes - family.codec_bytes
     together = facts.needed(wish.sessions)
     lines = [
         f"{family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
-        f"  {family.repository}, {', '.join(family.languages)}, {family.licence}",
+        f"  {family.model(wish.language)}, {', '.join(family.languages_of_model(wish.language))}, "
+        f"{family.licence}",
         *([GATED] if family.is_gated else []),
-        f"  weights    {gigabytes(weights)}   {family.parameters / 1e9:.2f} B parameters",
-        f"  codec      {gigabytes(MIMI_BYTES)}   Mimi, float32",
+        f"  weights    {gigabytes(weights)}   {count(family.parameters)} parameters",
+        f"  codec      {gigabytes(family.codec_bytes)}   {family.codec}",
         f"  sessions   {gigabytes(wish.sessions * facts.row_bytes)}   {wish.sessions} x "
-        f"({kv / 1e6:.0f} MB keys and values + {MIMI_STATE_BYTES / 1e6:.0f} MB codec)",
+        f"({kv / 1e6:.0f} MB keys and values + {(facts.row_bytes - kv) / 1e6:.0f} MB codec)",
         *_sum(together, wish.memory_bytes, fit.rows),
     ]
     also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]

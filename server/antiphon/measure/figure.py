@@ -45,7 +45,7 @@ def draw(card: Card, path: Path) -> None:
 
 
 def quality_points(card: Card) -> tuple[str, dict[str, float]]:
-    """What stands for quality on this card, in words, and its number for every model that has one.
+    """What stands for quality on this card, in words, and its finite number for every model that has one.
 
     It is the first model's headline. The baseline's number is what the gate measured of it beside the others,
     or 1 where the measure is how alike the two are.
@@ -61,7 +61,7 @@ def quality_points(card: Card) -> tuple[str, dict[str, float]]:
                 points[entry.label] = metric.score
                 if card.baseline is not None:
                     points[card.baseline] = 1.0 if metric.baseline is None else metric.baseline
-    return PREFERRED[name], points
+    return PREFERRED[name], {label: value for label, value in points.items() if np.isfinite(value)}
 
 
 def _draw_pareto(axes: Any, card: Card) -> None:

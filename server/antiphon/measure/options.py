@@ -12,7 +12,8 @@ from antiphon.config import ModelConfig, load_config, load_file
 from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan
-from antiphon.models.catalog import BUILTIN, DEFAULT_MODEL, load_checkpoint
+from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
+from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.engines import parse_backend_option
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from antiphon.errors import ConfigError, hint
 
 T = TypeVar("T")
 
+NOT_FINITE: Final = ("nan", "inf", "-inf")
+"""Numbers that JSON does not have, as the texts that stand for them."""
+
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON has it: dataclasses and mappings as objects, tuples as lists."""
+    """A value as JSON has it: dataclasses and mappings as objects, tuples as lists, NOT_FINITE as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def from_plain(cls: type[T], values: Any, where: str) -> T:
@@ -56,7 +60,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where} is {value!r:.80}, expected an object")
         return {key: _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if kind is float and type(value) is int:
+    if kind is float and (type(value) is int or value in NOT_FINITE):
         return float(value)
     if type(value) is not kind:
         raise ConfigError(f"{where} is {value!r:.80}, expected {kind.__name__}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, ConfigError, MissingExtraError
+from antiphon.measure.plain import NOT_FINITE
 from antiphon.models.catalog import load_checkpoint
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ PREFERRED: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A measure of the gate. ``baseline`` and ``candidate`` are the two numbers that ``value``, a difference
-    or a ratio, is made of; None where it compares the two by itself. ``value`` None: not measured, or not
-    finite. ``limit`` and ``verdict`` are in words."""
+    or a ratio, is made of; None where it compares the two by itself. ``value`` None: not measured.
+    ``limit`` and ``verdict`` are in words."""
 
     name: str
     value: float | None
@@ -85,21 +86,20 @@ def quality_from_json(values: Any, baseline: str, where: str) -> Quality:
 
 def _metric(row: Mapping[str, Any]) -> Metric:
     limit = row["limit"] or {}
-    signs = {"least": ">=", "most": "<="}
-    bounds = [f"{sign} {limit[key]:g}" for key, sign in signs.items() if limit.get(key) is not None]
+    bounds = {">=": _number(limit.get("least")), "<=": _number(limit.get("most"))}
     return Metric(
         name=str(row["measure"]),
         value=_number(row["value"]),
         baseline=_number(row["baseline"]),
         candidate=_number(row["candidate"]),
-        limit=" ".join(bounds),
+        limit=" ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None),
         verdict=str(row["verdict"]),
         detail=str(row["detail"]),
     )
 
 
 def _number(value: Any) -> float | None:
-    if value is not None and not isinstance(value, int | float):
+    if value is not None and value not in NOT_FINITE and not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")
     return None if value is None else float(value)
 

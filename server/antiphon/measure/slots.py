@@ -23,7 +23,8 @@ from antiphon.measure.options import MODEL_HELP, Parser, add_backend_options, ma
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
-from antiphon.models.catalog import DEFAULT_MODEL, load_checkpoint
+from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.engines import backend_factory
 
 LEAD_FRAMES = 25

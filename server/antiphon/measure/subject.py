@@ -61,7 +61,9 @@ def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> Subject
             file_bytes=sum(checkpoint.files[role].stat().st_size for role in weight_roles(checkpoint, info)),
         ),
         hardware=describe_hardware(info.device, threads),
-        quantization=QuantizationFacts(quantization_words(checkpoint, info), calibration_words(checkpoint)),
+        quantization=QuantizationFacts(
+            quantization_words(checkpoint, info), calibration_words(checkpoint, info)
+        ),
         backend=info.name,
         dtype=info.dtype,
         frame_ms=spec.frame_ms,
@@ -86,7 +88,7 @@ def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
     """How the weights were made smaller, by the manifest, and how they are run, by the backend."""
-    recipe = checkpoint.quantization
+    recipe = checkpoint.quantization_for(info.name)
     made = NONE
     if recipe is not None:
         named = recipe.options.get("recipe")
@@ -97,9 +99,9 @@ def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
     return f"run as {info.quantization}" if made == NONE else f"{made}, run as {info.quantization}"
 
 
-def calibration_words(checkpoint: Checkpoint) -> str:
+def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
     """What the rounding was calibrated on, if on anything; our own tool says so where it was."""
-    recipe = checkpoint.quantization
+    recipe = checkpoint.quantization_for(info.name)
     if recipe is None:
         return NONE
     is_ours = recipe.tool.startswith("antiphon quantize")

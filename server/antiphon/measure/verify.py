@@ -143,9 +143,9 @@ def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
     """Why upstream cannot be asked about a model, or None if it can."""
     if checkpoint.spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
         return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
-    if checkpoint.quantization is not None:
-        scheme = checkpoint.quantization.scheme
-        return f"upstream has no such weights ({scheme}); its gate holds it against another model"
+    recipe = checkpoint.quantization_for(subject.backend)
+    if recipe is not None:
+        return f"upstream has no such weights ({recipe.scheme}); its gate holds it against another model"
     if subject.backend == UPSTREAM:
         return "it runs on upstream's modules already"
     return None

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Final
 
 from antiphon.errors import CheckpointNotFoundError, hint
+from antiphon.models.builtin import BUILTIN
 from antiphon.models.checkpoint import CONFIG_NAME, Checkpoint, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME
 from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
 from antiphon.models.source import HUB_PREFIX, Folder
-
-BUILTIN: Final = ("echo", "duplex-seeded")
-"""Models that come with the package, each a folder of ``antiphon/assets``."""
-
-DEFAULT_MODEL: Final = "echo"
 
 
 def builtin_folder(name: str) -> Path:

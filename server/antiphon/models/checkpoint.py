@@ -69,10 +69,15 @@ class Checkpoint:
         """The ONNX graphs of this model by what they do; empty where it has none."""
         return {} if self.manifest is None else self.manifest.graphs
 
-    @property
-    def quantization(self) -> QuantizationRecipe | None:
-        """How the weights were made smaller, or None."""
-        return None if self.manifest is None else self.manifest.quantization
+    def quantization_for(self, backend: str) -> QuantizationRecipe | None:
+        """How the weights that a backend reads were made smaller, or None.
+
+        What a manifest tells concerns the backends that it lists: graphs may be rounded, and the published
+        tensors beside them whole. Where it lists none, it concerns all.
+        """
+        if self.manifest is None or (self.backends and backend not in self.backends):
+            return None
+        return self.manifest.quantization
 
     def file(self, role: str) -> Path:
         """The path of the file with this role. Raises CheckpointFormatError naming the roles there are."""

@@ -7,9 +7,10 @@ depformer with weights of its own for each step or each set of steps. A byte is 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from antiphon.models.spec import PipelineKind
 
@@ -56,6 +57,11 @@ class Depformer:
 class SpeechFamily:
     """One published checkpoint of the Moshi family."""
 
+    precisions: ClassVar = PRECISIONS
+    backend: ClassVar = "torch"
+    codec: ClassVar = "Mimi, float32"
+    codec_bytes: ClassVar = MIMI_BYTES
+
     name: str
     repository: str
     modality: str
@@ -76,6 +82,14 @@ class SpeechFamily:
     def kind(self) -> PipelineKind:
         """How it is served: a model that translates hears and speaks at once, as any duplex model."""
         return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
+
+    def model(self, _language: str | None = None) -> str:
+        """What a server is told."""
+        return f"hf://{self.repository}"
+
+    def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
+        """What that model hears and speaks: all of them."""
+        return self.languages
 
     @property
     def temporal_parameters(self) -> int:
@@ -142,29 +156,64 @@ class TextFamily:
 
 @dataclass(frozen=True, slots=True)
 class PocketFamily:
-    """Pocket-TTS models of one shape: ``configs`` are their names in its package. In float32, on a CPU."""
+    """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
 
-    configs: tuple[str, ...]
-    repository: str
-    languages: tuple[str, ...]
+    They are sorted by language. ``parameters`` are of what speaks, as they are published; the encoder, which
+    makes voices of recordings, is loaded with it.
+    """
+
+    precisions: ClassVar = ("float32",)
+    backend: ClassVar = "pocket"
+    codec: ClassVar = "its encoder, which makes voices of recordings"
+    modality: ClassVar = "tts"
+    kind: ClassVar = PipelineKind.TTS
+    is_gated: ClassVar = False
+
+    name: str
     licence: str
     is_commercial: bool
     parameters: int
+    encoder_parameters: int
     layers: int
     kv_width: int
     codec_layers: int
     codec_dim: int
+    configs: Mapping[str, tuple[str, ...]]
 
     @property
-    def weight_bytes(self) -> int:
-        """Of all its modules."""
+    def languages(self) -> tuple[str, ...]:
+        """Of all its models."""
+        return tuple(self.configs)
+
+    @property
+    def codec_bytes(self) -> int:
+        """Of the encoder."""
+        return 4 * self.encoder_parameters
+
+    def model(self, language: str | None = None) -> str:
+        """What a server is told: the first model of a language, or of all."""
+        return f"pocket://{self.configs[language or self.languages[0]][0]}"
+
+    def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:
+        """What that model speaks."""
+        return (language or self.languages[0],)
+
+    def weight_bytes(self, _precision: str) -> int:
+        """Of what speaks."""
         return 4 * self.parameters
 
-    @property
-    def row_bytes(self) -> int:
-        """What one session takes: a chunk of 50 tokens, 234 frames long, in a voice of ten seconds."""
-        kept = self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
-        return 2 * 4 * (kept + self.codec_layers * self.codec_dim * CODEC_STEPS * CHUNK_FRAMES)
+    def kv_bytes(self, _precision: str) -> int:
+        """Keys and values of one session: a chunk of 50 tokens, 234 frames, in a voice of ten seconds."""
+        return 2 * 4 * self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
+
+    def row_bytes(self, precision: str) -> int:
+        """All that one session takes: the same, and what the decoder keeps of the chunk."""
+        decoder = 2 * 4 * self.codec_layers * self.codec_dim * CODEC_STEPS * CHUNK_FRAMES
+        return self.kv_bytes(precision) + decoder
+
+
+AudioFamily: TypeAlias = SpeechFamily | PocketFamily
+"""What hears or speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +222,12 @@ class Families:
 
     speech: tuple[SpeechFamily, ...]
     text: tuple[TextFamily, ...]
-    pocket: tuple[PocketFamily, ...] = ()
+    pocket: tuple[PocketFamily, ...]
+
+    @property
+    def audio(self) -> tuple[AudioFamily, ...]:
+        """All that hear or speak."""
+        return (*self.speech, *self.pocket)
 
 
 def load_families() -> Families:
@@ -194,8 +248,8 @@ def _speech(entry: dict[str, Any]) -> SpeechFamily:
 
 
 def _pocket(entry: dict[str, Any]) -> PocketFamily:
-    lists = {key: tuple(entry[key]) for key in ("configs", "languages")}
-    return PocketFamily(**{**entry, **lists})
+    configs = {language: tuple(names) for language, names in entry["configs"].items()}
+    return PocketFamily(**{**entry, "configs": configs})
 
 
 def _embedding(rows: int, depformer: Depformer) -> int:
