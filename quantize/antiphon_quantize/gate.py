@@ -30,7 +30,7 @@ EXAMPLES = """\
 examples:
   antiphon gate ./moshiko ./moshiko-int8
   antiphon gate ./stt-1b ./stt-1b-onnx --backend-a torch --backend-b onnx --audio speech/*.wav
-  antiphon gate duplex-seeded ./mine --limit 'text kl<=0.01' --limit '* agreement>=0.98' --json verdict.json
+  antiphon gate tiny ./mine --limit 'text kl<=0.01' --limit '* agreement>=0.98' --json verdict.json
   antiphon gate ./tiny ./tiny-int8 --questions ./held-out
 
 A is the baseline, B the candidate. B's recipe says what is allowed, and why; --limit wins over it. The exit
@@ -59,7 +59,7 @@ def judge(
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
     """The limits of the recipe that made a checkpoint, where that is one of ours, and the common ones."""
     backend = resolve_auto(checkpoint) if backend == AUTO else backend
-    quantization = checkpoint.quantization
+    quantization = checkpoint.quantization_for(backend)
     name = "" if quantization is None else str(quantization.options.get("recipe", ""))
     own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
     return (*own, *common_limits())
@@ -80,7 +80,8 @@ def make_approver(
             return
         limits = (*recipe.gate, *common_limits())
         material = Material(questions=questions)
-        verdict = judge(Side(baseline, "torch"), Side(candidate, target), limits, material, _tell)
+        own = "mlx" if target == "mlx" else "torch"  # where mlx is, torch need not be
+        verdict = judge(Side(baseline, own), Side(candidate, target), limits, material, _tell)
         _tell(render(verdict))
         if not verdict.passed and not accepts:
             raise DegradedError(
@@ -110,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
         frames=options.frames,
         questions=options.questions,
         most_questions=options.most_questions,
+        rows=options.rows,
         turns=options.turns,
         device=options.device,
     )
@@ -156,6 +158,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--frames", type=int, default=100, help="of each recording, with the silence after it [%(default)s]")
     add("--questions", type=Path, metavar="FOLDER", help="spoken questions with their answers (docs/gate.md)")
     add("--most-questions", type=int, default=200, help="so many of them [%(default)s]")
+    add("--rows", type=int, default=1, help="of them side by side, or as many as recordings [%(default)s]")
     add("--turns", type=int, default=40, help="steps timed of each [%(default)s]")
     add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")
     add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -30,10 +31,10 @@ class Limit:
     least: float | None = None
 
     def allows(self, value: float) -> bool:
-        """Whether a measure may have this value; NaN is never allowed."""
-        over = self.most is not None and not value <= self.most
-        under = self.least is not None and not value >= self.least
-        return not (over or under)
+        """Whether a measure may have this value; one that is not finite never may, whichever way it errs."""
+        over = self.most is not None and value > self.most
+        under = self.least is not None and value < self.least
+        return math.isfinite(value) and not (over or under)
 
     def __str__(self) -> str:
         """The limit in a table."""
@@ -75,7 +76,7 @@ def read_limits(tables: Any, where: str) -> tuple[Limit, ...]:
     """The limits of a ``[[gate]]`` array of tables.
 
     Raises:
-        CheckpointFormatError: an unknown or missing key, or a limit that limits nothing.
+        CheckpointFormatError: an unknown or missing key, a limit that limits nothing, or one that is NaN.
     """
     check_type(tables, list, where)
     limits = []
@@ -89,6 +90,8 @@ def read_limits(tables: Any, where: str) -> tuple[Limit, ...]:
         )
         if not {"most", "least"} & found.keys():
             raise CheckpointFormatError(f"{where}: '{found['measure']}' has neither 'most' nor 'least'")
+        if any(math.isnan(found.get(key, 0)) for key in ("most", "least")):
+            raise CheckpointFormatError(f"{where}: the limit of '{found['measure']}' is nan")
         limits.append(Limit(**found))
     return tuple(limits)
 

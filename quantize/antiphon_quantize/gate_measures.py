@@ -42,9 +42,10 @@ def not_measured(name: str, why: str) -> Measure:
 def measure_logits(a: Thoughts, b: Thoughts, said: Codes, spec: LMSpec) -> Iterator[Measure]:
     """Hold what the candidate ``b`` thinks against the baseline ``a``, both having been made to say ``said``.
 
-    ``said`` int64 ``[n, F, 1 + dep_q]``. The worst stream's share of logits that are not finite; and of each
-    stream the rise of the negative log-likelihood of what was said and the Kullback-Leibler divergence from
-    the baseline, both in nats a token, and how often both would choose the same token first.
+    ``said`` int64 ``[n, F, 1 + dep_q]``, -1 for nothing. The worst stream's share of logits that are not
+    finite; and of each stream the rise of the negative log-likelihood of what was said and the
+    Kullback-Leibler divergence from the baseline, both in nats a token, and how often both would choose the
+    same token first.
     """
     frames = min(a.text.shape[1], b.text.shape[1], said.shape[1])
     pairs = list(zip(a.streams(), b.streams(), strict=True))
@@ -71,7 +72,11 @@ def _stream(name: str, a: FloatArray, b: FloatArray, said: Codes) -> Iterator[Me
 
 
 def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:
-    """Two likelihoods, divergence and agreement of one row, a row at a time so that little is held."""
+    """Two likelihoods, divergence and agreement of one row, a row at a time so that little is held.
+
+    Frames in which nothing is said yet, not even padding, have -1, and do not count.
+    """
+    a, b, said = a[said >= 0], b[said >= 0], said[said >= 0]
     if not np.isfinite(b).all() or not np.isfinite(a).all():
         return math.nan, math.nan, math.nan, math.nan
     one, other = log_softmax(a), log_softmax(b)

@@ -57,15 +57,21 @@ class Questions:
         """How many there are."""
         return len(self._questions)
 
+    def part(self, index: int, parts: int) -> Questions:
+        """One of so many parts, to be asked apart from the others."""
+        return Questions(self._questions[index::parts], self._lm)
+
     def mark(self, judged: Judged) -> float:
         """See :class:`Examination`."""
-        rows, right = judged.backend.info.slots, 0
+        return sum(self.right(judged)) / len(self._questions)
+
+    def right(self, judged: Judged) -> list[bool]:
+        """Which of them are answered rightly, in their order."""
+        rows, right = judged.backend.info.slots, list[bool]()
         for first in range(0, len(self._questions), rows):
             asked = self._questions[first : first + rows]
-            right += sum(
-                said == one.answer for said, one in zip(self._ask(judged, asked), asked, strict=True)
-            )
-        return right / len(self._questions)
+            right += [said == one.answer for said, one in zip(self._ask(judged, asked), asked, strict=True)]
+        return right
 
     def _ask(self, judged: Judged, asked: Sequence[Question]) -> list[tuple[int, ...]]:
         frames = BEFORE_FRAMES + max(len(one.codes) for one in asked) + AFTER_FRAMES

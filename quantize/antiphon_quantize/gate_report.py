@@ -75,7 +75,7 @@ def _number(value: float) -> str:
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON values; a number that is not finite is null, and misses its limit all the same."""
+    """The verdict as JSON values; JSON has no number that is not finite: it is "nan", "inf" or "-inf"."""
     return {
         "baseline": verdict.baseline,
         "candidate": verdict.candidate,
@@ -87,16 +87,17 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 def _row(row: Row) -> dict[str, Any]:
     measure, limit = row.measure, row.limit
+    limits = limit and {"most": _json(limit.most), "least": _json(limit.least), "why": limit.why}
     return {
         "measure": measure.name,
-        "value": _finite(measure.value),
-        "baseline": _finite(measure.baseline),
-        "candidate": _finite(measure.candidate),
+        "value": _json(measure.value),
+        "baseline": _json(measure.baseline),
+        "candidate": _json(measure.candidate),
         "detail": measure.detail,
-        "limit": None if limit is None else {"most": limit.most, "least": limit.least, "why": limit.why},
+        "limit": limits,
         "verdict": row.word,
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
+def _json(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(float(value))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from antiphon.backends.registry import AUTO, resolve_auto
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
@@ -62,12 +64,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of the clock."""
+    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of the clock.
+
+    ``rows`` questions are asked side by side, or as many as there are recordings, if those are more.
+    """
 
     recordings: Sequence[Path] = ()
     frames: int = 100
     questions: Path | None = None
     most_questions: int = 200
+    rows: int = 1
     turns: int = 40
     device: str | None = None
 
@@ -125,6 +131,9 @@ class Observer:
     @property
     def told(self) -> str:
         """The material in words."""
+        if self._sides[0].checkpoint.spec.kind is PipelineKind.TTS:
+            rows, samples = self._sound.pcm.shape
+            return f"{rows} texts, {rows * samples / self._sound.rate:.0f} s"
         speech_s = self._sound.frames.sum() * self._sound.frame_samples / self._sound.rate
         asked = "" if self._questions is None else f", {len(self._questions)} questions"
         return f"{len(self._sound.pcm)} recordings, {speech_s:.0f} s{asked}"
@@ -133,9 +142,7 @@ class Observer:
         """Everything that can be measured."""
         a, b = (side.checkpoint for side in self._sides)
         yield from measure_arguments(a, b)
-        if {side.backend for side in self._sides} == {"torch"} and "lm" in a.files and "lm" in b.files:
-            self._note("weights")
-            yield from measure_weights(a.file("lm"), b.file("lm"))
+        yield from self._weights(a, b)
         together = sum(side.bytes for side in self._sides) <= TOGETHER_BYTES
         with ExitStack() as stack:
             one = self._open(self._sides[0])
@@ -152,12 +159,24 @@ class Observer:
                 before, after = (replace(o, tick_ms=ms) for o, ms in zip((before, after), times, strict=True))
         yield from self._compare(a.spec, before, after, "by turns" if together else "one after the other")
 
+    def _weights(self, a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
+        graphs = [side.name for side in self._sides if side.backend != "torch"]
+        if a.spec.lm is None:
+            return
+        if graphs:
+            why = f"read from torch's files only, not from the graphs of {' and '.join(graphs)}"
+            yield from (not_measured(f"weights {what}", why) for what in ("nonfinite", "change"))
+        else:
+            self._note("weights")
+            yield from measure_weights(a.file("lm"), b.file("lm"))
+
     def _open(self, side: Side) -> Judged:
+        asked = 0 if self._questions is None else min(len(self._questions), self._material.rows)
         self._note(f"loading {side.name}")
         return open_judged(
             side.checkpoint,
             side.backend,
-            rows=len(self._sound.pcm),
+            rows=max(len(self._sound.pcm), asked),
             device=self._material.device,
             options=side.options,
         )
@@ -169,7 +188,10 @@ class Observer:
         """Hear the sound and think; in place of ``before``, the baseline, if there is one."""
         spec, name = judged.backend.info.spec, judged.backend.info.spec.name
         heard = before.heard if before is not None else None
-        if before is None or not self._same_codec:
+        if spec.kind is PipelineKind.TTS:
+            rows, frames = len(self._sound.pcm), self._sound.pcm.shape[1] // self._sound.frame_samples
+            heard = Heard(np.zeros((rows, frames, 0), np.int64), None, None)
+        elif before is None or not self._same_codec:
             self._note(f"{name}: the codec")
             heard = self._hear(judged, spec, None if before is None else before.heard)
         said, thoughts, accuracy = None, None, None
@@ -204,7 +226,9 @@ class Observer:
     def _compare(self, spec: ModelSpec, a: Observed, b: Observed, how: str) -> Iterator[Measure]:
         if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:
             yield from measure_logits(a.thoughts, b.thoughts, a.said, spec.lm)
-        if self._same_codec:
+        if spec.kind is PipelineKind.TTS and not self._same_codec:
+            yield not_measured("codec", "a model that is told words hears no recording")
+        elif self._same_codec:
             yield not_measured("codec", "one codec for both, byte for byte, on one backend")
         elif a.heard is not None and b.heard is not None:
             yield from measure_codec(self._sound, a.heard, b.heard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
@@ -23,6 +24,8 @@ from antiphon_quantize.quality import mel_distance_db, resample, si_sdr, stoi
 PESQ_RATE: Final = 16_000
 LEAST_STOI: Final = 0.5
 """Below this a baseline is not understood (a codec with random weights), and has nothing to lose."""
+MOST_SI_SDR_DB: Final = 150.0
+"""What float32 resolves, 24 bits: the ratio that is told where there is no distortion to divide by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def measure_codec(sound: Sound, a: Heard, b: Heard) -> Iterator[Measure]:
         return
     clean = sound.joined(sound.pcm)
     same = [sound.joined(part) for part in (a.repeated, b.repeated)]
-    yield Measure("codec si-sdr", si_sdr(*same), detail="dB, the decoder alone")
+    yield measure_distortion(*same)
     own = [sound.joined(part) for part in (a.spoken, b.spoken)]
     before, after = (stoi(clean, part, sound.rate) for part in own)
     if before < LEAST_STOI:
@@ -102,11 +105,21 @@ def measure_codec(sound: Sound, a: Heard, b: Heard) -> Iterator[Measure]:
     yield measure_pesq(clean, own[0], own[1], sound.rate)
 
 
+def measure_distortion(a: FloatArray, b: FloatArray) -> Measure:
+    """SI-SDR of one decoder's sound beside the other's, at most :data:`MOST_SI_SDR_DB`."""
+    ratio_db = si_sdr(a, b)
+    same = f", no distortion at all, told as {MOST_SI_SDR_DB:.0f}" if ratio_db == math.inf else ""
+    return Measure("codec si-sdr", min(ratio_db, MOST_SI_SDR_DB), detail=f"dB, the decoder alone{same}")
+
+
 def measure_pesq(clean: FloatArray, a: FloatArray, b: FloatArray, rate: int) -> Measure:
     """Wide-band PESQ (ITU-T P.862.2) by the package ``pesq``, where that is installed."""
     if find_spec("pesq") is None:
         return not_measured("codec pesq loss", "no module pesq: pip install pesq (it needs a C compiler)")
-    pesq = import_module("pesq").pesq
+    package = import_module("pesq")
     parts = [resample(part, rate, PESQ_RATE).astype(np.float32) for part in (clean, a, b)]
-    before, after = (float(pesq(PESQ_RATE, parts[0], part, "wb")) for part in parts[1:])
+    try:
+        before, after = (float(package.pesq(PESQ_RATE, parts[0], part, "wb")) for part in parts[1:])
+    except package.PesqError as error:  # no utterance found, as in what a seeded codec says
+        return not_measured("codec pesq loss", f"pesq: {error}")
     return Measure("codec pesq loss", before - after, before, after)

@@ -10,23 +10,32 @@ import numpy as np
 
 from antiphon.backends.base import Backend, FloatArray, StepInputs
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.script import TextEntry
+from antiphon.models.spec import PipelineKind
 from antiphon_quantize.gate_measures import Measure
 
 WARM_UP_TICKS = 5
 
 
+WORD = TextEntry((5,), "word")
+
+
 class Ticker:
-    """Steps one row of a backend through a recording, round and round."""
+    """Steps one row of a backend through a recording, round and round; one of tts says a word."""
 
     def __init__(self, backend: Backend, pcm: FloatArray, clock: Callable[[], float]) -> None:
         """``pcm`` is ``[N]``, whole frames; ``clock`` tells seconds."""
         self._backend, self._clock, self._ticks = backend, clock, 0
+        self._is_told = backend.info.kind is PipelineKind.TTS
         self._frames = pcm.reshape(-1, backend.info.spec.frame_samples)
 
     def tick_ms(self) -> float:
         """Milliseconds of one step."""
         frame = self._frames[self._ticks % len(self._frames)][None]
-        inputs = StepInputs(np.array([True]), np.array([self._ticks == 0]), frame)
+        yes, is_first = np.array([True]), np.array([self._ticks == 0])
+        inputs = StepInputs(yes, is_first, frame)
+        if self._is_told:
+            inputs = StepInputs(yes, is_first, None, ((WORD,),))
         start_s = self._clock()
         self._backend.step(inputs)
         self._ticks += 1

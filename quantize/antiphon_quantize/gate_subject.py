@@ -19,7 +19,8 @@ from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 
 Codes: TypeAlias = NDArray[np.int64]
 
-KINDS: Final = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
+KINDS: Final = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT, PipelineKind.TTS)
+BACKENDS: Final = ("torch", "onnx", "mlx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,18 @@ def open_judged(
     if name == "onnx" and find_spec("onnx") is None:
         raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
     made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
+    if checkpoint.spec.kind is PipelineKind.TTS:
+        from antiphon_quantize.gate_tts import TtsJudged
+
+        return TtsJudged(checkpoint, made)
     if name == "torch":
         from antiphon_quantize.gate_torch import TorchJudged
 
         return TorchJudged(made)
+    if name == "mlx":
+        from antiphon_quantize.gate_mlx import MlxJudged
+
+        return MlxJudged(made)
     from antiphon_quantize.gate_onnx import OnnxJudged
 
     return OnnxJudged(checkpoint, made)
@@ -139,8 +148,10 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
     """Why a model on a backend cannot be judged, or None if it can."""
     if spec.kind not in KINDS:
         return f"the gate judges {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
-    if backend not in ("torch", "onnx"):
-        return f"the gate reads the logits of torch and onnx, not of {backend}"
+    if spec.kind is PipelineKind.TTS and (backend != "torch" or spec.lm is None):
+        return f"the gate judges tts models that are told words step by step, on torch, not on {backend}"
+    if backend not in BACKENDS:
+        return f"the gate reads the logits of {', '.join(BACKENDS)}, not of {backend}"
     return None
 
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ examples:
   antiphon quantize --recipe mine.toml --model ./moshiko ./moshiko-mine --force
   antiphon quantize --target mlx --recipe q4 --model ./moshiko ./moshiko-mlx-q4
   antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
+  antiphon quantize --gguf model.q8.gguf --model ./moshiko ./moshiko-int8
   antiphon serve --model ./moshiko-int8
 
 A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
@@ -65,8 +67,27 @@ def main(argv: Sequence[str]) -> int:
     checkpoint = load_checkpoint(options.model)
     out = Path(options.out).absolute()
     check_target(out, source=checkpoint.root, force=options.force)
-    write = _writer(options.target, options.calibration)
-    progress, approve = _progress(sys.stderr, time.monotonic), _approver(options, checkpoint, recipe)
+    progress = _progress(sys.stderr, time.monotonic)
+    with _language_model(options.gguf, checkpoint, out, progress) as source:
+        return _make(options, recipe, source, out, progress)
+
+
+def _language_model(
+    gguf: Path | None, checkpoint: Checkpoint, out: Path, progress: Progress
+) -> AbstractContextManager[Checkpoint]:
+    """The checkpoint, with the language model of a GGUF file where one is given."""
+    if gguf is None:
+        return nullcontext(checkpoint)
+    from antiphon_quantize.gguf_source import language_model_from
+
+    return language_model_from(gguf, checkpoint, out, progress)
+
+
+def _make(
+    options: argparse.Namespace, recipe: Recipe, checkpoint: Checkpoint, out: Path, progress: Progress
+) -> int:
+    """Make the checkpoint and let it be judged; returns the exit code."""
+    write, approve = _writer(options.target, options.calibration), _approver(options, checkpoint, recipe)
     try:
         summary = write(checkpoint, recipe, options.recipe, out, progress, approve)
     except DegradedError as error:
@@ -131,6 +152,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar="FILE",
         help="recordings for the recipes that listen (awq, gptq, smooth) [built-in clips]",
+    )
+    parser.add_argument(
+        "--gguf", type=Path, metavar="FILE", help="the language model's weights instead of the model's own"
     )
     parser.add_argument("--no-gate", action="store_true", help="do not judge what was made")
     parser.add_argument("--accept-degradation", action="store_true", help="judge, and write OUT in any case")

@@ -36,7 +36,7 @@ from antiphon.models.source import Folder
 from antiphon.models.spec import LMSpec
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.folder import Approve, appearing, approve_all
-from antiphon_quantize.recipe import Recipe
+from antiphon_quantize.recipe import Recipe, told_options
 from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -238,7 +238,7 @@ def _manifest(
             keep=tuple(rule.tensors for rule in recipe.keep),
             source_sha256=sha256(checkpoint.file("lm")),
             tool=f"antiphon quantize {__version__}",
-            options={"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]},
+            options=told_options(recipe, recipe_name, checkpoint),
         ),
         description=recipe.description,
         license="" if source is None else source.license,

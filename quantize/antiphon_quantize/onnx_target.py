@@ -36,7 +36,7 @@ from antiphon_quantize.folder import Approve, appearing, approve_all
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, DepformerStage, EncodeStage, LanguageStage, Stage
 from antiphon_quantize.onnx_voices import VoiceStage
-from antiphon_quantize.recipe import Recipe
+from antiphon_quantize.recipe import Recipe, told_options
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with (done, total, what)."""
@@ -150,7 +150,7 @@ def describe_graphs(
             keep=tuple(rule.tensors for rule in recipe.keep),
             source_sha256=sha256(checkpoint.file("mimi" if spec.lm is None else "lm")),
             tool=f"antiphon quantize {__version__}",
-            options={"recipe": recipe_name, "quantize": [rule.tensors for rule in recipe.quantize]},
+            options=told_options(recipe, recipe_name, checkpoint),
         )
     return Manifest(
         name=f"{spec.name}-onnx-{Path(recipe_name).stem}",

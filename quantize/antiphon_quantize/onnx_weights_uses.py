@@ -26,14 +26,14 @@ class Use:
 
 
 def find_uses(graph: GraphProto) -> dict[str, list[Use]]:
-    """Which nodes read each matrix or kernel (float32, two axes or more), by the tensor's name.
+    """Which nodes read each matrix or kernel (float32, two axes longer than one), by the tensor's name.
 
     A product with a transposed matrix counts as a product with the matrix.
     """
     weights = {
         tensor.name: tensor
         for tensor in graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) >= 2 and min(tensor.dims) > 1
+        if tensor.data_type == TensorProto.FLOAT and sum(extent > 1 for extent in tensor.dims) >= 2
     }
     turned = {
         node.output[0]: weights[node.input[0]]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import ConfigError, hint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.manifest import sha256
 from antiphon.models.strict import check_keys, check_type
 from antiphon_quantize.gate_limits import Limit, read_limits
 
@@ -71,6 +73,19 @@ class Recipe:
     def chooses(self, name: str) -> bool:
         """Whether the tensor of this name is to be made smaller."""
         return self.bits_of(name) is not None
+
+
+def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
+    """What a manifest tells of how a checkpoint was rounded, beside the recipe's own numbers.
+
+    Where its language model came from a GGUF file, that file's name and SHA-256.
+    """
+    rounded = [rule.tensors for rule in recipe.quantize]
+    options: dict[str, object] = {"recipe": recipe_name, "quantize": rounded}
+    if "gguf" in checkpoint.files:
+        path = checkpoint.file("gguf")
+        options["gguf"] = {"name": path.name, "sha256": sha256(path)}
+    return options
 
 
 def _matches(name: str, rules: tuple[Rule, ...]) -> bool:

@@ -34,7 +34,7 @@ from antiphon_quantize.calibration import Progress, RowFiles, load_recordings, r
 from antiphon_quantize.folder import Approve, approve_all
 from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.journal import Journal, resuming
-from antiphon_quantize.recipe import Recipe
+from antiphon_quantize.recipe import Recipe, told_options
 from antiphon_quantize.tensor_file import TensorFile, writing_tensors
 from antiphon_quantize.torch_formats import Rounded, format_of, stacked
 from antiphon_quantize.torch_methods import Rounding, rounding_of
@@ -231,10 +231,7 @@ def _manifest(
     dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": "2.9"}, options=recipe.options)
     files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
-    options: dict[str, object] = {
-        "recipe": recipe_name,
-        "quantize": [rule.tensors for rule in recipe.quantize],
-    }
+    options = told_options(recipe, recipe_name, checkpoint)
     if heard:
         options["calibration"] = ", ".join(path.name for path in heard)
     return Manifest(

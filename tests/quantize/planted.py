@@ -25,12 +25,14 @@ OVERFLOWING = "transformer.layers.1.gating.linear_in.weight"
 END_OF_PADDING = 0
 
 
-def damaged(source: Checkpoint, folder: Path, damage: Callable[[Tensors], None]) -> Checkpoint:
+def damaged(
+    source: Checkpoint, folder: Path, damage: Callable[[Tensors], None], name: str = "model.safetensors"
+) -> Checkpoint:
     """A copy of a folder with a manifest, its language model's tensors changed by ``damage``."""
     shutil.copytree(source.root, folder)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / name)
     damage(tensors)
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, folder / name)
     return relisted(folder)
 
 

@@ -194,9 +194,9 @@ def test_what_cannot_be_compared_is_said(pair: tuple[Checkpoint, Checkpoint], tm
     with pytest.raises(ConfigError, match="has text_card 256, other 200: they cannot be compared"):
         judge(Side(pair[0], "torch"), Side(other, "torch"), (), MATERIAL)
     speaker = load_checkpoint(str(tts))
-    with pytest.raises(UnsupportedError, match="the gate judges codec, duplex, stt models, tts is tts"):
-        judge(Side(speaker, "torch"), Side(speaker, "torch"), (), MATERIAL)
-    with pytest.raises(UnsupportedError, match="reads the logits of torch and onnx, not of null"):
+    with pytest.raises(UnsupportedError, match="told words step by step, on torch, not on mlx"):
+        judge(Side(speaker, "torch"), Side(speaker, "mlx"), (), MATERIAL)
+    with pytest.raises(UnsupportedError, match="reads the logits of torch, onnx, mlx, not of null"):
         judge(Side(pair[0], "null"), Side(pair[1], "null"), (), MATERIAL)
 
 
@@ -224,15 +224,15 @@ def test_nothing_is_written_that_misses_a_limit_unless_it_is_accepted(
     assert "misses 1 of" in said.err.splitlines()[-1]
     assert said.err.endswith("nothing was written (--accept-degradation writes it all the same)\n")
     assert gated(pair[0].root, out, "--recipe", str(recipe), "--accept-degradation") == 0
-    assert load_checkpoint(str(out)).quantization is not None
+    assert load_checkpoint(str(out)).quantization_for("torch") is not None
     assert "FAIL" in capsys.readouterr().err
 
 
 def test_what_cannot_be_judged_is_written_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = make_checkpoint(tmp_path / "source", kind="tts")
-    assert gated(source, tmp_path / "out") == 0
-    said = "not judged: the gate judges codec, duplex, stt models, source-int8 is tts"
+    source = make_checkpoint(tmp_path / "source", kind="tts", dim=64)
+    assert gated(source, tmp_path / "out", "--target", "mlx", "--recipe", "q8") == 0
+    said = "not judged: the gate judges tts models that are told words step by step, on torch, not on mlx"
     assert said in capsys.readouterr().err
-    assert load_checkpoint(str(tmp_path / "out")).quantization is not None
+    assert load_checkpoint(str(tmp_path / "out")).quantization_for("mlx") is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate import judge, limits_of
@@ -17,6 +16,7 @@ from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.gate_subject import open_judged
 from bench.recipe_quality import measure, rounded
+from tests.backends.onnx.exports import exported_on_a_trained_codec
 from tests.quantize import planted
 
 MATERIAL = Material(recordings=built_in_clips()[:3], frames=30, turns=1)
@@ -24,8 +24,8 @@ MATERIAL = Material(recordings=built_in_clips()[:3], frames=30, turns=1)
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint]:
-    """The built-in graphs in float32, and in 8 bits."""
-    whole = load_checkpoint("duplex-seeded")
+    """A model in float32, and in 8 bits."""
+    whole = exported_on_a_trained_codec(tmp_path_factory)
     return whole, rounded(whole, "int8", tmp_path_factory.mktemp("gate") / "int8")
 
 
@@ -41,6 +41,10 @@ def failures(verdict: Verdict) -> set[str]:
 def test_an_honest_int8_passes_codec_and_all(pair: tuple[Checkpoint, Checkpoint]) -> None:
     verdict = verdict_of(*pair)
     assert failures(verdict) == set()
+    words = {row.measure.name: (row.word, row.measure.detail) for row in verdict.rows}
+    for name in ("weights nonfinite", "weights change"):
+        assert words[name][0] == "not measured"
+        assert words[name][1].startswith("read from torch's files only, not from the graphs of ")
     found = {row.measure.name: row.measure.value for row in verdict.rows}
     assert 0 < (found["text kl"] or 0) < 0.001
     assert 25 < (found["codec si-sdr"] or 0) < 60
@@ -79,8 +83,8 @@ def test_a_dropped_delay_is_named(pair: tuple[Checkpoint, Checkpoint], tmp_path:
     )
 
 
-def test_graphs_think_what_their_modules_think() -> None:
-    checkpoint = load_checkpoint("duplex-seeded")
+def test_graphs_think_what_their_modules_think(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    checkpoint = pair[0]
     torch, onnx = (open_judged(checkpoint, backend, rows=2) for backend in ("torch", "onnx"))
     pcm = np.random.default_rng(0).normal(0, 0.1, (2, 12 * 1920)).astype(np.float32)
     codes = torch.encode(pcm)
@@ -96,9 +100,11 @@ def test_graphs_think_what_their_modules_think() -> None:
         assert np.abs(one - other).max() < 1e-4
 
 
-def test_the_benchmark_of_recipes_is_the_gate_without_limits(tmp_path: Path) -> None:
+def test_the_benchmark_of_recipes_is_the_gate_without_limits(
+    pair: tuple[Checkpoint, Checkpoint], tmp_path: Path
+) -> None:
     material = Material(recordings=built_in_clips()[:1], frames=20, turns=1)
-    head, _, int8, int4 = measure("duplex-seeded", ["int8", "int4"], material, tmp_path).splitlines()
+    head, _, int8, int4 = measure(pair[0].ref, ["int8", "int4"], material, tmp_path).splitlines()
     assert head.startswith("| recipe | text kl | text agreement |")
     eight, four = (float(line.split("|")[2]) for line in (int8, int4))
     assert 0 < 3 * eight < four < 0.03

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from antiphon.backends.base import StepInputs
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.spec import LMSpec
+from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize import gate_sound
 from antiphon_quantize.gate import limits_of
 from antiphon_quantize.gate_files import measure_arguments
@@ -99,6 +99,20 @@ def test_what_is_not_finite_misses_every_limit(broken: float) -> None:
     assert nonfinite.detail == "acoustic 2"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("limit", [{"most": 1.0}, {"least": 1.0}, {"most": math.inf}, {"least": -math.inf}])
+def test_no_limit_allows_what_is_not_finite_and_json_says_what_it_is(
+    value: float, limit: dict[str, float]
+) -> None:
+    rows = judge_measures([Measure("a", value, value, 1.0)], [Limit("a", "x", **limit)])
+    assert rows[0].word == "FAIL"
+    verdict = Verdict("a on torch", "b on onnx", "1 recording", rows)
+    told = json.loads(json.dumps(to_json(verdict), allow_nan=False))["measures"][0]
+    assert (told["value"], told["baseline"], told["candidate"]) == (str(value), str(value), 1.0)
+    assert {key: float(told["limit"][key]) for key in limit} == limit
+    assert Limit("a", "x", **limit).allows(1.0)
+
+
 def test_thoughts_are_put_in_the_order_of_frames() -> None:
     collector, tokens = StepCollector(LM), np.arange(1, 2 * 4 * 3 + 1).reshape(2, 4, 3)
     for step in range(6):
@@ -133,6 +147,8 @@ def test_limits_are_read_strictly_and_typed_plainly() -> None:
             parse_limit(text)
     with pytest.raises(CheckpointFormatError, match="here: 'a' has neither 'most' nor 'least'"):
         read_limits([{"measure": "a", "why": "b"}], "here")
+    with pytest.raises(CheckpointFormatError, match="here: the limit of 'a' is nan"):
+        read_limits([{"measure": "a", "why": "b", "least": math.nan}], "here")
     with pytest.raises(CheckpointFormatError, match="unknown key 'mots'"):
         read_limits([{"measure": "a", "why": "b", "mots": 1}], "here")
 
@@ -144,10 +160,11 @@ def test_every_limit_of_ours_has_a_reason() -> None:
 
 
 def test_a_recipe_of_ours_brings_its_limits_and_another_gets_the_common_ones() -> None:
-    checkpoint = load_checkpoint("duplex-seeded")
-    assert limits_of(checkpoint, "onnx") == common_limits()
+    checkpoint = load_checkpoint("tiny")
     manifest = checkpoint.manifest
     assert manifest is not None
+    plain = replace(checkpoint, manifest=replace(manifest, quantization=None))
+    assert limits_of(plain, "onnx") == common_limits()
     quantization = SimpleNamespace(options={"recipe": "int4"})
     made = replace(checkpoint, manifest=replace(manifest, quantization=cast("Any", quantization)))
     own = load_recipe("onnx", "int4").gate
@@ -181,6 +198,14 @@ def test_a_codec_is_measured_where_there_is_speech(monkeypatch: pytest.MonkeyPat
     assert found["codec stoi loss"] > 0.01
     assert found["codec mel loss"] > 1
     assert found["codec pesq loss"] is None
+
+
+def test_a_decoder_that_is_the_same_passes_as_a_number_and_one_that_is_silent_does_not() -> None:
+    tone = np.sin(np.arange(4800) / 7).astype(np.float32)
+    found = [gate_sound.measure_distortion(tone, other) for other in (tone, 0 * tone)]
+    assert (found[0].value, found[1].value) == (gate_sound.MOST_SI_SDR_DB, -math.inf)
+    assert found[0].detail == "dB, the decoder alone, no distortion at all, told as 150"
+    assert [row.word for row in judge_measures(found, common_limits())] == ["PASS", "FAIL"]
 
 
 @pytest.mark.parametrize("part", ["spoken", "repeated"])
@@ -226,14 +251,19 @@ def test_what_nobody_understands_has_no_intelligibility_to_lose(monkeypatch: pyt
 def test_pesq_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def pesq(rate: int, clean: Any, other: Any, band: str) -> float:
         assert (rate, band, len(clean)) == (16_000, "wb", len(other))
+        if not other.any():
+            raise ArithmeticError("no utterances")
         return 4 - float(np.abs(clean - other).max())
 
+    package = SimpleNamespace(pesq=pesq, PesqError=ArithmeticError)
     monkeypatch.setattr(gate_sound, "find_spec", lambda name: object())
-    monkeypatch.setattr(gate_sound, "import_module", lambda name: SimpleNamespace(pesq=pesq))
+    monkeypatch.setattr(gate_sound, "import_module", lambda name: package)
     tone = np.sin(np.arange(4800) / 7).astype(np.float32)
     found = gate_sound.measure_pesq(tone, tone, 0.5 * tone, 24_000)
     assert found.baseline == 4
     assert found.value == pytest.approx(0.5, abs=0.02)
+    silent = gate_sound.measure_pesq(tone, tone, 0 * tone, 24_000)
+    assert (silent.value, silent.detail) == (None, "pesq: no utterances")
 
 
 class Parrot:
@@ -299,7 +329,7 @@ def test_times_are_taken_by_turns_and_the_first_do_not_count() -> None:
     now = iter(range(10_000))
 
     class Backend:
-        info = SimpleNamespace(spec=SimpleNamespace(frame_samples=2))
+        info = SimpleNamespace(spec=SimpleNamespace(frame_samples=2), kind=PipelineKind.CODEC)
 
         def __init__(self, name: str, costs: int) -> None:
             self.name, self.costs = name, costs
@@ -331,7 +361,8 @@ def test_the_table_says_what_failed_and_why_and_json_has_no_nan() -> None:
     )
     values = json.loads(json.dumps(to_json(verdict), allow_nan=False))
     assert values["passed"] is False
-    assert values["measures"][0]["value"] is None
+    assert values["measures"][0]["value"] == "nan"
+    assert values["measures"][2]["value"] is None
     assert values["measures"][0]["limit"] == {"most": 0.1, "least": None, "why": "too far"}
     assert values["measures"][1] == {
         "measure": "size ratio",
@@ -345,7 +376,7 @@ def test_the_table_says_what_failed_and_why_and_json_has_no_nan() -> None:
 
 
 def test_a_tokenizer_that_only_one_side_has_is_counted() -> None:
-    whole = load_checkpoint("duplex-seeded")
+    whole = load_checkpoint("tiny")
     bare = replace(whole, files={role: path for role, path in whole.files.items() if role != "tokenizer"})
     assert values(measure_arguments(whole, whole))["tokenizer"] == 0
     assert values(measure_arguments(whole, bare))["tokenizer"] == 1

@@ -43,7 +43,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_smaller(source: Path, out: Path, recipe: str = "q4", extra: Sequence[str] = ()) -> Path:
-    line = ["quantize", "--target", "mlx", "--recipe", recipe, "--model", str(source), str(out), *extra]
+    line = [
+        "quantize",
+        "--no-gate",
+        "--target",
+        "mlx",
+        "--recipe",
+        recipe,
+        "--model",
+        str(source),
+        str(out),
+        *extra,
+    ]
     assert cli.run(line) == 0
     return out
 
@@ -96,9 +107,10 @@ def test_matrices_are_what_mlx_rounds_bit_by_bit(source: Path, tmp_path: Path) -
 def test_the_manifest_says_what_was_done(source: Path, tmp_path: Path) -> None:
     out = load_checkpoint(str(make_smaller(source, tmp_path / "out", "q8")))
     assert out.verify() == len(out.files) == 4
-    assert out.quantization is not None
-    assert (out.quantization.bits, out.quantization.group_size) == (8, 64)
-    assert "extra_heads.*" in out.quantization.keep
+    recipe = out.quantization_for("mlx")
+    assert recipe is not None
+    assert (recipe.bits, recipe.group_size) == (8, 64)
+    assert "extra_heads.*" in recipe.keep
     assert out.backends["mlx"].dtype == "bfloat16"
     assert out.spec.name == "source-mlx-q8"
     before = load_checkpoint(str(source)).spec

@@ -17,11 +17,13 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.spec import PipelineKind
 from antiphon_quantize import main as module
 from antiphon_quantize.onnx_target import stage_makers
 from antiphon_quantize.recipe import load_recipe
+from tests.backends.onnx.exports import exported, source
 from tools.make_checkpoint import make_checkpoint
-from tools.ship_graphs import fits, lean_on, without_graphs
+from tools.ship_graphs import codec_graphs, fits, lean_on, without_graphs
 
 
 def test_a_model_that_is_guided_by_doubled_rows_is_refused(tmp_path: Path) -> None:
@@ -62,23 +64,37 @@ def test_the_float_recipe_rounds_nothing() -> None:
 
 
 def test_a_model_on_anothers_codec_leans_on_its_graphs() -> None:
-    echo, duplex = (load_checkpoint(name) for name in ("echo", "duplex-seeded"))
-    assert echo.manifest is not None
-    assert lean_on(builtin_folder("echo"), echo) == ({}, {})
-    graphs, files = lean_on(builtin_folder("duplex-seeded"), duplex)
-    assert graphs == dict(echo.graphs)
+    echo, tiny = (load_checkpoint(name) for name in ("echo", "tiny"))
+    assert tiny.manifest is not None
+    assert lean_on(builtin_folder("tiny"), tiny) == ({}, {})
+    graphs, files = lean_on(builtin_folder("echo"), echo)
+    assert graphs == {name: tiny.graphs[name] for name in ("encode", "decode")}
     assert {role: entry.path for role, entry in files.items()} == {
-        "onnx.encode": "../echo/encode.onnx",
-        "onnx.decode": "../echo/decode.onnx",
+        "onnx.encode": "../tiny/encode.onnx",
+        "onnx.decode": "../tiny/decode.onnx",
     }
+    other = replace(echo, spec=replace(echo.spec, mimi=replace(echo.spec.mimi, codebooks=4)))
+    assert fits(tiny.manifest, echo)
+    assert not fits(tiny.manifest, other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"), [(PipelineKind.STT, {"encode": 8}), (PipelineKind.TTS, {"decode": 8})]
+)
+def test_a_model_that_only_hears_or_only_speaks_leans_on_half_a_codec(
+    kind: PipelineKind, needed: dict[str, int]
+) -> None:
+    duplex, leaning = load_checkpoint("tiny"), load_checkpoint("echo")
     assert duplex.spec.lm is not None
-    other = replace(duplex, spec=replace(duplex.spec, lm=replace(duplex.spec.lm, dep_q=4)))
-    assert fits(echo.manifest, duplex)
-    assert not fits(echo.manifest, other)
+    dep_q = 0 if kind is PipelineKind.STT else 8
+    spec = replace(duplex.spec, kind=kind, lm=replace(duplex.spec.lm, dep_q=dep_q))
+    model = replace(leaning, spec=spec)
+    assert codec_graphs(model.spec) == needed
+    assert lean_on(builtin_folder("echo"), model)[0].keys() == needed.keys()
 
 
 def test_old_graphs_are_forgotten_before_new_ones_are_made() -> None:
-    manifest = load_checkpoint("duplex-seeded").manifest
+    manifest = load_checkpoint("tiny").manifest
     assert manifest is not None
     bare = without_graphs(manifest)
     assert not bare.graphs
@@ -87,15 +103,18 @@ def test_old_graphs_are_forgotten_before_new_ones_are_made() -> None:
 
 
 def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "int4"
-    line = ["--target", "onnx", "--recipe", "int4", "--model", "duplex-seeded", str(out)]
+    before, model = exported("moshi", tmp_path_factory), source("moshi", tmp_path_factory).ref
+    capsys.readouterr()
+    line = ["--target", "onnx", "--recipe", "int4", "--model", model, str(out)]
     assert cli.run(["quantize", "--no-gate", *line]) == 0
-    assert "depformer.onnx: 1.4 MB of weights became 0.9 MB" in capsys.readouterr().out
-    before, after = load_checkpoint("duplex-seeded"), load_checkpoint(str(out))
-    assert after.quantization is not None
-    assert (after.quantization.bits, after.quantization.group_size) == (4, 32)
+    assert "encode.onnx: 0.3 MB of weights became" in capsys.readouterr().out
+    after = load_checkpoint(str(out))
+    recipe = after.quantization_for("onnx")
+    assert recipe is not None
+    assert (recipe.bits, recipe.group_size) == (4, 32)
     for graph in before.graphs.values():
         assert after.file(graph.file).stat().st_size < 0.7 * before.file(graph.file).stat().st_size
     heard = np.random.default_rng(0).normal(0, 0.1, (20, 1, 1920)).astype(np.float32)

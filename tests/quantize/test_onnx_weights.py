@@ -29,6 +29,25 @@ def relative(found: Array, wanted: Array) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+def test_a_kernel_with_an_axis_of_one_is_a_weight_and_a_line_is_none(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["wide"]),
+        helper.make_node("Conv", ["wide", "conv.weight"], ["y"], kernel_shape=[1, 2]),
+        helper.make_node("Mul", ["x", "line"], ["z"]),
+    ]
+    weights = {"conv.weight": gauss(4, 6, 1, 2), "line": gauss(1, 24, seed=1)}
+    shape = onnx.numpy_helper.from_array(np.array([0, 6, 1, 4]), "shape")
+    source = write_graph(tmp_path / "a.onnx", nodes, weights, inputs={"x": 24})
+    model = onnx.load(source)
+    model.graph.initializer.append(shape)
+    onnx.save(model, source)
+    report = quantize_graph(source, tmp_path / "b.onnx", recipe(16))
+    assert report.halved == ("conv.weight",)
+    x = {"x": gauss(2, 24, seed=2)}
+    for found, wanted in zip(run_graph(tmp_path / "b.onnx", x), run_graph(source, x), strict=True):
+        assert relative(found, wanted) < 2e-3
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 17])
 @pytest.mark.parametrize(("bits", "block"), [(8, 16), (8, 128), (4, 32), (4, 128)])
 @pytest.mark.parametrize("width", WIDTHS)

@@ -109,7 +109,7 @@ def test_nothing_but_the_chosen_matrices_changed(pair: tuple[Checkpoint, Checkpo
 def test_the_manifest_says_what_was_done(pair: tuple[Checkpoint, Checkpoint]) -> None:
     before, after = pair
     assert after.verify() == len(after.files) == 4
-    recipe = after.quantization
+    recipe = after.quantization_for("torch")
     assert recipe is not None
     assert (recipe.scheme, recipe.bits, recipe.group_size) == ("int8-weight-per-channel", 8, None)
     assert recipe.source_sha256 == hashlib.sha256(before.file("lm").read_bytes()).hexdigest()

@@ -78,7 +78,7 @@ def made(source: Path) -> Callable[[str], Checkpoint]:
 
 def lm_of(checkpoint: Checkpoint) -> LanguageModel:
     assert checkpoint.spec.lm is not None
-    options = {} if checkpoint.quantization is None else checkpoint.backends["torch"].options
+    options = {} if checkpoint.quantization_for("torch") is None else checkpoint.backends["torch"].options
     model = load_lm(
         checkpoint.file("lm"),
         checkpoint.spec.lm.config,
