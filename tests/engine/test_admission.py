@@ -60,6 +60,27 @@ def test_full_without_waiting_is_refused_with_the_numbers() -> None:
     assert caught.value.outcome is Outcome.FULL
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 5.0])
+@pytest.mark.parametrize("is_draining", [False, True])
+@pytest.mark.parametrize("callers", range(6))  # of two rows and three places in the queue
+def test_to_ask_for_room_is_answered_as_to_want_it(callers: int, is_draining: bool, wait_s: float) -> None:
+    admission, _ = make(2)
+    for _ in range(callers):
+        admission.submit(FakeCaller(), 0.0, 60.0)
+    if is_draining:
+        admission.drain()
+    answers = []
+    for ask in (lambda: admission.check(1.0, wait_s), lambda: admission.submit(FakeCaller(), 1.0, wait_s)):
+        before = admission.load(1.0)
+        try:
+            ask()
+            answers.append("")
+        except (RefusedError, DrainingError) as error:
+            answers.append(str(error))
+            assert admission.load(1.0) == before
+    assert answers[0] == answers[1]
+
+
 def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     admission, _ = make(1)
     (first,) = fill(admission, 1)

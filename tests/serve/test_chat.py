@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import aiohttp
@@ -180,6 +181,29 @@ async def test_a_full_server_is_503_with_retry_after() -> None:
         assert status == 503
         assert int(response.headers["Retry-After"]) >= 1
         assert "all 1 rows are taken" in text
+
+
+async def test_a_plain_request_to_a_full_server_is_told_so_and_takes_no_row() -> None:
+    async with serving(slots=1) as server, server.call() as client:
+        await client.receive()
+        for _ in range(3):
+            status, text, headers = await server.get("/api/chat?ext=1")
+            assert (status, json.loads(text)["code"]) == (503, 1013)
+            assert json.loads(text)["error"].startswith("all 1 rows are taken and 0 callers wait")
+            assert int(headers["Retry-After"]) >= 1
+        assert (await server.get("/api/chat?ext=1&wait=5"))[0] == 426  # a socket would be let wait
+        assert 'outcome="full"} 0.0' in (await server.get("/metrics"))[1]  # nobody was refused
+
+
+async def test_a_plain_request_to_a_server_that_leaves_is_told_so() -> None:
+    async with serving() as server:
+        server.engine.drain()
+        status, text, headers = await server.get("/api/chat?ext=1&wait=5")
+        assert (status, headers["Retry-After"]) == (503, "10")
+        assert json.loads(text) == {
+            "error": "the server is leaving and takes no new sessions",
+            "code": 1001,
+        }
 
 
 async def test_a_row_is_free_again_after_its_caller_left() -> None:

@@ -38,7 +38,7 @@ def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:
     config = ServerConfig(
         models=(
             ModelConfig(model="echo", backend="null", slots=2),
-            ModelConfig(model="duplex-seeded", name="talk", backend="null", slots=3),
+            ModelConfig(model="tiny", name="talk", backend="null", slots=3),
             ModelConfig(model="echo", name="echo-2", backend="null", backend_option=("step_ms=1",), slots=1),
         )
     )
@@ -61,12 +61,12 @@ def test_auto_slots_of_several_share_the_machine() -> None:
     options = {"backend": "null", "null_step_ms": 15.0, "engine": engine}
     with run(ServerConfig(model=("echo",), **options)) as models:
         assert models[0].engine.info.slots == 64
-    with run(ServerConfig(model=("echo", "duplex-seeded"), **options)) as models:
+    with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
         assert [model.engine.info.slots for model in models] == [64, 64]
     options["null_step_ms"] = 25.0
     with run(ServerConfig(model=("echo",), **options)) as models:
         assert models[0].engine.info.slots == 64
-    with run(ServerConfig(model=("echo", "duplex-seeded"), **options)) as models:
+    with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
         assert [model.engine.info.slots for model in models] == [1, 1]
 
 
@@ -80,7 +80,7 @@ def test_auto_slots_of_several_share_the_machine() -> None:
 )
 def test_a_model_that_cannot_be_served_ends_those_before_it(broken: dict[str, object]) -> None:
     first = ModelConfig(model="echo", backend="null", slots=1)
-    second = ModelConfig(**{"model": "duplex-seeded", "backend": "null", "slots": 1, **broken})  # type: ignore[arg-type]
+    second = ModelConfig(**{"model": "tiny", "backend": "null", "slots": 1, **broken})  # type: ignore[arg-type]
     before = engine_threads()
     with pytest.raises(ConfigError), run(ServerConfig(models=(first, second))):
         raise AssertionError("served")
@@ -92,7 +92,7 @@ def test_two_models_of_one_name() -> None:
     with pytest.raises(ConfigError) as refused:
         name_models(ServerConfig(model=("echo", "echo")).served)
     assert str(refused.value) == twice
-    named = ModelConfig(model="duplex-seeded", name="echo")
+    named = ModelConfig(model="tiny", name="echo")
     with pytest.raises(ConfigError, match="two models are called 'echo'"):
         name_models([ModelConfig(model="echo"), named])
 

@@ -50,12 +50,14 @@ def test_a_line_that_is_none_is_told_by_its_number_and_not_quoted(line: str) -> 
     )
 
 
-def test_a_name_twice_and_a_file_without_keys() -> None:
+def test_a_name_twice_and_a_file_without_keys(tmp_path: Path) -> None:
     line = format_key(ApiKey("a", digest_of("x")))
     with pytest.raises(ConfigError, match=r"^keys line 2: the name 'a' is there twice$"):
         parse_keys(f"{line}\n{line}\n", "keys")
-    with pytest.raises(ConfigError, match=r"^keys holds no key, so nobody could call; "):
-        parse_keys("# nobody\n", "keys")
+    file = tmp_path / "keys"
+    file.write_text("# nobody\n")
+    with pytest.raises(ConfigError, match=r"keys holds no key, so nobody could call; "):
+        KeyFile(file)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,8 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(
     assert keys.find("key of bob")
     write(path, "carol")
     assert keys.find("key of carol")
+    write(path)  # the last one is taken away
+    assert not keys.find("key of carol")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from antiphon.backends.null import NullFaults, read_stamp
 from antiphon.config import Limits
 from antiphon.errors import UnknownModelError
+from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
 from antiphon.serve.lifecycle import EXIT_DEVICE_LOST, Lifecycle
@@ -36,7 +37,7 @@ async def who_answers(server: Server, path: str, query: str = "") -> Any:
         ("/api/chat", "", "null-echo"),
         ("/api/chat", "model=duplex", "duplex"),
         ("/api/chat", "model=second+echo", "second echo"),
-        ("/api/chat", "model=echo", "null-echo"),  # what --model was given
+        ("/api/chat", f"model={DEFAULT_MODEL}", "null-echo"),  # what --model was given
         ("/m/null-echo/api/chat", "", "null-echo"),
         ("/m/duplex/api/chat", "", "duplex"),
         ("/m/duplex/api/chat", "model=duplex", "duplex"),
@@ -93,6 +94,7 @@ async def test_an_unknown_model_is_404_in_json_with_what_there_is(path: str) -> 
         known = "null-echo (codec), duplex (duplex), second echo (codec)"
         assert json.loads(text) == {
             "error": f"no model 'nobody' here; there is: {known}",
+            "code": 1008,
             "models": ["null-echo", "duplex", "second echo"],
         }
 

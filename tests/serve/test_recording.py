@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +109,39 @@ def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(tmp_path:
     recorder.close()
 
 
+def test_a_file_is_a_whole_recording_after_every_piece(tmp_path: Path) -> None:
+    """So what a power cut leaves can be played: it is what is read here, while the file is open."""
+    recorder = Recorder(tmp_path, GENEROUS)
+    stem = recorder.open("ab")._stem
+    recording, path = Recording(recorder, stem, 10**6), tmp_path / f"{stem}-heard.wav"
+    for pieces in (1, 2, 3):
+        recording.heard(speech(1))
+        wait_until(lambda size=44 + pieces * 3840: path.is_file() and path.stat().st_size == size)
+        wait_until(lambda samples=pieces * 1920: read_wav(path)[0].size == samples)
+    recorder.close()
+    assert read_wav(path)[0].size == 3 * 1920
+
+
+@pytest.mark.parametrize(("most_bytes", "samples"), [(500_001, 249_978), (44, None), (20, None)])
+def test_a_file_that_a_full_disk_cuts_short_says_what_it_holds(
+    tmp_path: Path, most_bytes: int, samples: int | None
+) -> None:
+    recorder = Recorder(tmp_path, GENEROUS)
+    recording = recorder.open("ab")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file of this process may be longer, which a writer sees as it would a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        for _ in range(200):
+            recording.heard(speech(1))
+        wait_until(lambda: recorder.failed_files > 0 and recorder._queue.empty())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        recorder.close()
+    assert recorder.failed_files == 1
+    assert [read_wav(path)[0].size for path in files_in(tmp_path)] == ([] if samples is None else [samples])
+
+
 async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> None:
     async with serving(record=str(tmp_path)) as server:
         recorder = server.services.recorder
@@ -122,11 +157,15 @@ async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> Non
 
 def wait_for_files(folder: Path, recorder: Recorder) -> list[Path]:
     """The files, once none of them is open."""
-    deadline_s = time.monotonic() + 10.0
-    while recorder._files or not recorder._queue.empty():
-        assert time.monotonic() < deadline_s, "a file is still open"
-        time.sleep(0.01)
+    wait_until(lambda: not recorder._files and recorder._queue.empty())
     return files_in(folder)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10.0
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not come about"
+        time.sleep(0.01)
 
 
 def test_a_recording_that_fails_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

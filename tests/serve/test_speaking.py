@@ -133,6 +133,7 @@ async def test_who_is_full_says_so_in_kyutais_words() -> None:
         async with listening(server, "OggOpus") as third:
             assert (await third.until(Closed)).code == 1013
         assert third.messages == []
+        assert (await server.get(kyutai_tts.PATH))[0] == 503
         assert (await converse(first, "abc")).code == 1000
         async with listening(server) as again:
             assert (await converse(again, "abc")).code == 1000
@@ -195,8 +196,8 @@ async def test_the_order_is_voice_text_end() -> None:
 
 async def test_a_request_that_cannot_be_is_refused_before_the_upgrade() -> None:
     async with speaking() as (server, _):
-        status, _, _ = await server.get(f"{kyutai_tts.PATH}?format=mp3")
-        assert status == 426
+        assert (await server.get(f"{kyutai_tts.PATH}?format=mp3"))[0] == 400
+        assert (await server.get(kyutai_tts.PATH))[0] == 426
         async with server.http.get(
             server.url(f"{kyutai_tts.PATH}?format=mp3"),
             headers={

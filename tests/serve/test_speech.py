@@ -194,6 +194,9 @@ async def test_a_request_without_an_upgrade_is_told_what_this_is() -> None:
         status, text, _ = await server.get(kyutai.PATH)
         assert status == 426
         assert "this is a WebSocket" in text
+        server.engine.drain()
+        status, _, headers = await server.get(kyutai.PATH)
+        assert (status, headers["Retry-After"]) == (503, "10")
         with pytest.raises(aiohttp.WSServerHandshakeError, match="400"):
             async with scribe(server, "wait=long"):
                 pass

@@ -96,15 +96,21 @@ class Admission(Generic[C]):
             RefusedError: neither is possible now.
         """
         with self._lock:
-            if self._is_draining:
-                raise DrainingError("the server is leaving and takes no new sessions")
-            is_open = not self._queue and not self._pressure.is_high(now_s)
-            if is_open and self._give_row(caller, now_s):
+            if self._is_open(now_s) and self._give_row(caller, now_s):
                 return Outcome.ADMITTED
-            if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
-                raise self._refusal(now_s)
+            self._check_queue(now_s, wait_s)
             self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
             return Outcome.QUEUED
+
+    def check(self, now_s: float, wait_s: float) -> None:
+        """Whether a caller who came now would be taken, without taking anybody.
+
+        Raises:
+            DrainingError, RefusedError: as :meth:`submit`.
+        """
+        with self._lock:
+            if not (self._is_open(now_s) and self._slots.free):
+                self._check_queue(now_s, wait_s)
 
     def leave(self, caller: C, now_s: float) -> Departure[C]:
         """Forget a caller, wherever it is; does nothing the second time."""
@@ -189,8 +195,7 @@ class Admission(Generic[C]):
     def load(self, now_s: float) -> Load:
         """Rows and queue now."""
         with self._lock:
-            is_open = not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
-            is_admitting = is_open and self._slots.free > 0
+            is_admitting = self._is_open(now_s) and self._slots.free > 0
             return Load(
                 len(self._active), len(self._queue), self._slots.rows, is_admitting, self._is_draining
             )
@@ -199,6 +204,17 @@ class Admission(Generic[C]):
         """The callers that own a row."""
         with self._lock:
             return tuple(self._active)
+
+    def _is_open(self, now_s: float) -> bool:
+        """Whether a free row may be given to a newcomer."""
+        return not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
+
+    def _check_queue(self, now_s: float, wait_s: float) -> None:
+        """Whether a newcomer may wait; raises why not."""
+        if self._is_draining:
+            raise DrainingError("the server is leaving and takes no new sessions")
+        if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
+            raise self._refusal(now_s)
 
     def _settle(self, now_s: float) -> Changes[C]:
         """Expire, then promote, in the order of the queue."""

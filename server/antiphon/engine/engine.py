@@ -189,6 +189,17 @@ class Engine:
         self._check_not_lost()
         return session
 
+    def check_room(self, wait_s: float) -> None:
+        """Whether :meth:`submit` would take a caller now, who waits so long; nobody is taken, nor counted.
+
+        Raises:
+            ServerFullError, DrainingError, SessionFailedError: as it would.
+        """
+        self._check_not_lost()
+        now_s = self.clock()
+        self._settle(now_s)
+        self._admission.check(now_s, wait_s)
+
     def drain(self) -> None:
         """Admit nobody any more; who waits gets a DrainingError, who is active goes on."""
         for session in self._admission.drain():

@@ -43,7 +43,7 @@ async def handle_chat(
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
     prompt = await prompt_of(model, chat, services.log)
-    check_upgrade(request)
+    check_upgrade(request, services, model, wait_s=chat.wait_s)
     call = Call(services, model, chat, prompt, caller=caller.name)
     try:
         call.admit()
@@ -89,18 +89,21 @@ def check_request(request: web.Request, model: ServedModel) -> ChatRequest:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
 
 
-def check_upgrade(request: web.Request) -> None:
-    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else is wrong.
+def check_upgrade(request: web.Request, services: Services, model: ServedModel, *, wait_s: float) -> None:
+    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
 
     A browser cannot read why an upgrade failed, so a page asks again without one.
 
     Raises:
-        web.HTTPUpgradeRequired: no WebSocket request.
+        web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
+        ServerFullError, DrainingError, SessionFailedError: it would not.
     """
-    if not web.WebSocketResponse().can_prepare(request):
-        raise web.HTTPUpgradeRequired(
-            text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
-        )
+    if web.WebSocketResponse().can_prepare(request):
+        return
+    model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
+    raise web.HTTPUpgradeRequired(
+        text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
+    )
 
 
 def with_seeds(defaults: SamplingParameters) -> SamplingParameters:

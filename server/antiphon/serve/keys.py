@@ -56,7 +56,7 @@ def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
     """The keys of a file's text; ``source`` names it in errors.
 
     Raises:
-        ConfigError: a line that is none (it is not quoted: it may be a key), a name twice, or no key.
+        ConfigError: a line that is none (it is not quoted: it may be a key), or a name twice.
     """
     keys: dict[str, ApiKey] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -73,8 +73,6 @@ def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
         if name in keys:
             raise ConfigError(f"{source} line {number}: the name '{name}' is there twice")
         keys[name] = ApiKey(name, bytes.fromhex(digest), None if sessions is None else int(sessions))
-    if not keys:
-        raise ConfigError(f"{source} holds no key, so nobody could call; antiphon keys NAME makes one")
     return tuple(keys.values())
 
 
@@ -103,19 +101,22 @@ def find_key(keys: Sequence[ApiKey], presented: str) -> ApiKey | None:
 class KeyFile:
     """The keys of a file that may change while the server runs: a changed file is read at the next request.
 
-    Calls that go on are not looked at again. A file that cannot be read any more changes nothing but the log.
+    Calls that go on are not looked at again. A file that cannot be read any more changes nothing but the log;
+    one from which the last key was taken lets nobody in.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:
         """Read the file.
 
         Raises:
-            ConfigError: it cannot be read, or as :func:`parse_keys`.
+            ConfigError: it cannot be read, it holds no key, or as :func:`parse_keys`.
         """
         self._path = path
         self._log = log or Log(__name__)
         self._version = self._look()
         self._keys = self._read()
+        if not self._keys:
+            raise ConfigError(f"{path} holds no key, so nobody could call; antiphon keys NAME makes one")
 
     def find(self, presented: str) -> ApiKey | None:
         """The key that was presented, if it is one."""

@@ -2,8 +2,9 @@
 
 Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
 and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
-not be heard. Nothing grows without bound: a call is recorded for so long, and the oldest files go when the
-folder holds more than it may.
+not be heard. After every piece a file is a whole recording of what it holds, so whatever ends it leaves one.
+Nothing grows without bound: a call is recorded for so long, and the oldest files go when the folder holds
+more than it may.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.config import ServerConfig
@@ -102,7 +103,7 @@ class Recorder:
         self._sample_rate = sample_rate
         self._clock = clock
         self._queue: queue.Queue[tuple[str, bytes | None] | None] = queue.Queue(QUEUE_PIECES)
-        self._files: dict[str, BinaryIO] = {}
+        self._files: dict[str, FileIO] = {}
         self._failed: set[str] = set()
         self._ends: deque[str] = deque()
         self.left_out = self.failed_files = 0
@@ -155,28 +156,35 @@ class Recorder:
         if file is None:
             self._make_room()
             file = self._files[name] = _create(self._folder / name)
-            file.write(header(0, self._sample_rate))
-        file.write(data)
+            _write_all(file, header(0, self._sample_rate))
+        _write_all(file, data)
+        self._set_length(file)
 
     def _finish(self, name: str) -> None:
         self._failed.discard(name)
         file = self._files.pop(name, None)
         if file is None:
             return
-        with file:
-            size = file.tell() - _HEADER.size
-            file.seek(0)
-            file.write(header(size, self._sample_rate))
+        file.close()
         self._make_room()
 
     def _drop(self, name: str) -> None:
-        """Give a file up; it is not tried again, and its call goes on."""
+        """Give a file up; it is not tried again, and its call goes on. What it holds can be played."""
         self._failed.add(name)
         self.failed_files += 1
         file = self._files.pop(name, None)
-        if file is not None:
-            with contextlib.suppress(OSError):  # closing writes what is buffered
-                file.close()
+        if file is None:
+            return
+        with contextlib.suppress(OSError), file:  # the disk may be gone, not only full
+            if file.tell() > _HEADER.size:
+                self._set_length(file)
+            else:
+                (self._folder / name).unlink()
+
+    def _set_length(self, file: FileIO) -> None:
+        """Let the header say what the file holds, in whole samples; this needs no room on the disk."""
+        size = (file.tell() - _HEADER.size) // 2 * 2
+        os.pwrite(file.fileno(), header(size, self._sample_rate), 0)
 
     def _make_room(self) -> None:
         """Remove the oldest finished recordings while there is more than there may be."""
@@ -193,9 +201,20 @@ class Recorder:
                 del sizes[path]
 
 
-def _create(path: Path) -> BinaryIO:
-    """A new file that nobody else may read: it is somebody's voice."""
-    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+def _create(path: Path) -> FileIO:
+    """A new file that nobody else may read: it is somebody's voice. Unbuffered: what is written is there."""
+    return FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Write every byte, for a disk that is nearly full takes some of them.
+
+    Raises:
+        OSError: not all of them could be written.
+    """
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def header(data_bytes: int, sample_rate: int) -> bytes:

@@ -16,6 +16,7 @@ from aiohttp import hdrs, web
 
 from antiphon.errors import ServerFullError, SessionError, SessionLimitError, UnknownModelError
 from antiphon.models.spec import PipelineKind
+from antiphon.protocol.events import close_code
 from antiphon.serve.access import Caller
 from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.security import check_origin
@@ -146,8 +147,8 @@ def named_model(request: web.Request) -> str | None:
 def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model, 429 for too many sessions, 503 for a server that is full or leaving.
 
-    The body is JSON, with the names of the models there are; where a WebSocket was asked for it is one line,
-    since that is what its clients show.
+    The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
+    where a WebSocket was asked for it is one line, since that is what its clients show.
     """
     headers = {}
     if isinstance(error, UnknownModelError):
@@ -162,5 +163,5 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     if hdrs.UPGRADE in request.headers:
         return status(text=f"{error}\n", headers=headers)
     models = {"models": list(error.known)} if isinstance(error, UnknownModelError) else {}
-    text = json.dumps({"error": str(error), **models}) + "\n"
+    text = json.dumps({"error": str(error), "code": close_code(error), **models}) + "\n"
     return status(text=text, headers=headers, content_type="application/json")

@@ -39,16 +39,16 @@ async def handle_speaking(
     Raises:
         web.HTTPException, SessionError: refused, see the module.
     """
-    check_upgrade(request)
     try:
         speech = kyutai_tts.parse_query(request.query)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
+    wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
+    check_upgrade(request, services, model, wait_s=wait_s)
     try:
         voice = await voice_of(model, speech.voice, services)
     except (ProtocolError, SessionFailedError) as error:
         return await _tell(request, services, model.metrics, speech, error)
-    wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
     synthesis = Synthesis(services, model, speech, voice, wait_s=wait_s, caller=caller.name)
     try:
         synthesis.admit()

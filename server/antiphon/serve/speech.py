@@ -33,11 +33,11 @@ async def handle_speech(
     Raises:
         web.HTTPException, SessionError: refused, see the module.
     """
-    check_upgrade(request)
     try:
         wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
+    check_upgrade(request, services, model, wait_s=wait_s)
     transcription = Transcription(services, model, wait_s=wait_s, caller=caller.name)
     try:
         transcription.admit()

@@ -156,7 +156,7 @@ def assert_rows_equal(got: StepOutputs, wanted: StepOutputs, rows: np.ndarray[An
 
 
 def test_the_default_model_runs(tmp_path: Path) -> None:
-    backend = make_mlx(load_checkpoint("duplex-seeded"), slots=1)
+    backend = make_mlx(load_checkpoint("tiny"), slots=1)
     yes = np.array([True])
     for index, frame in enumerate(voice(1, 3, backend.info)):
         reply = backend.step(StepInputs(yes, yes & (index == 0), frame[None]))

@@ -9,12 +9,13 @@ import pytest
 
 from antiphon import cli
 from antiphon.backends.onnx.factory import stages
-from antiphon.models.catalog import load_checkpoint
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
 from tools.make_checkpoint import make_checkpoint
+from tools.ship_graphs import ship_graphs
 
 FIRST = "moshi"
 """The kind whose codec graphs serve the others."""
@@ -39,6 +40,16 @@ def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
             assert cli.run(["quantize", "--no-gate", *line]) == 0
         else:
             _borrow(checkpoint, exported(FIRST, folders), out)
+    return load_checkpoint(str(out))
+
+
+def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
+    """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
+    out = folders.getbasetemp() / "onnx-exports" / "on-tiny"
+    if not out.exists():
+        make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
+        write_manifest(describe(load_checkpoint(str(out))), out / MANIFEST_NAME)
+        ship_graphs(out, load_recipe("onnx", "float32"), "float32")
     return load_checkpoint(str(out))
 
 

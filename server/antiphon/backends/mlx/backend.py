@@ -55,7 +55,7 @@ class MlxBackend:
         check_slots(slots)
         self._device = device
         mimi, generator = loaded.mimi, loaded.generator
-        with self._on_device():
+        with self.on_device():
             self._pipeline = Pipeline(spec, mimi, generator, rows=slots, compiles=compiles)
         self._frames = np.zeros(slots, dtype=np.int64)  # executed since reset, so that nothing is read back
         self._info = BackendInfo(
@@ -75,7 +75,7 @@ class MlxBackend:
             },
         )
 
-    def _on_device(self) -> AbstractContextManager[object]:
+    def on_device(self) -> AbstractContextManager[object]:
         """Where operations go is a thread's own choice, and the engine's thread need not be the maker's."""
         return mx.stream(self._device)
 
@@ -83,6 +83,11 @@ class MlxBackend:
     def info(self) -> BackendInfo:
         """Facts that do not change while the backend lives."""
         return self._info
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The modules and their state, for whoever takes them step by step; use them :meth:`on_device`."""
+        return self._pipeline
 
     def warm_up(self, progress: Progress) -> None:
         """Run every shape of a tick once, then make all rows fresh."""
@@ -93,9 +98,9 @@ class MlxBackend:
             progress(done, len(shapes), f"{rows} rows, {frames} frames")
             everyone = np.ones(rows, dtype=np.bool_)
             silence = np.zeros((rows, self._info.spec.frame_samples), dtype=np.float32)
-            with self._on_device():
+            with self.on_device():
                 self._run(silence, Tick(everyone, everyone, self._frames[:rows], frames))
-        with self._on_device():
+        with self.on_device():
             self._reset(range(self._info.slots))
             evaluate(self._pipeline.state.tensors)
         progress(len(shapes), len(shapes), "ready")
@@ -108,14 +113,14 @@ class MlxBackend:
         """Give a row its sampling parameters; a codec has no use for them."""
         check_row(self._info, row)
         if self._pipeline.sampler is not None:
-            with self._on_device():
+            with self.on_device():
                 self._pipeline.sampler.set(row, parameters)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the executed rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
         check_inputs(self._info, inputs)
         try:
-            with self._on_device():
+            with self.on_device():
                 return self._step(inputs)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             # What mlx raises while operations are put together. Nothing of other rows was written by then;
@@ -132,7 +137,7 @@ class MlxBackend:
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row's state; the arrays stay on the device."""
         check_row(self._info, row)
-        with self._on_device():
+        with self.on_device():
             tensors = self._pipeline.state.snapshot(row)
         size = sum(tensor.nbytes for tensor in tensors.values())
         return RowSnapshot(self._info.name, {**tensors, _FRAMES: int(self._frames[row])}, size)
@@ -145,7 +150,7 @@ class MlxBackend:
         """
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
-        with self._on_device():
+        with self.on_device():
             self._pipeline.state.restore(row, snapshot.tensors)
         self._frames[row] = snapshot.tensors[_FRAMES]
 
@@ -154,7 +159,7 @@ class MlxBackend:
         check_row(self._info, source)
         check_row(self._info, target)
         sampler = self._pipeline.sampler
-        with self._on_device():
+        with self.on_device():
             self._pipeline.state.move(source, target)
             if sampler is not None:
                 sampler.set(target, sampler.get(source))

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import mlx.core as mx
 
 from antiphon.backends.mlx.delays import DelayCache
 from antiphon.backends.mlx.lm import LanguageModel
-from antiphon.backends.mlx.sampling import Draw, Sampler
+from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Step, TensorSpec
 from antiphon.models.spec import LMSpec
+
+
+class TokenChooser(Protocol):
+    """Chooses tokens from logits, row by row; a sampler, for one."""
+
+    def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
+        """``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
+        ...
+
+    def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
+        """``[n, card]`` to int32 ``[n]``."""
+        ...
 
 
 class Generator:
@@ -36,7 +49,7 @@ class Generator:
         return self.model(inputs, step, filled)
 
     def speak(
-        self, hidden: mx.array, logits: mx.array, step: Step, sampler: Sampler, draw: Callable[[], Draw]
+        self, hidden: mx.array, logits: mx.array, step: Step, choose: TokenChooser, draw: Callable[[], Draw]
     ) -> mx.array:
         """Choose what is said after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the frame complete.
 
@@ -45,11 +58,11 @@ class Generator:
         """
         mx.async_eval(hidden, logits)  # type: ignore[no-untyped-call]
         drawn = draw()
-        text = sampler.text(logits, step, drawn)
+        text = choose.text(logits, step, drawn)
         said = text[:, None]
         if self.model.depformer is not None:
             audio = self.model.depformer(
-                hidden, text, lambda codebook, row: sampler.audio(codebook, row, drawn)
+                hidden, text, lambda codebook, row: choose.audio(codebook, row, drawn)
             )
             said = mx.concatenate([said, audio], axis=1)
         return self.cache.spoken(step, step.read("lm.position") - 1, said)

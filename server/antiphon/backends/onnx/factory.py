@@ -54,7 +54,7 @@ def make(
         check_graph(session, form, path)
         graphs[stage] = Graph(session, form, 1 if stage == VOICE else slots)
         weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
-    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization
+    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     build = Build(
         device=name,
         dtype=(wanted.dtype if wanted is not None else None) or "float32",

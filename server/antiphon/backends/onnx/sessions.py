@@ -42,6 +42,17 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
     return device or kind, [(PROVIDERS[kind], options), cpu]
 
 
+def session_options(threads: int, *, spin: bool = False) -> onnxruntime.SessionOptions:
+    """What sessions are opened with; see :func:`open_session`."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
 def open_session(
     path: Path, providers: list[tuple[str, dict[str, Any]]], threads: int, *, spin: bool = False
 ) -> onnxruntime.InferenceSession:
@@ -53,12 +64,7 @@ def open_session(
     Raises:
         CheckpointFormatError: the file is no graph this ONNX Runtime can run.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options = session_options(threads, spin=spin)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # its exceptions share no base but this one
