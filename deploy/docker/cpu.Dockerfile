@@ -15,7 +15,8 @@ COPY server server
 COPY clients clients
 COPY quantize quantize
 COPY web web
-RUN pip install -c constraints.txt '.[torch,otel]' && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
+# pocket: Pocket-TTS speaks on CPUs; quantize: the service graphs makes what runs on ONNX.
+RUN pip install -c constraints.txt '.[torch,pocket,quantize,otel]' && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
 from antiphon.config import Limits
+from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
 from tests.compose.conftest import VALUES
 from tools.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
 from tools.stack.stack import place
@@ -24,8 +27,11 @@ NOT_OURS = {
     "stt-gpu": "the command of stt and a device; needs a card",
     "tts-gpu": "the command of tts and a device; needs a card",
 }
-STARTED = {"door", "duplex", "echo", "stt", "tts", "prometheus"}
+STARTED = {"door", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
 """What tests/compose starts with the very commands of the file."""
+
+ONE_SHOT = {"graphs"}
+"""Services that do one thing and end."""
 
 
 def test_it_is_what_the_published_schema_says() -> None:
@@ -51,9 +57,9 @@ def test_every_service_is_hardened(name: str) -> None:
     assert raw["logging"]["options"].keys() >= {"max-size", "max-file"}
     assert raw["mem_limit"]
     assert raw["pids_limit"]
-    assert raw["restart"] == "unless-stopped"
+    assert raw["restart"] == ("no" if name in ONE_SHOT else "unless-stopped")
     assert "privileged" not in raw
-    assert raw["healthcheck"]["test"][0] == "CMD"
+    assert name in ONE_SHOT or raw["healthcheck"]["test"][0] == "CMD"
     image = raw["image"].rpartition(":")[2]
     assert image not in {"latest", raw["image"]}  # a version, always
 
@@ -82,6 +88,22 @@ def test_workers_are_given_time_to_drain() -> None:
         if service.argv[:2] == ["antiphon", "serve"] or name == "door":
             grace_s = int(service.raw["stop_grace_period"].removesuffix("s"))
             assert grace_s > Limits().drain_timeout_s
+
+
+@pytest.mark.parametrize("name", ["stt", "tts"])
+def test_workers_on_a_cpu_have_room_for_their_model_in_float32(name: str) -> None:
+    """On torch, as long as it has no graphs, with eight rows and a fifth for all else; then to make them."""
+    raw = services()[name].raw
+    (family,) = [it for it in load_families().speech if f"--model={it.model()}" in raw["command"]]
+    weights = 4 * family.parameters
+    row = 2 * family.kv_bytes("bf16") + MIMI_STATE_BYTES
+    assert 1.2 * (weights + MIMI_BYTES + 8 * row) <= limit_bytes(raw)
+    assert 1.5 * weights + 4e9 <= limit_bytes(services()["graphs"].raw)
+
+
+def limit_bytes(raw: Mapping[str, Any]) -> int:
+    """Docker's g is 2^30."""
+    return int(raw["mem_limit"].removesuffix("g")) * 2**30
 
 
 def test_variables_have_defaults_and_take_values() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +16,7 @@ from antiphon.serve import new_key
 from antiphon.serve.options import parse_command_line
 from tests.compose.conftest import VALUES
 from tests.compose.test_composefile import SCHEMA
-from tools.stack.composefile import KEYS, read_compose, services
+from tools.stack.composefile import KEYS, ROOT, read_compose, services
 from tools.stack.stack import Stack, running_stack
 
 SERVE = ["antiphon", "serve"]
@@ -32,17 +35,31 @@ def test_every_worker_asks_for_a_key_and_nothing_else_changes() -> None:
         before, after = dict(plain[name].raw), dict(service.raw)
         if plain[name].argv[:2] == SERVE:
             config = parse_command_line(service.argv[2:])
-            assert config.api_keys == "/run/secrets/api-keys"
-            assert after.pop("entrypoint") == [*before.pop("entrypoint"), "--api-keys=/run/secrets/api-keys"]
-            assert after.pop("secrets") == ["api-keys"]
+            assert config.api_keys == "/run/keys/api-keys"
+            assert after.pop("entrypoint") == [*before.pop("entrypoint"), "--api-keys=/run/keys/api-keys"]
+            # The file's folder: a file that is replaced on its host is not seen through a mount of the file.
+            mount = "./deploy/secrets/keys:/run/keys:ro"
+            assert after.pop("volumes") == [*before.pop("volumes"), mount]
         assert after == before
-    assert read_compose(overrides=[KEYS])["secrets"].keys() - read_compose()["secrets"] == {"api-keys"}
+    assert read_compose(overrides=[KEYS])["secrets"] == read_compose()["secrets"]
 
 
-async def test_keys_of_the_file_open_the_door_as_soon_as_they_are_in_it(
+def revoke_alice(file: Path) -> None:
+    """Take her key away with the command of deploy/README.md."""
+    (line,) = re.findall(r"^    (sed .*alice.*)$", (ROOT / "deploy" / "README.md").read_text(), re.MULTILINE)
+    command = shlex.split(line)
+    assert command.pop() == "deploy/secrets/keys/api-keys"
+    inode = file.stat().st_ino
+    subprocess.run([*command, str(file)], check=True)
+    assert file.stat().st_ino != inode  # replaced, as editors do
+
+
+async def test_keys_open_the_door_as_long_as_they_are_in_the_file(
     tmp_path: Path, certificate: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "api-keys"
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    file = folder / "api-keys"
 
     def make_key(name: str) -> str:
         new_key.main([name])
@@ -56,10 +73,14 @@ async def test_keys_of_the_file_open_the_door_as_soon_as_they_are_in_it(
             return it.status
 
     alice = make_key("alice")
-    values = {**VALUES, "ANTIPHON_API_KEYS": str(file)}
+    values = {**VALUES, "ANTIPHON_KEYS": str(folder)}
     async with running_stack(tmp_path, {"echo": 1}, values, certificate, overrides=[KEYS]) as stack:
         await stack.sees("echo", {worker.host: 2 for worker in stack.of("echo")})
         assert (await stack.get(stack.url + BUILD_INFO))[0] == 401
         assert await status(stack, alice) == 200
         assert await status(stack, alice[::-1]) == 401
-        assert await status(stack, make_key("bob")) == 200
+        bob = make_key("bob")
+        assert await status(stack, bob) == 200
+        revoke_alice(file)
+        assert [await status(stack, key) for key in (alice, bob)] == [401, 200]
+        assert [worker.process.exit_code for worker in stack.workers if worker.process] == [None]

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import msgpack
-import numpy as np
 
-from antiphon.audio.wav import encode_wav
 from tests.compose.callers import Caller, calling, chat, shares
 from tests.compose.conftest import Start
 from tools.make_checkpoint import make_checkpoint
@@ -34,8 +32,8 @@ async def model_at(stack: Stack, path: str) -> str:
 
 async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
     async with start(duplex=1, echo=1) as stack:
-        for path in ("/api/build_info", "/m/duplex/api/build_info", "/m/duplex-seeded/api/build_info?x=1"):
-            assert await model_at(stack, path) == "duplex-seeded"
+        for path in ("/api/build_info", "/m/duplex/api/build_info", "/m/tiny/api/build_info?x=1"):
+            assert await model_at(stack, path) == "tiny"
         for path in (
             "/m/echo/api/build_info",
             "/api/build_info?a=b&model=echo",
@@ -57,7 +55,7 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         # What is for operators is not for callers, by whatever way they ask.
         for path in ("/metrics", "/m/echo/metrics", "/metrics?model=echo"):
             assert (await stack.get(stack.url + path))[0] == 404
-        for path in ("/%6detrics", "/m/echo/%6Detrics", "/%6d/duplex-seeded/metrics"):
+        for path in ("/%6detrics", "/m/echo/%6Detrics", "/%6d/tiny/metrics"):
             assert await asyncio.to_thread(as_spelt, stack.http_port, path) == (404, b"not here\n"), path
         await access_log_holds_no_query(stack)
 
@@ -110,8 +108,12 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         status, body, headers = await stack.get(f"{stack.url}/api/build_info")
         assert (status, headers["Retry-After"]) == (503, "5")
         assert body == "every worker of this model is full, leaving or down; try again soon\n"
-        waiting = Caller(chat(stack, query="&wait=30"), stack.http)
         (worker,) = stack.of("duplex")
+        page = chat(stack).replace("ws", "http", 1)
+        status, body, headers = await stack.get(page)  # as a page asks why its socket failed
+        assert (status, json.loads(body)["code"]) == (503, 1013)
+        assert int(headers["Retry-After"]) > 5  # the worker's own estimate
+        waiting = Caller(chat(stack, query="&wait=30"), stack.http)
         async with asyncio.timeout(START_S):
             while "1 callers wait" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
@@ -121,6 +123,14 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         await callers[0].finish()
         await waiting.hears(2)
         assert (await waiting.finish()).lost == 0
+        worker.kill()
+        await stack.sees("duplex-queue", {})
+        status, body, headers = await stack.get(page)
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert (headers["Content-Type"], body) == (
+            "text/plain",
+            "no worker of this model is running; try again soon\n",
+        )
 
 
 async def test_a_worker_that_says_no_is_not_the_last_word(start: Start) -> None:
@@ -152,28 +162,6 @@ async def filled(stack: Stack, worker: Worker) -> AsyncIterator[None]:
         for caller in callers:
             caller.task.cancel()
         await asyncio.gather(*(caller.task for caller in callers), return_exceptions=True)
-
-
-async def test_speech_to_text_by_its_path_and_told_in_its_own_words_when_full(
-    start: Start, tmp_path: Path
-) -> None:
-    """A real model of the smallest size: the null backend does not transcribe."""
-    model = str(make_checkpoint(tmp_path / "stt", kind="stt", seed=3))
-    values = {"STT_MODEL": model, "STT_BACKEND": "torch", "STT_SLOTS": "2"}
-    async with start(values=values, stt=1) as stack:
-        wav = encode_wav(np.zeros(24000, np.float32), 24000)
-        for path in ("/api/asr-streaming", "/m/stt/api/asr-streaming"):
-            async with stack.http.post(stack.url + path, data=wav) as response:
-                assert response.status == 200, await response.text()
-                assert {item["type"] for item in await response.json()} <= {"Word", "EndWord"}
-        url = f"{stack.url}/api/asr-streaming".replace("http", "ws")
-        async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
-            for socket in (first, second):
-                assert msgpack.unpackb((await socket.receive()).data)["type"] == "Ready"
-            await stack.sees("stt", {"127.0.1.1": 0})
-            async with stack.http.ws_connect(url) as third:
-                told = msgpack.unpackb((await third.receive()).data)
-                assert (told["type"], told["message"]) == ("Error", "no free channels")
 
 
 async def test_text_to_speech_by_its_path_and_told_in_its_own_words_when_full(

@@ -20,6 +20,9 @@ export const TAG = Object.freeze({
 
 export const CONTROL_ACTIONS = Object.freeze(["start", "end_turn", "pause", "restart"]);
 
+/** Why a server closes a socket, and the `code` of an answer in its place. */
+export const CLOSE = Object.freeze({ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALLOWED: 1008, FULL: 1013 });
+
 /** More than any event needs, and the server's own limit. */
 export const MAX_JSON_BYTES = 65_536;
 

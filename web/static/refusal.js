@@ -1,10 +1,14 @@
 /** Why a server refuses a socket: a browser does not say, but the same address, asked without one, does. */
 
+import { CLOSE } from "./protocol.js";
+
 /**
  * @typedef {{ kind: "never", message: string }
  *   | { kind: "full" | "limited", message: string, retryAfterS: number }
- *   | { kind: "blocked" }} Refusal `never`: only a person can change it. `full`: every place is taken. `limited`:
- *   this visitor has as many calls as one may have. `blocked`: it does not refuse, something on the way does.
+ *   | { kind: "leaving" | "absent", retryAfterS: number }
+ *   | { kind: "open" }} Refusal `never`: only a person can change it. `full`: every place is taken, a worker says.
+ *   `limited`: this visitor has as many calls as one may have. `leaving`: the worker takes no more. `absent`: a proxy
+ *   answers, and no worker. `open`: a socket would be taken now.
  */
 
 /** A network that swallows everything must not keep us from trying again. */
@@ -39,14 +43,39 @@ async function judge(response) {
     case 401:
       return { kind: "never", message: "This server asks for an access key: enter it under Settings." };
     case 426: // ours, to whom nothing is wrong but that this was no WebSocket
-      return { kind: "blocked" };
+      return { kind: "open" };
     case 429:
       return { kind: "limited", message: await words(response), retryAfterS: retryAfterS || UNSAID_RETRY_S };
     case 503:
-      return retryAfterS ? { kind: "full", message: await words(response), retryAfterS } : null;
+      return retryAfterS ? await unavailable(response, retryAfterS) : null;
     default:
       return status >= 400 && status < 500 ? { kind: "never", message: await words(response) } : null;
   }
+}
+
+/**
+ * A worker's own answer is JSON with the code it would have closed a socket with; a proxy's is not.
+ *
+ * @param {Response} response
+ * @param {number} retryAfterS
+ * @returns {Promise<Refusal | null>} null when a worker is there and cannot go on
+ */
+async function unavailable(response, retryAfterS) {
+  if (!isJson(response)) return { kind: "absent", retryAfterS };
+  const { error, code } = await response.json();
+  switch (code) {
+    case CLOSE.FULL:
+      return { kind: "full", message: String(error), retryAfterS };
+    case CLOSE.LEAVING:
+      return { kind: "leaving", retryAfterS };
+    default:
+      return null;
+  }
+}
+
+/** @param {Response} response */
+function isJson(response) {
+  return (response.headers.get("Content-Type") ?? "").startsWith("application/json");
 }
 
 /**
@@ -55,8 +84,7 @@ async function judge(response) {
  * @param {Response} response
  */
 async function words(response) {
-  const type = response.headers.get("Content-Type") ?? "";
-  const text = await response.text();
-  if (type.startsWith("application/json")) return String(JSON.parse(text)["error"]);
-  return type.startsWith("text/plain") ? text : `the answer was ${response.status} ${response.statusText}`.trim();
+  if (isJson(response)) return String((await response.json())["error"]);
+  const isText = (response.headers.get("Content-Type") ?? "").startsWith("text/plain");
+  return isText ? await response.text() : `the answer was ${response.status} ${response.statusText}`.trim();
 }

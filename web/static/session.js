@@ -11,7 +11,7 @@
  * goes out every two seconds and is answered; eight seconds without a word from the server mean that it is lost.
  */
 
-import { decode, encode, ProtocolError } from "./protocol.js";
+import { CLOSE, decode, encode, ProtocolError } from "./protocol.js";
 import { UNSAID_RETRY_S } from "./refusal.js";
 
 export const PING_EVERY_MS = 2000;
@@ -30,12 +30,14 @@ export const STALE_PACKETS = 20;
 const SOCKET_PACKETS = 5;
 const SOCKET_BYTES = 1000;
 
-const CLOSE = Object.freeze({ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALLOWED: 1008, FULL: 1013 });
+/** So often in a row a server would take the call that was not taken: once, it may just have had no room. */
+const OPEN_ANSWERS = 2;
 
 /**
- * Why there is no connection; `blocked` is one that something on the way does not let through.
+ * Why there is no connection; `blocked` is one that something on the way does not let through, `absent` one for
+ * which a proxy has no worker.
  *
- * @typedef {"network" | "silent" | "leaving" | "unreachable" | "blocked" | "fault"} Loss
+ * @typedef {"network" | "silent" | "leaving" | "unreachable" | "absent" | "blocked" | "fault"} Loss
  *
  * @typedef {{ name: "idle" }
  *   | { name: "connecting", isReturning: boolean }
@@ -91,6 +93,7 @@ export class Session {
     this.droppedPackets = 0;
     this._wasLive = false;
     this._attempts = 0;
+    this._openAnswers = 0;
     this._troubleSinceMs = 0;
     this._heardMs = 0;
     this._pingMs = 0;
@@ -116,6 +119,7 @@ export class Session {
   start() {
     if (this.isWanted) return;
     this._attempts = 0;
+    this._openAnswers = 0;
     this._wasLive = false;
     this._troubleSinceMs = this._around.clock();
     this._connect();
@@ -228,6 +232,7 @@ export class Session {
   _opened(socket) {
     if (socket !== this._socket) return;
     this._hasOpened = true;
+    this._openAnswers = 0;
     this._heardMs = this._around.clock();
   }
 
@@ -256,6 +261,7 @@ export class Session {
    * @param {import("./refusal.js").Refusal | null} refusal
    */
   _obey(refusal) {
+    this._openAnswers = refusal?.kind === "open" ? this._openAnswers + 1 : 0;
     switch (refusal?.kind) {
       case "never":
         this._enter({ name: "failed", message: refusal.message });
@@ -264,8 +270,12 @@ export class Session {
       case "limited":
         this._comeAgain(refusal.kind, refusal.message, refusal.retryAfterS);
         break;
+      case "leaving":
+      case "absent":
+        this._lose(refusal.kind, refusal.retryAfterS);
+        break;
       default:
-        this._lose(refusal ? "blocked" : "unreachable");
+        this._lose(this._openAnswers >= OPEN_ANSWERS ? "blocked" : "unreachable");
     }
   }
 
@@ -314,8 +324,13 @@ export class Session {
     this._cancel = this._around.after(waitMs, () => this._connect());
   }
 
-  /** @param {Loss} reason */
-  _lose(reason) {
+  /**
+   * Later each time, and no sooner than the server said.
+   *
+   * @param {Loss} reason
+   * @param {number} retryAfterS
+   */
+  _lose(reason, retryAfterS = 0) {
     const nowMs = this._around.clock();
     if (this._attempts === 0) this._troubleSinceMs = nowMs;
     if (nowMs - this._troubleSinceMs > GIVE_UP_MS) {
@@ -323,7 +338,7 @@ export class Session {
       return;
     }
     const backoffMs = Math.min(FIRST_RETRY_MS * 2 ** this._attempts, LONGEST_RETRY_MS);
-    const waitMs = backoffMs * (0.75 + 0.5 * this._around.random());
+    const waitMs = 1000 * retryAfterS + backoffMs * (0.75 + 0.5 * this._around.random());
     this._attempts += 1;
     this._enter({ name: "lost", reason, retryAtMs: nowMs + waitMs });
     this._cancel = this._around.after(waitMs, () => this._connect());

@@ -56,6 +56,8 @@ function lostLine(reason) {
       return "The server cannot be reached.";
     case "leaving":
       return "The server is restarting.";
+    case "absent":
+      return "No worker of this model is up.";
     case "fault":
       return "The server had a fault.";
     default:

@@ -19,7 +19,7 @@ after(() => browser?.close());
 test("a key is asked for, and then the model is chosen", async (t) => {
   const keys = join(await mkdtemp(join(tmpdir(), "antiphon-")), "keys");
   await writeFile(keys, `visitor:${createHash("sha256").update(KEY).digest("hex")}\n`);
-  const models = ["--model", "echo", "--model", "duplex-seeded"];
+  const models = ["--model", "echo", "--model", "tiny"];
   const server = await Server.start(...models, "--backend", "null", "--slots", "1", "--api-keys", keys);
   t.after(() => server.stop());
   const { page, close } = await openPage(browser, server.url);
@@ -29,12 +29,12 @@ test("a key is asked for, and then the model is chosen", async (t) => {
   await page.fill("#settings input[name=key]", KEY);
   await page.press("#settings input[name=key]", "Tab");
   await page.waitForSelector("#model");
-  assert.deepEqual(await page.$$eval("#model option", (all) => all.map((it) => it.getAttribute("value"))), ["echo", "duplex-seeded"]);
-  await page.selectOption("#model", "duplex-seeded");
+  assert.deepEqual(await page.$$eval("#model option", (all) => all.map((it) => it.getAttribute("value"))), ["echo", "tiny"]);
+  await page.selectOption("#model", "tiny");
   assert.equal(await page.textContent("#reply-name"), "Reply");
   await page.focus("#model");
   await page.selectOption("#model", "echo");
-  await page.selectOption("#model", "duplex-seeded");
+  await page.selectOption("#model", "tiny");
   assert.equal(await page.evaluate(() => document.activeElement?.id), "model", "a change leaves the focus where it was");
   await page.click("#settings button[value=close]");
   await call(page);

@@ -13,7 +13,7 @@ let server;
 let browser;
 
 before(async () => {
-  const options = ["--model", "duplex-seeded", "--slots", "2", "--allow-host", "voice.test"];
+  const options = ["--model", "tiny", "--slots", "2", "--allow-host", "voice.test"];
   const more = ["--host-resolver-rules=MAP voice.test 127.0.0.1"];
   [server, browser] = await Promise.all([Server.start(...options), openBrowser(...more)]);
 });

@@ -33,7 +33,7 @@ test("a key is asked for in our words", async () => {
 });
 
 test("a server that only wants a WebSocket did not refuse one", async () => {
-  assert.deepEqual(await answer(426, "this is a WebSocket").said, { kind: "blocked" });
+  assert.deepEqual(await answer(426, "this is a WebSocket").said, { kind: "open" });
 });
 
 test("too many calls of one's own, and too many of all, are a matter of time", async () => {
@@ -41,8 +41,18 @@ test("too many calls of one's own, and too many of all, are a matter of time", a
   const limited = { kind: "limited", message: "1 of 1 sessions", retryAfterS: 7 };
   assert.deepEqual(await answer(429, '{"error": "1 of 1 sessions"}', json).said, limited);
   assert.deepEqual(await answer(429, "1 of 1 sessions").said, { ...limited, retryAfterS: UNSAID_RETRY_S });
-  const full = { kind: "full", message: "try again soon", retryAfterS: 5 };
-  assert.deepEqual(await answer(503, "try again soon", { "Retry-After": "5" }).said, full);
+  const full = { kind: "full", message: "all 2 rows are taken", retryAfterS: 7 };
+  assert.deepEqual(await answer(503, '{"error": "all 2 rows are taken", "code": 1013}', json).said, full);
+});
+
+test("only a worker says that it is full: it may be leaving or lost, and a proxy may have none", async () => {
+  const json = { "Content-Type": "application/json; charset=utf-8", "Retry-After": "10" };
+  const leaving = { kind: "leaving", retryAfterS: 10 };
+  assert.deepEqual(await answer(503, '{"error": "the server is leaving", "code": 1001}', json).said, leaving);
+  assert.equal(await answer(503, '{"error": "the model can no longer run", "code": 1011}', json).said, null);
+  const absent = { kind: "absent", retryAfterS: 5 };
+  const door = "no worker of this model is running; try again soon\n";
+  assert.deepEqual(await answer(503, door, { "Retry-After": "5" }).said, absent);
 });
 
 test("a proxy's page is not read out", async () => {

@@ -296,13 +296,40 @@ test("a refused upgrade is explained, an unreachable server tried again", async 
   assert.equal(gone.session.state.name, "ended");
 });
 
-test("what refuses WebSockets alone is not a server that cannot be reached", async () => {
-  const world = new World({ refusal: { kind: "blocked" } });
+/** @param {World} world */
+function loss(world) {
+  return world.session.state.name === "lost" && world.session.state.reason;
+}
+
+test("what refuses WebSockets alone does it twice: a full server may just have got room", async () => {
+  const world = new World({ refusal: { kind: "open" } });
   world.session.start();
   await world.socket.ends(1006);
-  assert.equal(world.session.state.name === "lost" && world.session.state.reason, "blocked");
+  assert.equal(loss(world), "unreachable");
   world.pass(1000);
   assert.equal(world.sockets.length, 2);
+  await world.socket.ends(1006);
+  assert.equal(loss(world), "blocked");
+  world.pass(2000);
+  world.socket.opens();
+  world.socket.ends(1006);
+  assert.equal(loss(world), "network");
+  world.pass(4000);
+  await world.socket.ends(1006);
+  assert.equal(loss(world), "unreachable"); // the first of a row again
+});
+
+test("a worker that leaves and one that is not there are come back to, no sooner than was said", async () => {
+  for (const kind of /** @type {const} */ (["leaving", "absent"])) {
+    const world = new World({ refusal: { kind, retryAfterS: 5 } });
+    world.session.start();
+    await world.socket.ends(1006);
+    assert.deepEqual(world.session.state, { name: "lost", reason: kind, retryAtMs: world.nowMs + 5500 });
+    world.pass(5499);
+    assert.equal(world.sockets.length, 1);
+    world.pass(1);
+    assert.equal(world.sockets.length, 2);
+  }
 });
 
 test("who has as many calls as one may is let in when another has ended", async () => {

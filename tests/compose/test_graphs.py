@@ -1,0 +1,81 @@
+"""The service graphs, by the commands of its runbook, and speech to text on what it makes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from antiphon.audio.wav import encode_wav
+from tests.compose.conftest import Start
+from tools.make_checkpoint import make_checkpoint
+from tools.stack.composefile import ROOT, services
+from tools.stack.process import Process, find_program
+from tools.stack.stack import place
+
+EXPORT_S = 280.0
+"""For a model of the smallest size on a very busy machine; alone it takes some ten seconds."""
+
+
+def test_the_runbook_makes_graphs_of_what_compose_serves() -> None:
+    """And puts into .env where they are."""
+    text = (ROOT / "deploy" / "README.md").read_text()
+    made = [words[-1] for words in runbook_commands()]
+    served = [services()[name].argv for name in ("stt", "tts")]
+    assert [words[0] in argv for words, argv in zip(runbook_commands(), served, strict=True)] == [True, True]
+    assert f"    printf '%s\\n' STT_MODEL={made[0]} TTS_MODEL={made[1]} >> .env\n" in text
+    values = {"STT_MODEL": made[0], "TTS_MODEL": made[1]}
+    for name, folder in zip(("stt", "tts"), made, strict=True):
+        assert f"--model={folder}" in services(values)[name].argv
+        assert services(values)["door"].environment[f"{name.upper()}_MODEL"] == folder
+
+
+def runbook_commands() -> list[list[str]]:
+    """What follows the name of the service in the commands of deploy/README.md."""
+    text = (ROOT / "deploy" / "README.md").read_text()
+    found = re.findall(r"^    docker compose run --rm graphs (.*)$", text, re.MULTILINE)
+    return [shlex.split(line) for line in found]
+
+
+async def make_graphs(folder: Path) -> Path:
+    """The first of those commands, with a small model in the hub's place and a folder in the volume's."""
+    source = make_checkpoint(folder / "source", kind="stt", seed=3)
+    words = [*services()["graphs"].raw["entrypoint"], *runbook_commands()[0]]
+    argv = place(words, {"hf://kyutai/stt-1b-en_fr": str(source), "/models": str(folder / "volume")})
+    argv[0] = find_program(argv[0], Path(sys.executable).parent)
+    process = Process(argv, {}, folder / "graphs.log")
+    try:
+        assert await process.ended(EXPORT_S) == 0, process.text()
+    finally:
+        process.kill()
+    return folder / "volume" / "stt-onnx"
+
+
+@pytest.mark.timeout(2 * EXPORT_S)
+async def test_speech_to_text_by_its_path_on_its_graphs_and_told_in_its_own_words_when_full(
+    start: Start, tmp_path: Path
+) -> None:
+    """A real model of the smallest size: the null backend does not transcribe."""
+    values = {"STT_MODEL": str(await make_graphs(tmp_path)), "STT_SLOTS": "2"}
+    async with start(values=values, stt=1) as stack:
+        _, info, _ = await stack.get(f"{stack.url}/m/stt/api/build_info")
+        assert json.loads(info)["backend"]["name"] == "onnx"
+        wav = encode_wav(np.zeros(24000, np.float32), 24000)
+        for path in ("/api/asr-streaming", "/m/stt/api/asr-streaming"):
+            async with stack.http.post(stack.url + path, data=wav) as response:
+                assert response.status == 200, await response.text()
+                assert {item["type"] for item in await response.json()} <= {"Word", "EndWord"}
+        url = f"{stack.url}/api/asr-streaming".replace("http", "ws")
+        async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
+            for socket in (first, second):
+                assert msgpack.unpackb((await socket.receive()).data)["type"] == "Ready"
+            await stack.sees("stt", {"127.0.1.1": 0})
+            async with stack.http.ws_connect(url) as third:
+                told = msgpack.unpackb((await third.receive()).data)
+                assert (told["type"], told["message"]) == ("Error", "no free channels")
