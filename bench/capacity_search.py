@@ -49,6 +49,27 @@ def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str
     return found
 
 
+def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
+    """Why a probe's report of texts spoken at once is no proof of capacity; empty when it is one.
+
+    Every session must be let in, be spoken to for ``full_load_s`` and never leave a player that starts with
+    80 ms dry: then each frame came in real time.
+    """
+    spoken_s = report["audio_s"] / report["sessions"]
+    found = [
+        f"{count} {what}"
+        for count, what in (
+            (report["rejected"], "sessions rejected"),
+            (report["failed"], "sessions failed"),
+            (report["gaps"], "times a player ran dry"),
+        )
+        if count
+    ]
+    if spoken_s < full_load_s:
+        found.append(f"{spoken_s:.1f} s of speech a session of {full_load_s:g} s")
+    return found
+
+
 def search_largest(holds: Callable[[int], bool], *, start: int, limit: int, tolerance: float = 0.04) -> int:
     """The largest load found to hold, up to ``limit``: doubled from ``start``, then halved in between.
 

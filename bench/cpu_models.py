@@ -3,7 +3,8 @@
     python -m bench.cpu_models                      Mimi and the LM, torch and ONNX, batch 1, 4 and 8
     python -m bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
     python -m bench.cpu_models --only mimi --batch 1
-    python -m bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8      ONNX graphs beside upstream
+    python -m bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8 --spin   ONNX beside upstream
+    python -m bench.cpu_models --only memory --threads 2 --batch 1 --batch 8        a process for each
     python -m bench.cpu_models --quick              everything small, in seconds, to see that it works
 
 Weights are random and the same on both sides; sizes are the published ones. The two take turns, so that
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -36,7 +38,7 @@ from antiphon.backends.torch.loading import attention_dtype
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.weights import assign
 from antiphon.models.catalog import load_checkpoint
-from bench import onnx_models
+from bench import model_memory, onnx_models
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from bench.long_call import Call, judge_call, measure_call, render_call
 from bench.seeded_models import SMALL_LM, STT_1B, make_lm, make_mimi
@@ -44,7 +46,7 @@ from bench.turns import UNTIMED_TURNS, clock_name, take_turns
 from tools.small_models import mimi_config
 
 KINDS = ("median_ms", "best_ms")
-PARTS = ("mimi", "lm", "onnx", "hour")
+PARTS = ("mimi", "lm", "onnx", "memory", "hour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,7 @@ def render(values: Values) -> str:
             "\n\n| | batch | upstream ms | ours ms | times as fast |\n|---|---|---|---|---|"
         )
         parts += ["\n".join([head, *rows])]
-    if graphs := onnx_models.render(values["attempts"]):
-        parts += [graphs]
+    parts += filter(None, (part.render(values["attempts"]) for part in (onnx_models, model_memory)))
     if hour := values["attempts"].get("hour"):
         parts += [render_call(hour)]
     return "\n\n".join(parts) + "\n"
@@ -215,16 +216,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="bench.cpu_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
-    parser.add_argument("--only", choices=PARTS, action="append", help="[mimi, lm and onnx]")
+    parser.add_argument("--only", choices=PARTS, action="append", help="[mimi, lm, onnx and memory]")
     parser.add_argument("--batch", type=int, action="append", help="[1, 4 and 8]")
     parser.add_argument("--threads", type=int, default=1, help="1 counts CPU time [%(default)s]")
     parser.add_argument("--turns", type=int, help=f"[{Sizes().turns}]")
     parser.add_argument("--codebooks", type=int, default=8, help="[%(default)s]")
     parser.add_argument("--minutes", type=int, help=f"of the call [{Call().minutes}]")
-    parser.add_argument("--model", default="duplex-seeded", help="of the call [%(default)s]")
+    parser.add_argument("--model", default="tiny", help="of the call [%(default)s]")
     parser.add_argument("--eager", action="store_true", help="compile nothing of upstream's either")
     parser.add_argument("--graphs", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
-    parser.add_argument("--spin", action="store_true", help="ONNX threads keep their cores during a step")
+    parser.add_argument("--spin", action="store_true", help="INT8 also on threads that spin during a step")
     parser.add_argument("--quick", action="store_true", help="everything, small, in seconds")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
     options = parser.parse_args(argv)
@@ -232,7 +233,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     call = replace(sizes.call, minutes=options.minutes or sizes.call.minutes)
     options.sizes = replace(sizes, turns=options.turns or sizes.turns, call=call)
     options.batch = options.batch or [1, 4, 8]
-    options.only = options.only or (PARTS if options.quick else PARTS[:3])
+    options.only = options.only or (PARTS if options.quick else PARTS[:4])
     return options
 
 
@@ -243,15 +244,26 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Valu
     if "lm" in options.only:
         yield "lm bf16", partial(measure_lm, torch.bfloat16, options.batch, options.sizes)
         yield "lm float32", partial(measure_lm, torch.float32, options.batch, options.sizes)
-    if "onnx" in options.only:
-        form = onnx_models.Form(options.graphs, options.threads, options.spin, options.sizes.turns)
-        for batch in options.batch:
-            run = partial(onnx_models.measure_mimi, options.sizes.mimi, batch, form)
-            yield f"onnx mimi {batch}", run
-        for batch in options.batch:
-            yield f"onnx lm {batch}", partial(onnx_models.measure_lm, options.sizes.lm, batch, form)
+    if {"onnx", "memory"} & set(options.only):
+        yield from _graph_parts(options)
     if "hour" in options.only:
         yield "hour", partial(measure_hour, options.model, options.threads, options.sizes)
+
+
+def _graph_parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Values]]]:
+    size = "small" if options.quick else "full"
+    setting = onnx_models.Setting(options.graphs, size, options.threads, options.spin, options.sizes.turns)
+    for model, batch in itertools.product(("mimi", "lm"), options.batch):
+        if "onnx" in options.only:
+            yield f"onnx {model} {batch}", partial(onnx_models.measure_model, model, batch, setting)
+    for model, batch in itertools.product(("mimi", "lm"), options.batch):
+        if "memory" in options.only:
+            for form in (model_memory.UPSTREAM, *onnx_models.FORMS[model]):
+                yield f"memory {model} {form} {batch}", partial(_memory, setting, model, form, batch)
+
+
+def _memory(setting: onnx_models.Setting, model: str, form: str, rows: int) -> Values:
+    return model_memory.measure_memory(setting.folder(model), form, rows, setting.threads)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ from tools.launch import ANTIPHON, free_port
 BUSY_SHARE = 0.3
 """A load average above this share of the cores is somebody else's work."""
 
+PACKAGES = ("antiphon", "aiohttp", "numpy", "av", "onnxruntime", "torch", "moshi")
+"""Whose versions numbers depend on."""
+
 Values: TypeAlias = dict[str, Any]
 
 
@@ -138,9 +141,7 @@ def machine() -> Values:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "load_average_before": [round(value, 2) for value in os.getloadavg()],
-        "versions": {
-            name: _version(name) for name in ("antiphon", "aiohttp", "numpy", "av", "torch", "moshi")
-        },
+        "versions": {name: _version(name) for name in PACKAGES},
     }
 
 

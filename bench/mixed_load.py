@@ -41,8 +41,8 @@ class Settings:
     """The size of a run; ``values`` are for the variables of compose.yaml."""
 
     seconds: float = 600.0
-    callers: int = 6
-    direct: int = 3
+    callers: int = 8
+    direct: int = 4
     workers: int = 3
     slots: int = 4
     shortest_s: float = 8.0
@@ -75,6 +75,7 @@ class Run:
     calls: list[Call] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    lives: dict[str, list[int]] = field(default_factory=dict)
 
     def now_s(self) -> float:
         """Seconds since the run began."""
@@ -165,12 +166,20 @@ class Run:
             used = {worker.host: await self._used(worker) for worker in self.stack.workers}
             places = {worker.host: worker.process for worker in self.stack.workers}
             memory = {
-                host: _resident_bytes(process.pid)
+                self._life(host, process.pid): _resident_bytes(process.pid)
                 for host, process in (*places.items(), ("door", self.stack.door.process))
-                if process is not None
+                if process is not None and psutil.pid_exists(process.pid)
             }
             self.samples.append(Sample(self.now_s(), used, memory))
             await asyncio.sleep(self.settings.sample_s)
+
+    def _life(self, host: str, pid: int) -> str:
+        """The name of a process: its host's, with its place in line where it followed another there."""
+        lives = self.lives.setdefault(host, [])
+        if pid not in lives:
+            lives.append(pid)
+        place = lives.index(pid)
+        return host if place == 0 else f"{host}, {place + 1}"
 
 
 _PATIENCE = aiohttp.ClientTimeout(total=2.0)

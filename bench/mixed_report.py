@@ -42,7 +42,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The stack at one moment: calls at each worker (None: away), resident bytes of each process."""
+    """The stack at one moment: calls at each worker (None: away), resident bytes of each process.
+
+    A process is called by its host, and one that followed another there by its place in line as well.
+    """
 
     at_s: float
     used: dict[str, int | None]
@@ -136,13 +139,14 @@ def shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def memory(samples: Sequence[Sample]) -> dict[str, Values]:
-    """Resident MiB of each process: the second quarter's median, the last quarter's, and the most."""
+    """Resident MiB of each process in its own life: the median of its second quarter, its last, the most."""
     found = {}
-    quarter = max(1, len(samples) // 4)
-    for host in samples[0].memory if samples else ():
-        sizes = np.array([sample.memory.get(host, 0) for sample in samples]) / MIB
-        found[host] = {
-            "early_mib": round(float(np.median(sizes[quarter : 2 * quarter])), 1),
+    for name in dict.fromkeys(name for sample in samples for name in sample.memory):
+        sizes = np.array([sample.memory[name] for sample in samples if name in sample.memory]) / MIB
+        quarter = max(1, sizes.size // 4)
+        found[name] = {
+            "seconds": round(sizes.size / len(samples) * samples[-1].at_s),
+            "early_mib": round(float(np.median(sizes[quarter : 2 * quarter + 1])), 1),
             "late_mib": round(float(np.median(sizes[-quarter:])), 1),
             "max_mib": round(float(sizes.max()), 1),
         }
@@ -158,7 +162,7 @@ def render(values: Values) -> str:
         for event in values["events"]
     )
     rows = "\n".join(
-        f"| {host} | {values['shares'].get(host, 0):.0%} "
+        f"| {host} | {_percent(values['shares'].get(host))} | {size['seconds']} "
         f"| {size['early_mib']} | {size['late_mib']} | {size['max_mib']} |"
         for host, size in values["memory"].items()
     )
@@ -167,6 +171,8 @@ def render(values: Values) -> str:
     return (
         "# Two models behind the door\n\n"
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}.\n\n"
+        f"{settings['workers']} workers of `tiny` (duplex) and {settings['workers']} of `echo`, "
+        f"{settings['slots']} slots each. "
         f"{settings['callers']} callers through the door and {settings['direct']} beside it for "
         f"{values['seconds']:.0f} s: {calls['held']} calls held to their end; {events}.\n\n"
         f"Calls cut by the kill: {calls['killed']}. Of all other calls {len(calls['failed_elsewhere'])} "
@@ -181,9 +187,14 @@ def render(values: Values) -> str:
             if way
         )
         + f"| added | {door['added_p50_ms']} | {door['added_p95_ms']} | {door['added_p99_ms']} |\n\n"
-        "| process | share of calls | MiB early | MiB late | MiB most |\n|---|---|---|---|---|\n"
+        "| process | share of calls, by host | its life, s | MiB early | MiB late | MiB most |\n"
+        "|---|---|---|---|---|---|\n"
         f"{rows}\n\n![calls at each worker, and memory, over time](mixed-load.png)\n"
     )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def plot(values: Values, path: Path) -> None:
@@ -200,7 +211,7 @@ def plot(values: Values, path: Path) -> None:
             at_s, [sample["used"].get(host) for sample in values["samples"]], label=host, drawstyle="steps"
         )
     for host in values["memory"]:
-        sizes = [sample["memory"].get(host, 0) / MIB for sample in values["samples"]]
+        sizes = [sample["memory"].get(host, np.nan) / MIB for sample in values["samples"]]
         memory_axes.plot(at_s, sizes, label=host)
     for event in values["events"]:
         for axes in (calls, memory_axes):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def write_model(folder: Path, config: Mapping[str, Any], mimi: Mapping[str, Any]
             put(file, name, tensor)
             if done % 50 == 0:
                 tell(f"{done}/{len(plan)} {name}")
-    save_file(upstream_mimi(config["dep_q"], mimi).state_dict(), folder / FILES["mimi_name"])
+    codebooks = max(config["dep_q"], config["n_q"] - config["dep_q"])
+    save_file(upstream_mimi(codebooks, mimi).state_dict(), folder / FILES["mimi_name"])
     (folder / FILES["tokenizer_name"]).write_bytes(train_tokenizer(PIECES))
     published = {"model_type": "moshi", **config, **FILES}
     if mimi is not None:
@@ -103,8 +105,8 @@ def _seeded(plan: Mapping[str, TensorInfo]) -> Iterator[tuple[str, torch.Tensor]
         yield name, tensor.normal_(0, info.shape[-1] ** -0.5, generator=generator)
 
 
-def measured(command: Sequence[str]) -> Values:
-    """Run a command: its seconds, its peak memory, and what it printed.
+def measured(command: Sequence[str], log: Path | None = None) -> Values:
+    """Run a command: its seconds, its peak memory, and what it printed; its errors go to ``log``, or here.
 
     It is started by a process of its own, since a peak counts from the fork, which is as large as who forks.
 
@@ -113,7 +115,8 @@ def measured(command: Sequence[str]) -> Values:
     """
     began = time.monotonic()
     line = [sys.executable, "-c", STARTER, *command]
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
+    with nullcontext() if log is None else log.open("w", encoding="utf-8") as errors:
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
     if done.returncode:
         raise BenchError(f"{' '.join(command)} ended with {done.returncode}")
     found: Values = json.loads(done.stdout)

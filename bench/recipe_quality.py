@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="bench.recipe_quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("recordings", nargs="*", type=Path, metavar="RECORDING")
-    parser.add_argument("--model", default="duplex-seeded", help="with float32 graphs [%(default)s]")
+    parser.add_argument("--model", default="tiny", help="with float32 graphs [%(default)s]")
     parser.add_argument("--recipe", action="append", help="[int8 and int4]")
     parser.add_argument("--frames", type=int, default=300, help="of each recording [%(default)s]")
     parser.add_argument("--turns", type=int, default=40, help="steps timed of each [%(default)s]")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from moshi.models.lm import LMModel
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.weights import assign, mimi_tensors
 from antiphon.models import defaults
+from tools.small_models import mimi_config
 
 STT_1B: Mapping[str, Any] = {
     "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 750, "n_q": 32, "dep_q": 0, "card": 2048,
@@ -25,6 +28,47 @@ STT_1B: Mapping[str, Any] = {
 SMALL_LM: Mapping[str, Any] = {
     **STT_1B, "dim": 64, "num_layers": 2, "num_heads": 4, "context": 16, "card": 64, "text_card": 100,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A model to be measured: its configuration, the stages that are run, and a codec's codebooks."""
+
+    config: Mapping[str, Any]
+    stages: tuple[str, ...]
+    codebooks: int = 0
+
+
+MODELS: Mapping[str, Seeded] = {
+    "mimi-full": Seeded(defaults.MIMI_CONFIG, ("encode", "decode"), 8),
+    "mimi-small": Seeded(mimi_config(), ("encode", "decode"), 8),
+    "listener-full": Seeded(defaults.MIMI_CONFIG, ("encode",), STT_1B["n_q"]),
+    "listener-small": Seeded(mimi_config(), ("encode",), 8),
+    "lm-full": Seeded(STT_1B, ("lm",)),
+    "lm-small": Seeded(SMALL_LM, ("lm",)),
+}
+"""By name: Mimi for a voice of 8 codebooks, Mimi as stt-1b listens with it, and stt-1b's own step."""
+
+
+def upstream_model(seeded: Seeded) -> MimiModel | LMModel:
+    """Upstream's, as it computes on a CPU: Mimi in float32, a language model in bfloat16."""
+    if "lm" in seeded.stages:
+        return make_lm(seeded.config, torch.bfloat16)
+    return upstream_mimi(seeded.codebooks, seeded.config)
+
+
+def upstream_calls(
+    model: MimiModel | LMModel, stages: tuple[str, ...], rows: int, stack: ExitStack
+) -> dict[str, Callable[[], object]]:
+    """A frame of each stage for ``rows`` rows, which stream until ``stack`` is closed."""
+    stack.enter_context(model.streaming(rows))
+    if isinstance(model, LMModel):
+        tokens = torch.randint(model.card, (rows, 1 + model.n_q, 1))
+        return {"lm": lambda: model.forward_text(tokens)}
+    pcm = torch.randn(rows, 1, model.frame_size) * 0.1
+    codes = model.encode(pcm)
+    calls = {"encode": lambda: model.encode(pcm), "decode": lambda: model.decode(codes)}
+    return {stage: calls[stage] for stage in stages}
 
 
 def upstream_mimi(codebooks: int, config: Mapping[str, Any] | None) -> MimiModel:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import server_capacity
-from bench.capacity_search import confirm_largest, faults, search_largest
+from bench.capacity_search import confirm_largest, faults, search_largest, speech_faults
 from bench.harness import Results
 
 HELD: dict[str, Any] = {
@@ -107,6 +107,16 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     assert 0 < confirmed["generator"]["cpu_share"] < 1
     assert values["attempts"]["codec"]["frame_ms"] > 0
     text = (tmp_path / "server-capacity.md").read_text()
-    assert "| Opus | **1** |" in text
+    assert f"| Opus | **{values['capacity']['opus']}** |" in text
     assert "| generator late, p99 ms |" in text
     assert (tmp_path / "server-capacity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_player_that_ran_dry_is_no_capacity() -> None:
+    report = {"sessions": 2, "rejected": 0, "failed": 0, "gaps": 0, "audio_s": 121.0}
+    assert speech_faults(report, full_load_s=60) == []
+    assert speech_faults({**report, "gaps": 1, "rejected": 1}, full_load_s=60) == [
+        "1 sessions rejected",
+        "1 times a player ran dry",
+    ]
+    assert speech_faults(report, full_load_s=61) == ["60.5 s of speech a session of 61 s"]

@@ -8,15 +8,30 @@ from typing import Any
 
 import pytest
 
-from bench import cpu_models
+from bench import cpu_models, cpu_profile
 from bench.long_call import judge_call, render_call
+from bench.model_memory import measure_memory
+from bench.onnx_graphs import GraphFile
+
+
+def few_measured(folder: Path, form: str, rows: int, threads: int) -> dict[str, int]:
+    """Two of the forms, which are a process each."""
+    if folder.name == "mimi-small" and form in ("upstream", "int8"):
+        return measure_memory(folder, form, rows, threads)
+    return {"weights_bytes": 9_000_000, "state_bytes": 1, "running_bytes": 2, "peak_bytes": 9_000_002}
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where small graphs are exported to by the first who needs them."""
+    return tmp_path_factory.mktemp("graphs")
 
 
 def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, graphs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs = tmp_path / "graphs"
-    line = ["--quick", "--eager", "--batch", "2", "--out", str(tmp_path), "--graphs", str(graphs)]
+    line = ["--quick", "--eager", "--spin", "--batch", "2", "--out", str(tmp_path), "--graphs", str(graphs)]
+    monkeypatch.setattr("bench.model_memory.measure_memory", few_measured)
     assert cpu_models.main(line) == 0
     values = json.loads((tmp_path / "cpu-models.json").read_text())
     assert list(values["attempts"]) == [
@@ -25,6 +40,8 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         "lm float32",
         "onnx mimi 2",
         "onnx lm 2",
+        *(f"memory mimi {form} 2" for form in ("upstream", "float32", "int8")),
+        *(f"memory lm {form} 2" for form in ("upstream", "int8", "int4")),
         "hour",
     ]
     assert values["attempts"]["mimi 2"]["codes_equal"] > 0.9
@@ -32,12 +49,22 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
     assert values["attempts"]["lm float32"]["times"]["2"]["ours"]["runs"] == 2
     mimi, lm = (values["attempts"][f"onnx {model} 2"] for model in ("mimi", "lm"))
     assert set(mimi["times"]) == {
-        f"{who} {part}" for who in ("upstream", "float32", "int8") for part in ("encode", "decode")
+        f"{who} {part}"
+        for who in ("upstream", "float32", "int8", "int8 spinning")
+        for part in ("encode", "decode")
     }
-    assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm"}
+    assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm", "int8 spinning lm", "int8 encode"}
     assert mimi["file_bytes"]["int8"] < mimi["file_bytes"]["float32"]
-    written = [path.stat().st_size for path in (graphs / "lm-small-2" / "int4").iterdir()]
+    written = [path.stat().st_size for path in (graphs / "lm-small" / "int4").iterdir()]
     assert lm["file_bytes"]["int4"] == sum(written)
+    for form in ("upstream", "int8"):
+        memory = values["attempts"][f"memory mimi {form} 2"]
+        assert (
+            0
+            < memory["state_bytes"]
+            < memory["running_bytes"] + memory["weights_bytes"]
+            <= memory["peak_bytes"]
+        )
     assert values["settings"]["clock"] == "CPU time of the thread"
     text = (tmp_path / "cpu-models.md").read_text()
     assert text in capsys.readouterr().out
@@ -47,7 +74,10 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         "**Mimi encode + decode**",
         "ours int8",
         "| **Mimi encode + decode** | 2 | int8 |",
-        "Batch 2: the stt-1b step and Mimi's encoder",
+        "| **Mimi encode + decode** | 2 | int8 spinning |",
+        "Batch 2: the stt-1b step and Mimi's encoder (the 32 codebooks that it hears), both in int8, take ",
+        "| Mimi encode + decode | 2 | upstream |",
+        "| stt-1b step | 2 | int4 |",
         "One call of 3 minutes",
     ):
         assert words in text
@@ -55,6 +85,40 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
     monkeypatch.setattr("bench.onnx_models.export", pytest.fail)
     assert cpu_models.main([*line, "--resume"]) == 0
     assert json.loads((tmp_path / "cpu-models.json").read_text()) == values
+
+
+def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, graphs: Path) -> None:
+    line = ["--quick", "--threads", "1", "--batch", "2", "--out", str(tmp_path), "--graphs", str(graphs)]
+    assert cpu_profile.main(line) == 0
+    encode = json.loads((tmp_path / "cpu-profile.json").read_text())["attempts"]["encode"]
+    operators = encode["operators"]
+    assert {found["runs"] for found in operators.values()} == {3}
+    total_ms = sum(found["median_ms"] for found in operators.values())
+    assert 0 < total_ms <= 2 * encode["kernels"]["median_ms"] <= 2 * encode["run"]["median_ms"]
+    weights_bytes = operators["MatMulNBits"]["cold_bytes"]
+    assert 0 < weights_bytes < GraphFile(graphs / "mimi-small", "int8", "encode").bytes
+    rings_bytes = 2 * 2 * 16 * 32 * 4  # keys and values, two rows, a window of 16, 32 wide, float32
+    read = operators["MatMul"]["cold_bytes"] + operators["FusedMatMul"]["cold_bytes"]
+    assert read >= rings_bytes
+    assert operators["Conv"]["floor_ms"] > 0
+    text = (tmp_path / "cpu-profile.md").read_text()
+    for words in ("onnxruntime 1.", "## Encode, batch 2, int8", "3 runs after 2", "| Conv | ", " others | "):
+        assert words in text
+
+
+def test_products_are_counted_by_their_shapes() -> None:
+    def event(operator: str, given: list[int], made: list[int]) -> dict[str, Any]:
+        shapes = {"input_type_shape": [{"float": given}], "output_type_shape": [{"float": made}]}
+        return {"op_name": operator, **shapes}
+
+    kernel = cpu_profile.Node("conv", ((128, 64, 8), (128,)), 0)
+    assert cpu_profile.products(event("Conv", [1, 64, 1924], [1, 128, 480]), kernel) == 128 * 480 * 64 * 8
+    turned = cpu_profile.Node("turned", ((128, 64, 8),), 0)
+    made = event("ConvTranspose", [1, 128, 480], [1, 64, 1924])
+    assert cpu_profile.products(made, turned) == 128 * 480 * 64 * 8
+    plain = cpu_profile.Node("plain", (), 0)
+    assert cpu_profile.products(event("MatMulNBits", [8, 2, 512], [8, 2, 2048]), plain) == 8 * 2 * 512 * 2048
+    assert cpu_profile.products(event("Add", [8, 2], [8, 2]), plain) == 0
 
 
 def call_of(*minutes: tuple[float, float]) -> dict[str, Any]:

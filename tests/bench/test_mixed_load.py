@@ -52,5 +52,13 @@ def test_shares_are_of_the_calls_there_were() -> None:
 def test_memory_that_grows_is_seen() -> None:
     samples = [Sample(at, {}, {"a": (100 + at) * 2**20, "b": 2**20}) for at in range(100)]
     found = memory(samples)
-    assert found["b"] == {"early_mib": 1, "late_mib": 1, "max_mib": 1}
+    assert found["b"] == {"seconds": 99, "early_mib": 1, "late_mib": 1, "max_mib": 1}
     assert found["a"]["late_mib"] - found["a"]["early_mib"] > 40
+
+
+def test_a_process_that_follows_another_is_measured_by_itself() -> None:
+    samples = [Sample(at, {}, {"a": 9 * 2**20} if at < 60 else {"a, 2": 2**20}) for at in range(101)]
+    assert memory(samples) == {
+        "a": {"seconds": 59, "early_mib": 9, "late_mib": 9, "max_mib": 9},
+        "a, 2": {"seconds": 41, "early_mib": 1, "late_mib": 1, "max_mib": 1},
+    }

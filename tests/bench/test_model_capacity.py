@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench import stt_capacity
+from bench import model_capacity
 
 
 def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
-    assert stt_capacity.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert model_capacity.main(["--quick", "--out", str(tmp_path)]) == 0
     values = json.loads((tmp_path / "stt-capacity.json").read_text())
     # Whether one session is held for a second is up to the machine; that the answer is one of the two is not.
     assert values["capacity"] in (0, 1)
