@@ -120,7 +120,7 @@ class Course:
             {"params": decayed, "weight_decay": schedule.weight_decay},
             {"params": plain, "weight_decay": 0},
         ]
-        self.optimizer = torch.optim.AdamW(groups, schedule.peak_learning_rate, betas=(0.9, 0.97))
+        self.optimizer = torch.optim.AdamW(groups, schedule.peak_learning_rate, betas=(0.9, 0.97), fused=True)
         self._path = out / "trainer.pt"
         out.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
