@@ -27,6 +27,7 @@ from torch.nn import functional
 from train.augment import disturb
 from train.loop import Schedule, add_arguments, run_until_stopped
 from train.losses import EnvelopeLoss, SpectralLoss
+from train.shards import shards_in
 
 FRAME_SAMPLES = 1920
 CONTEXT_FRAMES = 25
@@ -59,7 +60,7 @@ class Speech:
     """All shards in memory as int16; draws disturbed excerpts."""
 
     def __init__(self, folder: Path) -> None:
-        shards = [np.load(path) for path in sorted(folder.glob("[0-9]*.npz"))]
+        shards = [np.load(path) for path in shards_in(folder)]
         if not shards:
             raise SystemExit(f"no shards in {folder}; make them with: python -m train.corpus --out {folder}")
         self.pcm = [shard["pcm"] for shard in shards]

@@ -15,6 +15,7 @@ from antiphon_quantize.quality import stoi
 from train.codec import FRAME_SAMPLES, load_mimi
 from train.questions import read_shard
 from train.recogniser import questions_grammar, recognise, word_errors
+from train.shards import shards_in
 
 FloatArray = NDArray[np.float32]
 UTTERANCES = 100
@@ -40,10 +41,10 @@ def measure(
     """STOI and word error; ``speech`` and ``questions`` are folders of held-out shards."""
     mimi = load_mimi(codec)
     mimi.eval()
-    with np.load(min(speech.glob("[0-9]*.npz"))) as shard:
+    with np.load(shards_in(speech)[0]) as shard:
         parts = np.split(shard["pcm"], shard["ends"][:-1])[:UTTERANCES]
         clips = [(part / 32767).astype(np.float32) for part in parts]
-    asked = read_shard(min(questions.glob("[0-9]*.npz")))[:UTTERANCES]
+    asked = read_shard(shards_in(questions)[0])[:UTTERANCES]
     decoded = [round_trip(mimi, one.pcm) for one in asked]
     grammar, words = questions_grammar(), sum(len(one.turn.question.split()) for one in asked)
 

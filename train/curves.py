@@ -24,7 +24,7 @@ LOSSES: Final[Mapping[str, Mapping[str, str]]] = {
     "reader": {"text": "text", "audio": "codes"},
 }
 """By folder, the parts of the loss that are drawn, and what they are called."""
-SCORES: Final = ("accuracy", "word_error")
+SCORES: Final = ("accuracy", "word_error", "understood")
 """Judged now and then on what training never sees."""
 
 

@@ -27,6 +27,7 @@ from tools.launch import ANTIPHON, RunningServer, free_port, running_server
 from train import calls, codec_quality, speech_calls
 from train.domain import PHRASINGS
 from train.questions import Utterance, read_shard
+from train.shards import shards_in
 
 PARTS: Final = ("codec", "talk", "stt", "tts")
 
@@ -53,8 +54,16 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
 
 
 def held_out_questions(folder: Path) -> list[Utterance]:
-    """All of the folder's."""
-    return [one for path in sorted(folder.glob("[0-9]*.npz")) for one in read_shard(path)]
+    """All of the folder's.
+
+    Raises:
+        SystemExit: it has none.
+    """
+    asked = [one for path in shards_in(folder) for one in read_shard(path)]
+    if not asked:
+        made_by = f"python -m train.questions --held-out --shards 4 --out {folder}"
+        raise SystemExit(f"no questions in {folder}; make them with: {made_by}")
+    return asked
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from train.passages import (
 )
 from train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
 from train.sequences import ZERO
+from train.shards import shards_in
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from train.word_times import read_word_times, starts_of
 
@@ -210,7 +211,7 @@ class Trainer:
     def look_for_segments(self) -> None:
         """Take in the shards that appeared since, if their words are timed."""
         codes, times = self.folders
-        for path in sorted(codes.glob("[0-9][0-9][0-9][0-9].npz")):
+        for path in shards_in(codes):
             if path.name not in self.shards and (times / path.name).exists():
                 self.shards[path.name] = read_rooms(path, times / path.name)
         if not self.shards:

@@ -34,6 +34,7 @@ from train.recital import recite
 from train.scripts import Cues, cues, entries_of, reader_spec
 from train.segments import CodeArray
 from train.sequences import ZERO, delay
+from train.shards import shards_in
 from train.talker_tokenizer import PAD, TalkerTokenizer
 
 SPEAKER_FRAMES: Final = 2
@@ -242,7 +243,7 @@ class Trainer:
 
     def look_for_readings(self) -> None:
         """Take in the shards that appeared since."""
-        for path in sorted(self.folder.glob("[0-9][0-9][0-9][0-9].npz")):
+        for path in shards_in(self.folder):
             if path.name not in self.shards:
                 self.shards[path.name] = [
                     Scripted.of(one, self.spec, self.rules, self.tokenizer) for one in read_readings(path)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from train.augment import add_room, coloured_noise, limit_band
 from train.codec import load_mimi
 from train.questions import Utterance, read_shard
+from train.shards import shards_in
 
 FRAME_SAMPLES = 1920
 LEAD_FRAMES, DROPPED_FRAMES = 6, 4
@@ -206,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s, made = time.monotonic(), 0
-    for seed, source in list(enumerate(sorted(options.questions.glob("[0-9]*.npz"))))[share::shares]:
+    for seed, source in list(enumerate(shards_in(options.questions)))[share::shares]:
         path = options.out / source.name
         if path.exists():
             continue

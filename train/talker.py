@@ -32,6 +32,7 @@ from train.listening import accuracy
 from train.loop import Course, Schedule, add_arguments, run_until_stopped, write_lm
 from train.segments import CodeArray, Scene, read_segments
 from train.sequences import ZERO, delay
+from train.shards import shards_in
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 DRILLS = 2
@@ -265,7 +266,7 @@ class Trainer:
 
     def look_for_segments(self) -> None:
         """Take in the shards that appeared since."""
-        for path in sorted(self.segments.glob("[0-9][0-9][0-9][0-9].npz")):
+        for path in shards_in(self.segments):
             if path not in self.shards:
                 self.shards[path] = read_segments(path)
         if not self.shards:

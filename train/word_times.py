@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from train.espeak import Espeak
 from train.questions import QUIET, Utterance, read_shard
 from train.segments import FRAME_SAMPLES, Segment, encoding_order
+from train.shards import shards_in
 from train.voices import SAMPLE_RATE, Voice
 
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
@@ -154,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     listener, start_s, made = Listener(), time.monotonic(), 0
-    for seed, source in enumerate(sorted(options.questions.glob("[0-9]*.npz"))):
+    for seed, source in enumerate(shards_in(options.questions)):
         path = options.out / source.name
         if path.exists():
             continue
