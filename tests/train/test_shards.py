@@ -17,7 +17,5 @@ def test_a_shard_that_is_being_written_is_none(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_without_questions_says_how_they_are_made(tmp_path: Path) -> None:
-    with pytest.raises(
-        SystemExit, match=r"no questions in .*train.questions --held-out --shards 4"
-    ):
+    with pytest.raises(SystemExit, match=r"no questions in .*train.questions --held-out --shards 4"):
         held_out_questions(tmp_path)
