@@ -140,5 +140,5 @@ class PassageComposer:
 
 def _gap(rng: np.random.Generator) -> int:
     """Frames between the end of a question and the segment of the next."""
-    low, high = ((0, 5), (5, 25), (25, 80))[rng.choice(3, p=(0.4, 0.3, 0.3))]
+    low, high = ((0, 5), (5, 25), (25, 80))[rng.choice(3, p=(0.6, 0.25, 0.15))]
     return int(rng.integers(low, high))
