@@ -49,6 +49,9 @@ Change = Callable[[Tensors], Mapping[str, Any]]
 STACKS: Final = {"transformer": "num_layers", "depformer": "depformer_num_layers"}
 """By the tensors' prefix, the argument that counts the layers."""
 FOUR: Final = 4
+CUT: Final = "cut"
+ROWS: Final = "rows"
+"""Folders of --work, removed after each row."""
 Layer = tuple[str, int]
 
 
@@ -130,7 +133,7 @@ def recorded(plan: Plan, linears: Collection[str], listens: bool) -> RowFiles | 
     """What linears are multiplied with while the model hears the built-in clips."""
     if not listens:
         return None
-    files = RowFiles(plan.work / "rows", torch.float32)
+    files = RowFiles(plan.work / ROWS, torch.float32)
     shutil.rmtree(files.folder, ignore_errors=True)
     files.folder.mkdir(parents=True)
     sound = load_recordings(built_in_clips(), plan.source.spec.mimi.sample_rate)
@@ -144,7 +147,7 @@ def changed(plan: Plan, change: Change) -> Checkpoint:
     Raises:
         BenchError: a model without a ``config.json``.
     """
-    source, folder = plan.source, plan.work / "cut"
+    source, folder = plan.source, plan.work / CUT
     if "config" not in source.files:
         raise BenchError(f"{source.spec.name} has no config.json, and cannot be cut")
     shutil.rmtree(folder, ignore_errors=True)
@@ -169,7 +172,8 @@ def judged(plan: Plan, change: Change) -> Values:
         whole, cut = (Side(one, "torch", {"dtype": "float32"}) for one in (plan.source, candidate))
         return {"gate": to_json(judge(whole, cut, common_limits(), plan.material, tell))}
     finally:
-        shutil.rmtree(plan.work, ignore_errors=True)
+        for name in (CUT, ROWS):
+            shutil.rmtree(plan.work / name, ignore_errors=True)
 
 
 def dropped(plan: Plan, layers: Sequence[Layer]) -> Values:

@@ -217,12 +217,18 @@ def render(values: Values) -> str:
         "",
         f"`{values['command']}`, {values['started_at']}, on {machine_line(values)}.",
         "",
-        f"{values['model']} ({values['protocol']}), backend {settings['backend']}: **{values['capacity']} "
-        f"sessions** in real time, for {settings['confirm_s']:g} s{_file_sentence(values)}.",
+        f"{values['model']} ({values['protocol']}), backend {settings['backend']}: {_capacity(values)} in "
+        f"real time, for {settings['confirm_s']:g} s, {settings['runs']} time(s){_file_sentence(values)}.",
         "",
         *(_speech_table(attempts) if values["protocol"] == "tts" else _conversation_table(attempts)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _capacity(values: Values) -> str:
+    found, limit = values["capacity"], values["settings"]["limit"]
+    told = f"**{found} session{'s' * (found != 1)}**"
+    return f"{told}, the most that were tried," if found == limit else told
 
 
 def _file_sentence(values: Values) -> str:

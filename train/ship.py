@@ -8,7 +8,8 @@ Usage: python -m train.ship --talker out/train/talker --codec out/train/codec \\
            --out server/antiphon/assets/tiny-tts
 
 A folder beside another one names that one's codec and has none of its own. Then
-`python tools/ship_graphs.py FOLDER --recipe small` gives it its ONNX graphs.
+`python tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8` for the
+others).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, gr
     rings_bytes = 2 * 2 * 16 * 32 * 4  # keys and values, two rows, a window of 16, 32 wide, float32
     read = operators["MatMul"]["cold_bytes"] + operators["FusedMatMul"]["cold_bytes"]
     assert read >= rings_bytes
-    assert operators["Conv"]["floor_ms"] > 0
+    assert operators["Conv"]["torch_ms"] > 0
     text = (tmp_path / "cpu-profile.md").read_text()
     for words in ("onnxruntime 1.", "## Encode, batch 2, int8", "3 runs after 2", "| Conv | ", " others | "):
         assert words in text

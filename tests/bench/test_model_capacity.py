@@ -18,5 +18,5 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     assert searched["build_info"]["model"]["kind"] == "stt"
     assert values["attempts"]["file"]["lost"] == 0
     text = (tmp_path / "stt-capacity.md").read_text()
-    assert f"**{values['capacity']} sessions**" in text
+    assert f"**{values['capacity']} session" in text
     assert "| search/1/0 | 1 |" in text
