@@ -1,9 +1,8 @@
 """Give built-in models their ONNX graphs: export them into the folders of the package and list them there.
 
-  python tools/ship_graphs.py --recipe small       every built-in model, as they are shipped
-  python tools/ship_graphs.py tiny --recipe int8
-  python tools/ship_graphs.py path/to/a/folder     any folder with an antiphon.json
-  python tools/ship_graphs.py FOLDER --graphs-only          and remove the language model they were made of
+  python tools/ship_graphs.py tiny echo --recipe small               the built-in models
+  python tools/ship_graphs.py tiny-stt tiny-tts --recipe int8        as they are shipped
+  python tools/ship_graphs.py path/to/a/folder                       any folder with an antiphon.json
 
 A model that leans on another's codec (``../tiny/mimi.safetensors``) leans on its graphs too; name that one
 first. The packages of the extra 'quantize' are needed.
@@ -26,8 +25,6 @@ from antiphon.models.source import Folder
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.onnx_target import backend_format, describe_graphs, write_graphs
 from antiphon_quantize.recipe import Recipe, load_recipe
-
-PUBLISHED = ("lm", "config")
 
 
 def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str) -> Manifest:
@@ -60,12 +57,6 @@ def without_graphs(manifest: Manifest) -> Manifest:
         graphs={},
         backends={name: entry for name, entry in manifest.backends.items() if name != "onnx"},
     )
-
-
-def without_weights(manifest: Manifest) -> Manifest:
-    """The same model without the weights and the published configuration that other backends read."""
-    files = {role: entry for role, entry in manifest.files.items() if role not in PUBLISHED}
-    return replace(manifest, files=files)
 
 
 def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
@@ -116,21 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", default=list(BUILTIN), help=f"[{' '.join(BUILTIN)}]")
+    parser.add_argument("models", nargs="+", help=f"{', '.join(BUILTIN)}, or a folder")
     parser.add_argument("--recipe", default="float32", help="[%(default)s]")
-    parser.add_argument("--graphs-only", action="store_true", help="the model then runs on onnx alone")
     options = parser.parse_args(argv)
-    if options.graphs_only and (kept := [model for model in options.models if model in BUILTIN]):
-        parser.error(f"--graphs-only removes weights, and is for folders of one's own, not {', '.join(kept)}")
     recipe = load_recipe("onnx", options.recipe)
     for model in options.models:
         folder = builtin_folder(model) if model in BUILTIN else Path(model)
-        manifest = ship_graphs(folder, recipe, options.recipe)
-        if options.graphs_only:
-            write_manifest(without_weights(manifest), folder / MANIFEST_NAME)
-            for role in PUBLISHED:
-                (folder / manifest.files[role].path).unlink()
-            read_checkpoint(Folder(folder), str(folder))
+        ship_graphs(folder, recipe, options.recipe)
     return 0
 
 

@@ -20,6 +20,7 @@ def test_every_folder_with_code_has_its_sentence() -> None:
         folder.as_posix()
         for folder in tops
         if not any(parent.as_posix() in named for parent in (folder, folder.parent) if parent.parts)
+        and not folder.is_relative_to("server/antiphon/assets")
     }
     assert missing == set()
     assert {name for name in named if not (ROOT / name).is_dir()} == set()

@@ -58,6 +58,14 @@ def test_a_run_logs_means_and_notes_and_saves_at_its_end(tmp_path: Path) -> None
     assert walker.saves == [8]
 
 
+def test_a_line_is_the_mean_of_the_steps_since_the_last_or_since_the_run_went_on(tmp_path: Path) -> None:
+    walker = Walker(tmp_path)
+    walker.step = 3
+    run(walker, 8, minutes=1, log_every=4)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["way"] for line in lines if "way" in line] == [4.0, 6.5]
+
+
 def test_a_run_ends_with_its_time_and_saves_on_the_way(tmp_path: Path) -> None:
     walker = Walker(tmp_path)
     run(walker, 10_000, minutes=20, clock=lambda: walker.step * 60.0)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-BUILTIN: Final = ("tiny", "echo")
+BUILTIN: Final = ("tiny", "tiny-stt", "tiny-tts", "echo")
 """Each is a folder of ``antiphon/assets``."""
 
 DEFAULT_MODEL: Final = "tiny"
