@@ -2,7 +2,7 @@
 
     python -m bench.model_capacity FOLDER           ten minutes; with --runs 1 three
     python -m bench.model_capacity --quick          seconds, on a small seeded one, to see that it works
-    python -m bench.model_capacity FOLDER --backend onnx --resume
+    python -m bench.model_capacity FOLDER --backend onnx --backend-option threads=2 --resume
 
 Each load gets a fresh `antiphon serve` and `antiphon probe`, in processes of their own on the same machine.
 Duplex and stt: every session in real time at a random phase, each frame answered. tts: every session is given
@@ -58,6 +58,7 @@ class Settings:
 
     model: str = ""
     backend: str = "auto"
+    backend_option: str = ""
     start: int = 2
     limit: int = 256
     search_s: float = 10.0
@@ -200,7 +201,10 @@ def read_file(settings: Settings, subject: Subject) -> Values:
 
 
 def _probe(settings: Settings, subject: Subject, slots: int, *words: str) -> Values:
-    command = serve_command("--model", subject.model, "--backend", settings.backend, "--slots", str(slots))
+    chosen = ("--backend-option", settings.backend_option) if settings.backend_option else ()
+    command = serve_command(
+        "--model", subject.model, "--backend", settings.backend, *chosen, "--slots", str(slots)
+    )
     with (
         tempfile.TemporaryDirectory() as scratch,
         running_server(command, Path(scratch) / "server.log") as server,
@@ -278,6 +282,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
     for name, what in (
         ("backend", "what runs the model"),
+        ("backend_option", "one of its options, threads=2 for instance"),
         ("start", "first load tried"),
         ("limit", "largest load tried"),
         ("search_s", "length of a run that searches"),
