@@ -1,7 +1,7 @@
 """Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
 Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
-           [--listener-minutes 30] [--reader-minutes 40]
+           [--listener-minutes 90] [--reader-minutes 60]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again.
 The codec trains on from the one that is shipped; everything else starts from nothing but seeds.
@@ -130,8 +130,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out/train"), help="[%(default)s]")
     parser.add_argument("--codec-minutes", type=float, default=60, help="[%(default)s]")
     parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
-    parser.add_argument("--listener-minutes", type=float, default=30, help="[%(default)s]")
-    parser.add_argument("--reader-minutes", type=float, default=40, help="[%(default)s]")
+    parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
+    parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
     options = parser.parse_args(argv)
     plan = stages(
         options.out,

@@ -2,7 +2,7 @@
 
 Usage: python -m train.listener --segments out/train/segments --times out/train/word-times \\
            --test out/train/segments-test/0000.npz --test-times out/train/word-times-test/0000.npz \\
-           --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 30
+           --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 90
 
 With ``--start`` it begins with the ear of a talker trained before. Stops and goes on as train.talker does.
 """
@@ -44,7 +44,7 @@ from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from train.word_times import read_word_times, starts_of
 
 COLD_FRAMES: Final = 26
-SCHEDULE: Final = Schedule(peak_learning_rate=8e-4, warm_up_steps=100, total_steps=3000)
+SCHEDULE: Final = Schedule(peak_learning_rate=8e-4, warm_up_steps=100, total_steps=7000)
 
 
 @dataclass(frozen=True, slots=True)
