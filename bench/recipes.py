@@ -138,7 +138,8 @@ def quantized(plan: Plan, row: Row, out: Path) -> Values:
     except BenchError as error:
         said = log.read_text(encoding="utf-8").strip().splitlines()
         raise BenchError(said[-1] if said else str(error)) from error
-    return {"description": recipe.description, "quantize": made}
+    told = made["said"].rpartition(f"{out.name}: ")[2]  # without the machine's own path
+    return {"description": recipe.description, "quantize": {**made, "said": told}}
 
 
 def judged(plan: Plan, row: Row, candidate: Checkpoint) -> Values:
