@@ -18,6 +18,8 @@ Floats = NDArray[np.floating[Any]]
 
 IN_PLAY = 0.001
 """Where neither model gives a token this probability it is not about to be said, and may move as it likes."""
+SETTLED = 0.999
+"""Where both give it this much it is said whatever they think besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +89,33 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 
 
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
-    """How far the log-probabilities of single tokens moved: in the mean, and at most where one is in play.
+    """How far single tokens moved where they are open, in the mean and at most; not in frames settled anyway.
 
-    Rounding moves a logit to and fro, and little in the mean; damage to the token moves it one way.
+    The mean is of log-odds, which a logit that is shifted moves by just as much in every frame; rounding
+    moves them to and fro, and little in the mean. The most is of the log-probability.
     """
     for what, token in tokens.items():
         one, other = (
             np.stack([log_softmax(row)[:, token] if np.isfinite(row).all() else _lost(row) for row in part])
             for part in (a, b)
         )
-        moved, heard = other - one, np.maximum(one, other) > math.log(IN_PLAY)
-        way = "likelier" if moved.mean() > 0 else "less likely"
-        yield Measure(f"text {what} shift", _size(moved.mean()), detail=f"{way}, in the mean")
-        worst = np.abs(moved[heard | np.isnan(moved)]).max(initial=0.0)
-        yield Measure(f"text {what} worst", float(worst), detail=f"of {int(heard.sum())} frames")
+        moved = other - one
+        is_lost, is_heard = np.isnan(moved), np.maximum(one, other) > math.log(IN_PLAY)
+        is_open = is_heard & (np.minimum(one, other) < math.log(SETTLED)) | is_lost
+        worst = np.abs(moved[is_heard | is_lost]).max(initial=0.0)
+        if is_open.any():
+            shift = (log_odds(other) - log_odds(one))[is_open].mean()
+            way = "likelier" if shift > 0 else "less likely"
+            yield Measure(f"text {what} shift", _size(shift), detail=f"{way}, in {int(is_open.sum())} frames")
+        else:
+            yield not_measured(f"text {what} shift", "it is open in no frame")
+        yield Measure(f"text {what} worst", float(worst), detail=f"of {int(is_heard.sum())} frames")
+
+
+def log_odds(log_probability: Floats) -> Floats:
+    """``log(p / (1 - p))``; a certainty counts as one in a million millions."""
+    odds: Floats = log_probability - np.log1p(-np.exp(np.minimum(log_probability, -1e-12)))
+    return odds
 
 
 def _lost(row: FloatArray) -> Floats:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate import judge, limits_of
@@ -108,3 +109,15 @@ def test_the_benchmark_of_recipes_is_the_gate_without_limits(
     assert head.startswith("| recipe | text kl | text agreement |")
     eight, four = (float(line.split("|")[2]) for line in (int8, int4))
     assert 0 < 3 * eight < four < 0.03
+
+
+def test_a_shifted_logit_is_found_in_a_trained_model_too(tmp_path: Path) -> None:
+    """Where words begin is open in a tenth of its frames; in all others the token is out of the question."""
+    tiny = load_checkpoint("tiny")
+    verdict = verdict_of(tiny, planted.damaged_graph(tiny, tmp_path / "damaged", "lm", planted.biased_in_graph))
+    found = {row.measure.name: row.measure for row in verdict.rows}
+    assert "text end of padding shift" in failures(verdict)
+    assert found["text end of padding shift"].value == pytest.approx(0.5, abs=0.02)
+    assert found["text end of padding shift"].detail.startswith("likelier, in ")
+    assert found["text kl"].value is not None
+    assert found["text kl"].value < 0.002

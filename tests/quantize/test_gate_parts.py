@@ -73,18 +73,34 @@ def test_likelihood_and_divergence_are_those_of_the_textbook() -> None:
 
 
 def test_a_constant_on_all_logits_is_nothing_and_on_one_its_own_size() -> None:
-    one = thoughts(0).text - np.eye(9, dtype=np.float32)[4] * 12
+    one = thoughts(0).text
+    word = np.eye(one.shape[2], dtype=np.float32)[4]
     found = values(measure_tokens(one, one + 3, {"word": 4}))
     assert found["text word shift"] == pytest.approx(0, abs=1e-6)
-    moved = values(measure_tokens(one, one + 0.5 * np.eye(9, dtype=np.float32)[4], {"word": 4}))
-    assert moved["text word shift"] == pytest.approx(0.5, abs=0.01)
+    moved = values(measure_tokens(one, one + 0.5 * word, {"word": 4}))
+    assert moved["text word shift"] == pytest.approx(0.5, abs=1e-5)
+
+
+def test_frames_that_are_settled_do_not_hide_a_shift_in_those_that_are_open() -> None:
+    word = np.eye(9, dtype=np.float32)[4]
+    one = np.tile(thoughts(0).text / 2, (1, 20, 1))
+    one[:, 30:300] -= 40 * word
+    one[:, 300:] += 40 * word
+    shifted, rounded = one + 0.5 * word, one.copy()
+    rounded[:, 30:300] += 2 * word  # from nothing to nothing
+    rounded[:, 300:] -= 2 * word  # from certain to certain
+    found = {measure.name: measure for measure in measure_tokens(one, shifted, {"word": 4})}
+    assert found["text word shift"].value == pytest.approx(0.5, abs=1e-5)
+    assert found["text word shift"].detail == "likelier, in 60 frames"
+    assert values(measure_tokens(one, rounded, {"word": 4}))["text word shift"] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_token_that_nobody_would_say_may_move() -> None:
     one = thoughts(0).text - np.eye(9, dtype=np.float32)[4] * 40
-    found = values(measure_tokens(one, one - 5 * np.eye(9, dtype=np.float32)[4], {"word": 4}))
-    assert found["text word worst"] == 0
-    assert found["text word shift"] == pytest.approx(5, abs=1e-3)
+    found = {m.name: m for m in measure_tokens(one, one - 5 * np.eye(9, dtype=np.float32)[4], {"word": 4})}
+    assert found["text word worst"].value == 0
+    assert found["text word shift"].value is None
+    assert found["text word shift"].detail == "it is open in no frame"
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
