@@ -46,6 +46,15 @@ def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
     return np.fft.irfft(spectrum * gain, pcm.size).astype(np.float32)
 
 
+def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """Raise and lower parts of the spectrum by up to 8 dB, smoothly, as mouths and microphones differ."""
+    spectrum = np.fft.rfft(pcm)
+    octaves = np.log2(np.maximum(np.fft.rfftfreq(pcm.size, 1 / SAMPLE_RATE), 60.0))
+    knots = np.linspace(np.log2(60.0), np.log2(SAMPLE_RATE / 2), 7)
+    gain_db = np.interp(octaves, knots, rng.uniform(-8, 8, knots.size))
+    return np.fft.irfft(spectrum * 10 ** (gain_db / 20), pcm.size).astype(np.float32)
+
+
 def disturb(rng: np.random.Generator, pcm: FloatArray, babble: FloatArray | None = None) -> FloatArray:
     """One random passage from mouth to microphone; ``babble`` is other speech of the same length."""
     if rng.random() < 0.3:

@@ -74,17 +74,26 @@ def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: in
     ``talker`` are the weights of its language model; streams from ``heard_from`` on are what it hears.
 
     Raises:
-        ValueError: the widths differ.
+        ValueError: the widths differ, or what is heard does.
     """
     width = talker["text_emb.weight"].shape[1]
     if width != model.dim:
         raise ValueError(f"a talker of width {width} cannot start a model of width {model.dim}")
-    own = model.state_dict()
-    for name in own:
-        source = name
-        if name.startswith("emb."):
-            _, index, rest = name.split(".", 2)
-            source = f"emb.{int(index) + heard_from}.{rest}"
-        if source in talker and (name.startswith(("emb.", "transformer.")) or name == "text_emb.weight"):
-            own[name] = talker[source].to(own[name].dtype)
-    model.load_state_dict(own)
+    begun = {}
+    for name, tensor in talker.items():
+        part, _, rest = name.partition(".")
+        if part == "emb" and int(rest.split(".")[0]) >= heard_from:
+            index, _, rest = rest.partition(".")
+            begun[f"emb.{int(index) - heard_from}.{rest}"] = tensor
+        elif name == "text_emb.weight" or _layer(name) in range(len(model.transformer.layers)):
+            begun[name] = tensor
+    # The published names of attention's weights are not the modules' own: upstream's modules translate.
+    unknown = model.load_state_dict(begun, strict=False).unexpected_keys
+    if unknown:
+        raise ValueError(f"the model has no place for the talker's {', '.join(unknown)}")
+
+
+def _layer(name: str) -> int | None:
+    """The N of ``transformer.layers.N.``, for other tensors nothing."""
+    parts = name.split(".")
+    return int(parts[2]) if parts[:2] == ["transformer", "layers"] else None

@@ -4,12 +4,14 @@ Usage: python -m train.listener --segments out/train/segments --times out/train/
            --test out/train/segments-test/0000.npz --test-times out/train/word-times-test/0000.npz \\
            --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 90
 
-With ``--start`` it begins with the ear of a talker trained before. Stops and goes on as train.talker does.
+With ``--start`` it begins with the ear of a talker trained before, or with all of such a recogniser. It stops
+and goes on as train.talker does.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from train.beginnings import start_from_codec, start_from_talkers_ear
 from train.codec import load_mimi
 from train.dictation import dictate
-from train.loop import Course, Schedule, add_arguments, run_until_stopped, write_lm
+from train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
 from train.passages import (
     DELAY_FRAMES,
     FRAME_RATE,
@@ -201,8 +203,12 @@ class Trainer:
             nn.init.zeros_(head.weight)
         if start is None:
             start_from_codec(self.lm, mimi, (1.0,))
+            return
+        weights = load_file(start / "model.safetensors")
+        if json.loads((start / "config.json").read_text()).get("model_type") == "stt":
+            self.lm.load_state_dict(weights)
         else:
-            start_from_talkers_ear(self.lm, load_file(start / "model.safetensors"), heard_from=8)
+            start_from_talkers_ear(self.lm, weights, heard_from=8)
 
     def _average(self) -> AveragedModel:
         decay = 1 - 1 / self.settings.averaged_steps
@@ -246,7 +252,7 @@ class Trainer:
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         batch = collate([self.composer.draw(rng) for _ in range(settings.batch)])
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_arithmetic():
             parts = losses(self.lm, batch, rng, settings)
         self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
         self.average.update_parameters(self.lm)
@@ -284,7 +290,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
     parser.add_argument("--test-times", type=Path, required=True, help="the times of that shard")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by train.codec")
-    parser.add_argument("--start", type=Path, help="a talker's checkpoint whose ear to begin with")
+    parser.add_argument(
+        "--start", type=Path, help="a talker's checkpoint whose ear to begin with, or a recogniser's"
+    )
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)

@@ -108,6 +108,13 @@ def add_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
 
 
+def fast_arithmetic() -> torch.autocast:
+    """Products in bfloat16 where the CPU has them; where it has not, float32 is three times as fast."""
+    can = torch.cpu.get_capabilities()
+    has_bfloat16 = any(can.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
+    return torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16)
+
+
 class Course:
     """A model on its way: its optimiser, the steps taken, the best score, all kept in ``trainer.pt``."""
 

@@ -87,7 +87,7 @@ def read_shard(path: Path) -> list[Utterance]:
     return [
         Utterance(
             Turn(**one["turn"]),
-            Voice(**one["voice"]),
+            Voice.read(one["voice"]),
             one["stretch"],
             pcm[start:end].astype(np.float32) / 32767,
         )

@@ -28,7 +28,7 @@ from antiphon.models.script import ScriptRules
 from antiphon.models.speaker import CONDITION, MAX_SPEAKERS
 from train.beginnings import start_from_codec
 from train.codec import load_mimi
-from train.loop import Course, Schedule, add_arguments, run_until_stopped, write_lm
+from train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
 from train.readings import Reading, read_readings
 from train.recital import recite
 from train.scripts import Cues, cues, entries_of, reader_spec
@@ -279,7 +279,7 @@ class Trainer:
             )
             for _ in range(batch.tokens.shape[0])
         ]
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_arithmetic():
             conditions = self.lm.condition_provider.prepare_and_provide(attributes)
             parts = losses(self.lm, batch, conditions, rng, settings)
         self.course.update(parts["audio"] + settings.text_weight * parts["text"])

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from train.augment import add_room, coloured_noise, limit_band
+from train.augment import add_room, coloured_noise, equalise, limit_band
 from train.codec import load_mimi
 from train.questions import Utterance, read_shard
 from train.shards import shards_in
@@ -31,6 +31,8 @@ FRAME_SAMPLES = 1920
 LEAD_FRAMES, DROPPED_FRAMES = 6, 4
 """Noise encoded before a question, and how much of it is thrown away with the codec's cold start."""
 TRAIL_FRAMES = 7
+EQUALISED = 0.5
+"""Of the questions, so many come through a microphone or a mouth of another colour."""
 GROUP = 50
 """Questions that share one noise."""
 STRIP_FRAMES = 200
@@ -108,8 +110,9 @@ def make_scene(rng: np.random.Generator, utterances: list[Utterance], mimi: Any)
         heard, places = np.zeros((len(batch), frames * FRAME_SAMPLES), np.float32), []
         for row, one in enumerate(batch):
             at = LEAD_FRAMES * FRAME_SAMPLES + int(rng.integers(FRAME_SAMPLES))
-            heard[row, at : at + one.pcm.size] = one.pcm * rng.uniform(0.7, 1.0)
             loudness = float(np.sqrt(np.mean(one.pcm**2)))
+            said = one.pcm * rng.uniform(0.7, 1.0)
+            heard[row, at : at + one.pcm.size] = equalise(rng, said) if rng.random() < EQUALISED else said
             heard[row] = around.heard(rng, heard[row], loudness)
             places.append((at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES))
         for one, codes, (start, end) in zip(batch, encode(mimi, heard), places, strict=True):

@@ -29,7 +29,7 @@ from train.codec import load_mimi
 from train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from train.domain import Domain
 from train.listening import accuracy
-from train.loop import Course, Schedule, add_arguments, run_until_stopped, write_lm
+from train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
 from train.segments import CodeArray, Scene, read_segments
 from train.sequences import ZERO, delay
 from train.shards import shards_in
@@ -294,7 +294,7 @@ class Trainer:
         sums = collate(
             [self.composer.draw_sums(rng) for _ in range(SUMS)], self.voicebox.silence, self.tokenizer
         )
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_arithmetic():
             parts = self.talker.losses(batch, rng)
             parts["sums"], *_ = self.talker.read(sums, rng)
         settings = self.settings

@@ -1,4 +1,7 @@
-"""The synthetic voices of the corpus: espeak-ng and flite (Debian packages of those names)."""
+"""The synthetic voices of the corpus: espeak-ng, flite and festival, and what Praat makes of them.
+
+The programs are Debian's packages of those names, festival's voices festvox-kdlpc16k and festvox-us-slt-hts.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import parselmouth
 import sphn
 from numpy.typing import NDArray
 
@@ -83,23 +88,56 @@ VARIANTS = (
 )
 HELD_OUT_VARIANTS = ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5")
 """Variants that no training utterance uses."""
-FLITE = ("slt", "awb", "kal16", "kal")
+FLITE = ("slt", "awb", "slt", "awb", "kal16")
+"""Two of them are built of recorded speech, and are drawn more often than the one of diphones."""
 HELD_OUT_FLITE = ("rms",)
+FESTIVAL = ("ked_diphone", "cmu_us_slt_arctic_hts")
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
 """Spoken over English letters for sounds that English lacks; training of the codec only."""
 
 
 @dataclass(frozen=True, slots=True)
+class Throat:
+    """Another speaker's throat: formants times a ratio, the median pitch in Hz, its swing times a ratio."""
+
+    formants: float
+    median_hz: float
+    swing: float
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Throat:
+        """From a tall man's to a child's, each part by itself."""
+        return cls(rng.uniform(0.82, 1.2), 75 * 3 ** rng.random(), rng.uniform(0.5, 1.6))
+
+    def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+        """``pcm [samples]`` as this throat says it, in the same time: Praat's "Change gender" (PSOLA)."""
+        sound = parselmouth.Sound(pcm.astype(np.float64), rate)
+        change = (60.0, 400.0, self.formants, self.median_hz, self.swing, 1.0)
+        changed = parselmouth.praat.call(sound, "Change gender", *change)
+        bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
+        return bent
+
+
+@dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking: ``program`` is "espeak-ng" or "flite"; pitch is 0 to 99, 50 its own."""
+    """One way of speaking: ``program`` is espeak-ng, flite or festival; pitch is 0 to 99, 50 its own."""
 
     program: str
     name: str
     words_per_minute: int = 160
     pitch: int = 50
+    throat: Throat | None = None
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> Voice:
+        """The voice of which ``dataclasses.asdict`` told."""
+        throat = told.get("throat")
+        return cls(**{**told, "throat": throat and Throat(**throat)})
 
     def command(self, text: str, wav: Path) -> list[str]:
-        """The command that speaks ``text`` into ``wav``."""
+        """The command that speaks ``text`` into ``wav``; festival writes its phones beside it."""
+        if self.program == "festival":
+            return ["festival", "-b", self._festival(text, wav)]
         if self.program == "flite":
             stretch = f"duration_stretch={160 / self.words_per_minute:.3f}"
             bent = f"int_f0_target_mean={120 * 2 ** ((self.pitch - 50) / 50):.0f}"
@@ -108,16 +146,33 @@ class Voice:
         speed, pitch = str(self.words_per_minute), str(self.pitch)
         return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
 
+    def _festival(self, text: str, wav: Path) -> str:
+        """The same as a program of festival's; the pitch is heeded by its diphone voices alone."""
+        mean = 105 * 2 ** ((self.pitch - 50) / 50)
+        melody = f"(target_f0_mean {mean:.0f}) (target_f0_std 14) (model_f0_mean 170) (model_f0_std 34)"
+        return f"""(begin (voice_{self.name})
+            (Parameter.set 'Duration_Stretch {160 / self.words_per_minute:.3f})
+            (set! int_lr_params '({melody}))
+            (set! said (utt.synth (Utterance Text "{text}")))
+            (utt.save.wave said "{wav}")
+            (utt.save.segs said "{wav.with_suffix(".phones")}"))"""
+
 
 def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = False) -> Voice:
-    """A random voice of the training set, or of the held-out one."""
-    speed, pitch = rng.randint(125, 200), rng.randint(20, 80)
-    if rng.random() < 0.35:
-        name = rng.choice(HELD_OUT_FLITE if held_out else FLITE)
-        return Voice("flite", name, speed) if held_out else Voice("flite", name, speed, pitch)
-    variant = rng.choice(HELD_OUT_VARIANTS if held_out else VARIANTS)
+    """A random voice of the training set, or of the held-out one, which nothing bends."""
+    speed, pitch, kind = rng.randint(125, 200), rng.randint(20, 80), rng.random()
+    if held_out:
+        if kind < 0.35:
+            return Voice("flite", rng.choice(HELD_OUT_FLITE), speed)
+        variant = rng.choice(HELD_OUT_VARIANTS)
+        return Voice("espeak-ng", f"{rng.choice(ACCENTS)}+{variant}", speed, pitch)
+    if kind < 0.5:
+        program, name = ("flite", rng.choice(FLITE)) if kind < 0.4 else ("festival", rng.choice(FESTIVAL))
+        throat = Throat.drawn(rng) if rng.random() < 0.7 else None
+        return Voice(program, name, speed, pitch, throat)
     accent = rng.choice(OTHER_LANGUAGES if foreign else ACCENTS)
-    return Voice("espeak-ng", f"{accent}+{variant}", speed, pitch)
+    throat = Throat.drawn(rng) if rng.random() < 0.3 else None
+    return Voice("espeak-ng", f"{accent}+{rng.choice(VARIANTS)}", speed, pitch, throat)
 
 
 def speak(voice: Voice, text: str) -> NDArray[np.float32]:
@@ -131,6 +186,8 @@ def speak(voice: Voice, text: str) -> NDArray[np.float32]:
         subprocess.run(voice.command(text, wav), check=True, capture_output=True)
         pcm, rate = sphn.read(str(wav))
     mono = pcm.mean(axis=0).astype(np.float32)
+    if voice.throat is not None:
+        mono = voice.throat.bent(mono, rate)
     if rate != SAMPLE_RATE:
         mono = sphn.resample(mono[None], src_sample_rate=rate, dst_sample_rate=SAMPLE_RATE)[0]
     peak = float(np.abs(mono).max(initial=0.0))

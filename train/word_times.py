@@ -2,7 +2,7 @@
 
 Usage: python -m train.word_times --questions out/train/questions --out out/train/word-times
 
-Both synthesisers say the same thing twice in the same time, so nothing has to be recognised. A shard that is
+Every synthesiser says the same thing twice in the same time, so nothing has to be recognised. A shard that is
 there is kept. Each shard names its utterances in the order in which train.segments encodes them.
 """
 
@@ -30,6 +30,8 @@ from train.voices import SAMPLE_RATE, Voice
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
 """An utterance that takes longer or shorter by more than this when said again is left out."""
+BENT_TOLERANCE_S = 0.1
+"""In another throat it takes as long, but fades in and out a little differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,13 @@ class Listener:
     def times(self, utterance: Utterance) -> Spoken:
         """When the words of an utterance start in its sound."""
         voice, text = utterance.voice, utterance.turn.question
-        say = self._flite if voice.program == "flite" else self._espeak
+        say = self._espeak if voice.program == "espeak-ng" else self._by_phones
         pcm, rate, starts_s = say(voice, text)
         level = np.abs(pcm)
         loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
         first_s, seconds = loud[0] / rate, (loud[-1] + 1 - loud[0]) / rate * utterance.stretch
         true_s = utterance.pcm.size / SAMPLE_RATE
-        if abs(seconds - true_s) > TOLERANCE_S:
+        if abs(seconds - true_s) > (TOLERANCE_S if voice.throat is None else BENT_TOLERANCE_S):
             return Spoken(true_s, ())
         return Spoken(true_s, tuple(max(0.0, (s - first_s) * utterance.stretch) for s in starts_s))
 
@@ -75,14 +77,16 @@ class Listener:
         rate = self.espeak.sample_rate
         return pcm.astype(np.float32), rate, tuple(start / rate for start in starts)
 
-    def _flite(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
+    def _by_phones(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
         counts = self._counts.setdefault(voice.name, {})
         for word in text.split():
             if word not in counts:
-                counts[word] = sum(phone != "pau" for phone, _ in _flite_phones(voice, word, Path("none")))
+                with tempfile.TemporaryDirectory() as folder:
+                    said = _phones(voice, word, Path(folder) / "word.wav")
+                counts[word] = sum(phone != "pau" for phone, _ in said)
         with tempfile.TemporaryDirectory() as folder:
             wav = Path(folder) / "speech.wav"
-            phones = _flite_phones(voice, text, wav)
+            phones = _phones(voice, text, wav)
             pcm, rate = sphn.read(str(wav))
         return pcm[0], rate, starts_by_phones(tuple(text.split()), counts, phones)
 
@@ -105,12 +109,17 @@ def starts_by_phones(
     return tuple(starts[place] for place in places)
 
 
-def _flite_phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
-    """flite's phones with the time in seconds at which each ends; the sound goes to ``wav``."""
-    command = [*voice.command(text, wav), "-psdur"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    pairs = (item.rsplit(":", 1) for item in said.split())
-    return [(phone, float(end)) for phone, end in pairs]
+def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
+    """flite's or festival's phones and the time in seconds at which each ends; the sound goes to ``wav``."""
+    if voice.program == "flite":
+        command = [*voice.command(text, wav), "-psdur"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        pairs = (item.rsplit(":", 1) for item in said.split())
+        return [(phone, float(end)) for phone, end in pairs]
+    subprocess.run(voice.command(text, wav), check=True, capture_output=True)
+    lines = wav.with_suffix(".phones").read_text().splitlines()[1:]  # the first is a mark
+    columns = (line.split() for line in lines)
+    return [(phone, float(end)) for end, _, phone in columns]
 
 
 def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from moshi.models import loaders
 from moshi.utils.compile import no_compile
 from numpy.typing import NDArray
 
@@ -20,7 +23,7 @@ from train import listener as listener_module
 from train.beginnings import start_from_talkers_ear
 from train.dictation import dictate, marks
 from train.domain import Domain
-from train.listener import SCHEDULE, Settings, Trainer, lm_config
+from train.listener import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
 from train.passages import (
     DELAY_FRAMES,
     NO_PAUSE,
@@ -37,7 +40,7 @@ from train.questions import Utterance, plan, stretched, trim
 from train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
 from train.ship import ship
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
-from train.voices import Voice, speak
+from train.voices import Throat, Voice, speak
 from train.word_times import Listener, Spoken, starts_by_phones
 
 TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
@@ -143,7 +146,14 @@ def test_a_segment_bounds_where_its_utterance_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    "voice", [Voice("espeak-ng", "en-gb+m3", 150, 40), Voice("flite", "slt", 140)], ids=lambda v: v.program
+    "voice",
+    [
+        Voice("espeak-ng", "en-gb+m3", 150, 40),
+        Voice("flite", "slt", 140),
+        Voice("flite", "awb", 150, 60, Throat(0.9, 150.0, 1.3)),
+        Voice("festival", "ked_diphone", 170, 60),
+    ],
+    ids=lambda v: v.name,
 )
 def test_words_are_timed_as_they_were_spoken(voice: Voice) -> None:
     turn, _, _ = plan(random.Random(2), Domain(), held_out=True)
@@ -174,31 +184,53 @@ def test_marks_count_words_and_time_those_in_both() -> None:
     assert (nothing.word_error, nothing.start_error_ms) == (1.0, None)
 
 
-class Ear(torch.nn.Module):
-    """The names of an LM of width 6 that hears one stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dim = 6
-        self.text_emb, self.emb = torch.nn.Embedding(9, 6), torch.nn.ModuleList([torch.nn.Embedding(5, 6)])
-        self.text_linear = torch.nn.Linear(6, 9, bias=False)
+def small_lm(**arguments: Any) -> Any:
+    config = {**lm_config(9), "dim": 64, "num_heads": 2, "card": 5, **arguments}
+    config["delays"] = [0] * (1 + config["n_q"])
+    arguments = {key: value for key, value in config.items() if key not in NOT_LM}
+    return loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
 
 
-def test_a_model_starts_with_a_talkers_ear() -> None:
-    generator = torch.Generator().manual_seed(0)
-    model = Ear()
-    before = model.text_linear.weight.detach().clone()
-    talker = {
-        "text_emb.weight": torch.randn(9, 6, generator=generator),
-        "text_linear.weight": torch.randn(9, 6, generator=generator),
-        **{f"emb.{i}.weight": torch.randn(5, 6, generator=generator) for i in range(4)},
-    }
-    start_from_talkers_ear(model, talker, heard_from=2)
-    assert torch.equal(model.emb.get_parameter("0.weight"), talker["emb.2.weight"])
-    assert torch.equal(model.text_emb.weight, talker["text_emb.weight"])
-    assert torch.equal(model.text_linear.weight, before)
-    with pytest.raises(ValueError, match="a talker of width 5 cannot start a model of width 6"):
+def published(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by the names that attention's have in published files."""
+    names = {"in_projs.0.weight": "in_proj_weight", "out_projs.0.weight": "out_proj.weight"}
+    found = dict(weights)
+    for name in weights:
+        for own, other in names.items():
+            if name.endswith(own):
+                found[name.replace(own, other)] = found.pop(name)
+    return found
+
+
+@pytest.mark.parametrize("names", [dict, published], ids=["the modules' names", "the published names"])
+def test_a_model_starts_with_a_talkers_ear_and_layers(
+    names: Callable[[Any], dict[str, torch.Tensor]],
+) -> None:
+    torch.manual_seed(0)
+    talker = small_lm(n_q=4, num_layers=3).state_dict()
+    model = small_lm(n_q=2, num_layers=2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    start_from_talkers_ear(model, names(talker), heard_from=2)
+    for name, tensor in model.state_dict().items():
+        if name.startswith("emb."):
+            assert torch.equal(tensor, talker[f"emb.{int(name[4]) + 2}{name[5:]}"])
+        elif name == "text_emb.weight" or name.startswith("transformer."):
+            assert torch.equal(tensor, talker[name]), name
+        else:
+            assert torch.equal(tensor, before[name]), name
+    assert not torch.equal(
+        before["transformer.layers.0.self_attn.in_projs.0.weight"],
+        model.state_dict()["transformer.layers.0.self_attn.in_projs.0.weight"],
+    )
+
+
+def test_a_talker_of_another_shape_is_refused() -> None:
+    model = small_lm(n_q=2, num_layers=1)
+    with pytest.raises(ValueError, match="a talker of width 5 cannot start a model of width 64"):
         start_from_talkers_ear(model, {"text_emb.weight": torch.zeros(9, 5)}, heard_from=2)
+    hears_more = small_lm(n_q=5, num_layers=1).state_dict()
+    with pytest.raises(ValueError, match=r"the model has no place for the talker's emb.2.weight"):
+        start_from_talkers_ear(model, hears_more, heard_from=2)
 
 
 def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
@@ -213,16 +245,20 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     settings = Settings(batch=2, frames=80, judge_every_steps=4)
     schedule = replace(SCHEDULE, total_steps=4, warm_up_steps=1)
 
-    def trainer(out: Path) -> Trainer:
+    def trainer(out: Path, start: Path | None = None) -> Trainer:
         folders = tmp_path / "codes", tmp_path / "times"
         test = folders[0] / "0000.npz", folders[1] / "0000.npz"
-        return Trainer(settings, schedule, folders, test, TINY, out)
+        return Trainer(settings, schedule, folders, test, TINY, out, start)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
         losses = [whole.train_step() for _ in range(4)]
         assert losses[-1]["text"] < losses[0]["text"]
         assert whole.notes()["word_error"] > 0
+        whole.save()
+        again = trainer(tmp_path / "again", tmp_path / "whole" / "last")
+        for name, tensor in again.lm.state_dict().items():
+            torch.testing.assert_close(tensor, whole.average.module.state_dict()[name], rtol=0.01, atol=1e-4)
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()

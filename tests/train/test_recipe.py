@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from train.augment import add_noise, coloured_noise, disturb
+from train.augment import add_noise, coloured_noise, disturb, equalise
 from train.codec import SCHEDULE, Settings, Speech, Trainer
 from train.losses import EnvelopeLoss, SpectralLoss
 from train.sentences import draw_sentence
-from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, draw_voice
+from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, Throat, Voice, draw_voice
 
 TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 
@@ -31,6 +33,50 @@ def test_no_voice_of_training_is_held_out() -> None:
     rng = random.Random(0)
     held_out = {draw_voice(rng, held_out=True).name.rsplit("+")[-1] for _ in range(200)}
     assert held_out <= {*HELD_OUT_VARIANTS, *HELD_OUT_FLITE}
+    assert all(draw_voice(rng, held_out=True).throat is None for _ in range(50))
+    assert {draw_voice(rng).program for _ in range(100)} == {"espeak-ng", "flite", "festival"}
+
+
+def harmonics(pitch_hz: float) -> NDArray[np.float32]:
+    """A second of a buzz with its strongest part around 1000 Hz, at 24 kHz."""
+    time_s = np.arange(24_000) / 24_000
+    parts = [
+        np.sin(2 * np.pi * n * pitch_hz * time_s) * np.exp(-(((n * pitch_hz - 1000) / 250) ** 2))
+        for n in range(1, 40)
+    ]
+    return (0.2 * np.sum(parts, axis=0)).astype(np.float32)
+
+
+def spectrum(pcm: NDArray[np.float32]) -> NDArray[np.float64]:
+    """By the Hz."""
+    return np.abs(np.fft.rfft(pcm, 24_000))
+
+
+def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
+    buzz = harmonics(120.0)
+    bent = Throat(formants=1.2, median_hz=170.0, swing=1.0).bent(buzz, 24_000)
+    assert bent.shape == buzz.shape
+    assert bent.dtype == np.float32
+    before, after = spectrum(buzz), spectrum(bent)
+    frequency = np.arange(before.size)
+    assert (frequency * before**2).sum() / (before**2).sum() == pytest.approx(1000, rel=0.05)
+    assert (frequency * after**2).sum() / (after**2).sum() == pytest.approx(1200, rel=0.05)
+    strongest = int(after.argmax())
+    assert min(strongest % 170, -strongest % 170) <= 8
+
+
+def test_a_voice_is_what_is_told_of_it() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        voice = draw_voice(rng)
+        assert Voice.read(json.loads(json.dumps(asdict(voice)))) == voice
+
+
+def test_another_colour_keeps_within_8_db() -> None:
+    noise = coloured_noise(np.random.default_rng(1), 24_000, 0.0)
+    gain_db = 20 * np.log10(spectrum(equalise(np.random.default_rng(2), noise)) / spectrum(noise))
+    assert -8.1 < gain_db.min() < -2
+    assert 2 < gain_db.max() < 8.1
 
 
 @pytest.mark.parametrize("snr_db", [0.0, 20.0])
