@@ -2,7 +2,7 @@
 
     python -m bench.model_capacity FOLDER           ten minutes; with --runs 1 three
     python -m bench.model_capacity --quick          seconds, on a small seeded one, to see that it works
-    python -m bench.model_capacity FOLDER --backend onnx --backend-option threads=2 --resume
+    python -m bench.model_capacity FOLDER --backend-option threads=2 spin=true --resume
 
 Each load gets a fresh `antiphon serve` and `antiphon probe`, in processes of their own on the same machine.
 Duplex and stt: every session in real time at a random phase, each frame answered. tts: every session is given
@@ -58,7 +58,7 @@ class Settings:
 
     model: str = ""
     backend: str = "auto"
-    backend_option: str = ""
+    backend_option: tuple[str, ...] = ()
     start: int = 2
     limit: int = 256
     search_s: float = 10.0
@@ -201,7 +201,7 @@ def read_file(settings: Settings, subject: Subject) -> Values:
 
 
 def _probe(settings: Settings, subject: Subject, slots: int, *words: str) -> Values:
-    chosen = ("--backend-option", settings.backend_option) if settings.backend_option else ()
+    chosen = [word for option in settings.backend_option for word in ("--backend-option", option)]
     command = serve_command(
         "--model", subject.model, "--backend", settings.backend, *chosen, "--slots", str(slots)
     )
@@ -278,11 +278,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.model_capacity", description=summary)
     parser.add_argument("model", nargs="?", help="what --model of antiphon serve takes [a small seeded one]")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
+    add = parser.add_argument
+    add("--backend-option", nargs="+", metavar="NAME=VALUE", help="its options, threads=2 spin=true say")
     parser.add_argument("--quick", action="store_true", help="one session for a second")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
     for name, what in (
         ("backend", "what runs the model"),
-        ("backend_option", "one of its options, threads=2 for instance"),
         ("start", "first load tried"),
         ("limit", "largest load tried"),
         ("search_s", "length of a run that searches"),
@@ -296,6 +297,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     given = {field.name: getattr(options, field.name, None) for field in fields(Settings)}
     chosen = {name: value for name, value in given.items() if value is not None}
+    chosen["backend_option"] = tuple(options.backend_option or ())
     options.settings = replace(QUICK if options.quick else FULL, **chosen)
     return options
 
