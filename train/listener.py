@@ -60,7 +60,7 @@ class Settings:
     pause_weight: float = 0.3
     averaged_steps: int = 500
     """The average of the weights over about so many steps is judged and shipped: it mishears less."""
-    forgotten_text: float = 0.15
+    forgotten_text: float = 0.3
     """Of the words written before, so many are hidden: what is heard decides, not what was said before."""
     judge_every_steps: int = 250
     seed: int = 6

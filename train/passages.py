@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,11 @@ UNKNOWN: Final = -100
 PAUSE, NO_PAUSE = 0, 1
 """Classes of a head; upstream reads the probability of the first."""
 
+SPLICED: Final = 0.5
+"""Of the lines, so many go on as another one does: "hello" is followed by anything, in any voice."""
+PACED: Final = 0.5
+"""Of the lines, so many are said faster or slower."""
+
 LabelArray = NDArray[np.int64]
 
 
@@ -31,6 +36,35 @@ class Line:
 
     segment: Segment
     starts: tuple[float, ...]
+
+
+    @property
+    def words(self) -> list[str]:
+        """What is said."""
+        return self.segment.question.split()
+
+    def paced(self, factor: float) -> Line:
+        """The same, ``factor`` times as long: frames are said twice or left out."""
+        old = self.segment
+        at = (np.arange(round(old.codes.shape[1] * factor)) / factor).astype(np.int64)
+        start, end = round(old.start * factor), min(at.size - 1, round(old.end * factor))
+        segment = replace(old, codes=old.codes[:, at], start=start, end=end)
+        return Line(segment, tuple(frame * factor for frame in self.starts))
+
+    def spliced(self, other: Line, own: int, left: int) -> Line:
+        """The first ``own`` words of this, at least one, then ``other`` without its first ``left``."""
+        first, last = self.segment, other.segment
+        cut = int(self.starts[own]) if own < len(self.starts) else first.end + 1
+        begin = int(other.starts[left]) if left else last.start
+        segment = replace(
+            first,
+            codes=np.concatenate([first.codes[:, :cut], last.codes[:, begin:]], axis=1),
+            end=cut + last.end - begin,
+            question=" ".join([*self.words[:own], *other.words[left:]]),
+        )
+        return Line(
+            segment, (*self.starts[:own], *(max(0.0, frame - begin) + cut for frame in other.starts[left:]))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +156,10 @@ class PassageComposer:
         words: list[tuple[float, str]] = []
         at = int(rng.integers(0, 40))
         while not is_quiet and at < self.frames:
-            line = room.lines[int(rng.integers(len(room.lines)))]
+            line = _line(rng, room)
             segment = line.segment
             codes[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
-            words += [
-                (at + start, word) for start, word in zip(line.starts, segment.question.split(), strict=True)
-            ]
+            words += [(at + start, word) for start, word in zip(line.starts, line.words, strict=True)]
             speech.append((at + segment.start, at + segment.end))
             at += segment.end + 1 + _gap(rng)
         return Passage(
@@ -136,6 +168,15 @@ class PassageComposer:
             pause_labels(speech, self.frames),
             words,
         )
+
+
+def _line(rng: np.random.Generator, room: Room) -> Line:
+    """A line of the room, or what two of them make, at a pace of its own."""
+    line, other = (room.lines[int(rng.integers(len(room.lines)))] for _ in range(2))
+    if rng.random() < SPLICED:
+        own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
+        line = line.spliced(other, own, left)
+    return line.paced(float(rng.uniform(0.85, 1.2))) if rng.random() < PACED else line
 
 
 def _gap(rng: np.random.Generator) -> int:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
 from antiphon.models.words import SpeechTiming, Word, WordAssembler
 from train import listener as listener_module
+from train import passages
 from train.beginnings import start_from_talkers_ear
 from train.dictation import dictate, marks
 from train.domain import Domain
@@ -103,7 +105,11 @@ def test_a_pause_is_labelled_by_its_whole_length() -> None:
     assert [int(labels[head, 75]) for head in range(4)] == [PAUSE, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
-def test_a_passage_has_its_questions_at_their_places(rooms: list[Room], tokenizer: TalkerTokenizer) -> None:
+def test_a_passage_has_its_questions_at_their_places(
+    rooms: list[Room], tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passages, "SPLICED", 0.0)
+    monkeypatch.setattr(passages, "PACED", 0.0)
     rng = np.random.default_rng(0)
     cold = np.full((8, 26), 7, np.int16)
     composer = PassageComposer(rooms, [rooms[0].strip], cold, tokenizer, 200)
@@ -125,6 +131,48 @@ def test_a_passage_has_its_questions_at_their_places(rooms: list[Room], tokenize
         written = [word for word, _ in told_by(passage.text, tokenizer)]
         assert written == [word for _, word in passage.words][: len(written)]
     assert 5 < cold_starts < 30
+
+
+@pytest.mark.parametrize(("own", "left"), [(1, 0), (2, 3), (5, 0), (5, 4), (4, 2)])
+def test_a_spliced_line_is_one_line_and_then_the_other(rooms: list[Room], own: int, left: int) -> None:
+    first, second = rooms[0].lines[:2]
+    line = first.spliced(second, own, left)
+    assert line.words == [*first.words[:own], *second.words[left:]]
+    assert len(line.starts) == len(line.words)
+    assert list(line.starts) == sorted(line.starts)
+    for place, (source, word) in enumerate(
+        [*((first, i) for i in range(own)), *((second, i) for i in range(left, 5))]
+    ):
+        here, there = int(line.starts[place]), int(source.starts[word])
+        assert (line.segment.codes[:, here] == source.segment.codes[:, there]).all()
+    assert line.segment.start == first.segment.start
+    assert (line.segment.codes[:, line.segment.end] == second.segment.codes[:, second.segment.end]).all()
+
+
+@pytest.mark.parametrize("factor", [0.85, 1.0, 1.2])
+def test_a_paced_line_has_its_words_where_they_are_heard(rooms: list[Room], factor: float) -> None:
+    line = rooms[0].lines[0]
+    paced = line.paced(factor)
+    assert paced.segment.codes.shape[1] == round(27 * factor)
+    assert paced.words == line.words
+    for before, after in zip(line.starts, paced.starts, strict=True):
+        assert after == pytest.approx(before * factor)
+        heard = paced.segment.codes[:, int(after)]
+        assert any(
+            (heard == line.segment.codes[:, frame]).all() for frame in range(int(before) - 1, int(before) + 2)
+        )
+    assert paced.segment.end == pytest.approx(line.segment.end * factor, abs=1)
+
+
+def test_any_word_may_follow_any_other(rooms: list[Room], tokenizer: TalkerTokenizer) -> None:
+    rng = np.random.default_rng(0)
+    composer = PassageComposer(rooms, [rooms[0].strip], np.full((8, 26), 7, np.int16), tokenizer, 200)
+    followed = set()
+    for _ in range(60):
+        words = [word for _, word in composer.draw(rng).words]
+        followed |= set(pairwise(words))
+    assert ("two", "what") in followed
+    assert ("what", "three") in followed
 
 
 def test_segments_know_their_utterances() -> None:
