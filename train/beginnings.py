@@ -15,18 +15,29 @@ from train.talker_tokenizer import TalkerTokenizer
 CODEBOOKS: Final = 8
 
 
+def codebook_vectors(mimi: Any) -> list[Tensor]:
+    """What each code of each codebook adds to a frame: ``[card, D]`` for each."""
+    quantizer = mimi.quantizer
+    vectors: list[Tensor] = []
+    for split, count in ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1)):
+        weight = split.output_proj.weight[:, :, 0]
+        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
+    return vectors
+
+
+def nearest_codes(mimi: Any, count: int) -> Tensor:
+    """The ``count`` codes that sound most like each, itself not among them: int64 ``[8, card, count]``."""
+    apart = (torch.cdist(vector, vector).fill_diagonal_(math.inf) for vector in codebook_vectors(mimi))
+    return torch.stack([distances.topk(count, largest=False).indices for distances in apart])
+
+
 def start_from_codec(model: Any, mimi: Any, shares: Sequence[float]) -> None:
     """Let the audio embeddings start as projections of the codec's own codebook vectors.
 
     Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
     ``shares`` has one loudness for each group of eight streams.
     """
-    quantizer = mimi.quantizer
-    splits = ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1))
-    vectors: list[Tensor] = []
-    for split, count in splits:
-        weight = split.output_proj.weight[:, :, 0]
-        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
+    vectors = codebook_vectors(mimi)
     scale = 0.15 / math.sqrt(sum(float(v.var()) for v in vectors))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from train.beginnings import start_from_codec, start_from_talkers_ear
+from train.beginnings import nearest_codes, start_from_codec, start_from_talkers_ear
 from train.codec import load_mimi
 from train.dictation import dictate
 from train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
@@ -46,6 +46,7 @@ from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from train.word_times import read_word_times, starts_of
 
 COLD_FRAMES: Final = 26
+NEAR_CODES: Final = 8
 SCHEDULE: Final = Schedule(peak_learning_rate=8e-4, warm_up_steps=100, total_steps=7000)
 
 
@@ -60,8 +61,10 @@ class Settings:
     pause_weight: float = 0.3
     averaged_steps: int = 500
     """The average of the weights over about so many steps is judged and shipped: it mishears less."""
-    forgotten_text: float = 0.3
+    forgotten_text: float = 0.5
     """Of the words written before, so many are hidden: what is heard decides, not what was said before."""
+    misheard: float = 0.3
+    """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
     judge_every_steps: int = 250
     seed: int = 6
 
@@ -116,6 +119,21 @@ def collate(passages: list[Passage]) -> Batch:
     )
 
 
+def misheard(inputs: Tensor, near: Tensor, rng: np.random.Generator, share: float) -> Tensor:
+    """``inputs [B, K, S]``, up to ``share`` of a row's codes replaced by near ones of ``[8, card, N]``."""
+    inputs = inputs.clone()
+    codes = inputs[:, 1:]
+    rows, levels, steps = codes.shape
+    shares = rng.uniform(0, share, (rows, 1, 1))
+    chosen = (
+        torch.from_numpy(rng.random((rows, levels, steps)) < shares) & (codes >= 0) & (codes < near.shape[1])
+    )
+    which = torch.from_numpy(rng.integers(0, near.shape[2], (rows, levels, steps)))
+    level = torch.arange(levels)[None, :, None].expand_as(codes)
+    inputs[:, 1:] = torch.where(chosen, near[level, codes.clamp(0, near.shape[1] - 1), which], codes)
+    return inputs
+
+
 def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) -> Tensor:
     """``inputs [B, K, S]`` with some upper codebooks, some frames, and some written words hidden."""
     inputs = inputs.clone()
@@ -133,14 +151,17 @@ def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) ->
     return inputs
 
 
-def losses(lm: Any, batch: Batch, rng: np.random.Generator, settings: Settings) -> dict[str, Tensor]:
-    """The parts of the loss, unweighted.
+def losses(
+    lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings
+) -> dict[str, Tensor]:
+    """The parts of the loss, unweighted; ``near`` are the codes that each may be taken for.
 
     At step s the audio of frame s - 1 has been heard, and the text of frame s is written.
     """
     initial = lm._get_initial_token().expand(batch.codes.shape[0], -1, -1)
     shifted = torch.cat([initial, batch.codes], dim=2)
-    hidden, text_logits = lm.forward_text(forgetful(shifted[:, :, :-1], rng, settings.forgotten_text))
+    heard = misheard(shifted[:, :, :-1], near, rng, settings.misheard)
+    hidden, text_logits = lm.forward_text(forgetful(heard, rng, settings.forgotten_text))
     text = batch.codes[:, 0]
     weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
     weight = torch.where(text == EPAD, 1.5, weight)
@@ -191,6 +212,7 @@ class Trainer:
         mimi = load_mimi(codec)
         mimi.eval()
         self._begin(mimi, start)
+        self.near = nearest_codes(mimi, NEAR_CODES)
         self.course = Course(self.lm, schedule, out)
         self.average = self._average()
         self.cold = encode(mimi, np.zeros((1, COLD_FRAMES * FRAME_SAMPLES), np.float32))[0]
@@ -253,7 +275,7 @@ class Trainer:
         rng = np.random.default_rng((settings.seed, self.step))
         batch = collate([self.composer.draw(rng) for _ in range(settings.batch)])
         with fast_arithmetic():
-            parts = losses(self.lm, batch, rng, settings)
+            parts = losses(self.lm, batch, self.near, rng, settings)
         self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
         self.average.update_parameters(self.lm)
         return {name: part.item() for name, part in parts.items()}

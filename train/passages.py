@@ -37,7 +37,6 @@ class Line:
     segment: Segment
     starts: tuple[float, ...]
 
-
     @property
     def words(self) -> list[str]:
         """What is said."""

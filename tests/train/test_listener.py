@@ -22,10 +22,11 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.words import SpeechTiming, Word, WordAssembler
 from train import listener as listener_module
 from train import passages
-from train.beginnings import start_from_talkers_ear
+from train.beginnings import codebook_vectors, nearest_codes, start_from_talkers_ear
+from train.codec import load_mimi
 from train.dictation import dictate, marks
 from train.domain import Domain
-from train.listener import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
+from train.listener import NOT_LM, SCHEDULE, Settings, Trainer, lm_config, misheard
 from train.passages import (
     DELAY_FRAMES,
     NO_PAUSE,
@@ -40,6 +41,7 @@ from train.passages import (
 )
 from train.questions import Utterance, plan, stretched, trim
 from train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
+from train.sequences import ZERO
 from train.ship import ship
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from train.voices import Throat, Voice, speak
@@ -270,6 +272,26 @@ def test_a_model_starts_with_a_talkers_ear_and_layers(
         before["transformer.layers.0.self_attn.in_projs.0.weight"],
         model.state_dict()["transformer.layers.0.self_attn.in_projs.0.weight"],
     )
+
+
+def test_codes_are_misheard_as_near_ones_and_no_more_of_them_than_said() -> None:
+    mimi = load_mimi(TINY)
+    near, vectors = nearest_codes(mimi, 8), codebook_vectors(mimi)
+    assert near.shape == (8, 512, 8)
+    distances = torch.cdist(vectors[3], vectors[3])
+    assert 17 not in near[3, 17]
+    assert distances[17, near[3, 17]].max() <= distances[17].sort().values[8]
+
+    inputs = torch.randint(0, 512, (4, 9, 60), generator=torch.Generator().manual_seed(1))
+    inputs[:, :, 0] = ZERO
+    inputs[:, 1:, 1] = 512  # the code before the first
+    found = misheard(inputs, near, np.random.default_rng(0), 0.3)
+    assert torch.equal(found[:, 0], inputs[:, 0])
+    assert torch.equal(found[:, :, :2], inputs[:, :, :2])
+    changed = (found != inputs).nonzero()
+    assert 0.05 < len(changed) / inputs.numel() < 0.3
+    assert all(found[b, k, s] in near[k - 1, inputs[b, k, s]] for b, k, s in changed.tolist())
+    assert torch.equal(misheard(inputs, near, np.random.default_rng(0), 0.0), inputs)
 
 
 def test_a_talker_of_another_shape_is_refused() -> None:
