@@ -47,7 +47,7 @@ check: $(DEV_READY) $(WEB_READY) ## lint, format, types, import contracts
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 	$(BIN)/python -m bench.$(BENCH) $(ARGS)
 
-train: $(DEV_READY) ## make the small models anew in out/train: hours, and espeak-ng, flite, festival (ARGS=...)
+train: $(DEV_READY) ## make the small models anew in out/train: hours, and the packages of CONTRIBUTING.md (ARGS=...)
 	$(BIN)/python -m train $(ARGS)
 
 evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)

@@ -2,7 +2,7 @@
 
     python -m bench.model_capacity FOLDER           ten minutes; with --runs 1 three
     python -m bench.model_capacity --quick          seconds, on a small seeded one, to see that it works
-    python -m bench.model_capacity FOLDER --backend-option threads=2 spin=true --resume
+    python -m bench.model_capacity FOLDER --backend-option threads=2 --backend-option spin=true --resume
 
 Each load gets a fresh `antiphon serve` and `antiphon probe`, in processes of their own on the same machine.
 Duplex and stt: every session in real time at a random phase, each frame answered. tts: every session is given
@@ -278,8 +278,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.model_capacity", description=summary)
     parser.add_argument("model", nargs="?", help="what --model of antiphon serve takes [a small seeded one]")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
-    add = parser.add_argument
-    add("--backend-option", nargs="+", metavar="NAME=VALUE", help="its options, threads=2 spin=true say")
+    parser.add_argument("--backend-option", action="append", metavar="NAME=VALUE", help="an option of it")
     parser.add_argument("--quick", action="store_true", help="one session for a second")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
     for name, what in (

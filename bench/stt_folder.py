@@ -1,7 +1,8 @@
 """A recogniser of stt-1b's size with random weights, as a folder of graphs that the server serves.
 
     python -m bench.stt_folder out/bench/stt-1b-int8
-    python -m bench.model_capacity out/bench/stt-1b-int8 --start 1 --limit 1 --runs 1
+    python -m bench.model_capacity out/bench/stt-1b-int8 --start 1 --limit 1 --runs 1 \\
+        --backend-option threads=2 --backend-option spin=true
     python -m bench.stt_folder out/bench/stt-1b-int4 --recipe int4
 
 The graphs are those of `bench.cpu_models --only onnx`, found again or exported now: the encoder with the 32

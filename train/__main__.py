@@ -53,7 +53,7 @@ def _talker_stages(at: Callable[[str], str], codec_minutes: float, talker_minute
         (
             "held-out codes",
             segments.main,
-            ["--questions", f"{asked}-test", "--codec", codec_folder, "--out", f"{heard}-test"],
+            ["--held-out", "--questions", f"{asked}-test", "--codec", codec_folder, "--out", f"{heard}-test"],
         ),
         (
             "the talker",

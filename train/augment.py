@@ -47,12 +47,17 @@ def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Raise and lower parts of the spectrum by up to 8 dB, smoothly, as mouths and microphones differ."""
+    """Raise and lower parts of the spectrum smoothly, as loud as before, as mouths and microphones differ.
+
+    Seven places between 60 Hz and the top go up or down by up to 8 dB beside one another.
+    """
     spectrum = np.fft.rfft(pcm)
     octaves = np.log2(np.maximum(np.fft.rfftfreq(pcm.size, 1 / SAMPLE_RATE), 60.0))
     knots = np.linspace(np.log2(60.0), np.log2(SAMPLE_RATE / 2), 7)
     gain_db = np.interp(octaves, knots, rng.uniform(-8, 8, knots.size))
-    return np.fft.irfft(spectrum * 10 ** (gain_db / 20), pcm.size).astype(np.float32)
+    coloured = np.fft.irfft(spectrum * 10 ** (gain_db / 20), pcm.size)
+    loudness = np.sqrt(np.mean(pcm**2) / (np.mean(coloured**2) + 1e-12))
+    return (coloured * loudness).astype(np.float32)
 
 
 def disturb(rng: np.random.Generator, pcm: FloatArray, babble: FloatArray | None = None) -> FloatArray:

@@ -85,7 +85,8 @@ def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: in
     ``talker`` are the weights of its language model; streams from ``heard_from`` on are what it hears.
 
     Raises:
-        ValueError: the widths differ, or what is heard does.
+        ValueError: the widths differ, or the talker hears more or less, or has fewer layers.
+        RuntimeError: a tensor has another shape.
     """
     width = talker["text_emb.weight"].shape[1]
     if width != model.dim:
@@ -99,9 +100,12 @@ def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: in
         elif name == "text_emb.weight" or _layer(name) in range(len(model.transformer.layers)):
             begun[name] = tensor
     # The published names of attention's weights are not the modules' own: upstream's modules translate.
-    unknown = model.load_state_dict(begun, strict=False).unexpected_keys
-    if unknown:
-        raise ValueError(f"the model has no place for the talker's {', '.join(unknown)}")
+    found = model.load_state_dict(begun, strict=False)
+    if found.unexpected_keys:
+        raise ValueError(f"the model has no place for the talker's {', '.join(found.unexpected_keys)}")
+    missing = [name for name in found.missing_keys if name.startswith(("emb.", "text_emb.", "transformer."))]
+    if missing:
+        raise ValueError(f"the talker has no {', '.join(missing)}")
 
 
 def _layer(name: str) -> int | None:

@@ -1,4 +1,8 @@
-"""Compose what a recogniser is trained on: codes of questions one after another, their words, the pauses."""
+"""Compose what a recogniser is trained on: codes of questions one after another, their words, the pauses.
+
+So that what is heard decides and not what is usually said, half of the questions go on as another one does,
+and half are said faster or slower: in their codes, which costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ PAUSE, NO_PAUSE = 0, 1
 SPLICED: Final = 0.5
 """Of the lines, so many go on as another one does: "hello" is followed by anything, in any voice."""
 PACED: Final = 0.5
-"""Of the lines, so many are said faster or slower."""
+"""Of the lines, so many are said faster or slower, by a factor between these."""
+PACES: Final = (0.85, 1.2)
 
 LabelArray = NDArray[np.int64]
 
@@ -45,9 +50,14 @@ class Line:
     def paced(self, factor: float) -> Line:
         """The same, ``factor`` times as long: frames are said twice or left out."""
         old = self.segment
-        at = (np.arange(round(old.codes.shape[1] * factor)) / factor).astype(np.int64)
-        start, end = round(old.start * factor), min(at.size - 1, round(old.end * factor))
-        segment = replace(old, codes=old.codes[:, at], start=start, end=end)
+        frames = round(old.codes.shape[1] * factor)
+        at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), old.codes.shape[1] - 1)
+        segment = replace(
+            old,
+            codes=old.codes[:, at],
+            start=round(old.start * factor),
+            end=round((old.end + 1) * factor) - 1,
+        )
         return Line(segment, tuple(frame * factor for frame in self.starts))
 
     def spliced(self, other: Line, own: int, left: int) -> Line:
@@ -60,6 +70,7 @@ class Line:
             codes=np.concatenate([first.codes[:, :cut], last.codes[:, begin:]], axis=1),
             end=cut + last.end - begin,
             question=" ".join([*self.words[:own], *other.words[left:]]),
+            answer="",
         )
         return Line(
             segment, (*self.starts[:own], *(max(0.0, frame - begin) + cut for frame in other.starts[left:]))
@@ -170,12 +181,12 @@ class PassageComposer:
 
 
 def _line(rng: np.random.Generator, room: Room) -> Line:
-    """A line of the room, or what two of them make, at a pace of its own."""
+    """A line of the room, or what two of them make, at its own pace or another."""
     line, other = (room.lines[int(rng.integers(len(room.lines)))] for _ in range(2))
     if rng.random() < SPLICED:
         own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
         line = line.spliced(other, own, left)
-    return line.paced(float(rng.uniform(0.85, 1.2))) if rng.random() < PACED else line
+    return line.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else line
 
 
 def _gap(rng: np.random.Generator) -> int:

@@ -3,8 +3,9 @@
 Usage: python -m train.segments --questions out/train/questions --codec out/train/codec \\
            --out out/train/segments
 
-A shard that is there is kept. Two processes share the work with --part 0/2 and --part 1/2. Composing codes
-is sound because the small codec looks back two seconds at most (its transformer's context is 25 frames).
+Held-out questions (--held-out) keep the colour of their voice. A shard that is there is kept. Two processes
+share the work with --part 0/2 and --part 1/2. Composing codes is sound because the small codec looks back two
+seconds at most (its transformer's context is 25 frames).
 """
 
 from __future__ import annotations
@@ -100,8 +101,11 @@ def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
         return np.asarray(mimi.encode(torch.from_numpy(pcm)[:, None]).numpy(), dtype=np.int16)
 
 
-def make_scene(rng: np.random.Generator, utterances: list[Utterance], mimi: Any) -> Scene:
+def make_scene(
+    rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
+) -> Scene:
     """Encode some questions in one noise; those of like length should be neighbours."""
+    recoloured = 0.0 if held_out else EQUALISED
     around = Surroundings.drawn(rng)
     segments: list[Segment] = []
     for first in range(0, len(utterances), 10):
@@ -112,7 +116,9 @@ def make_scene(rng: np.random.Generator, utterances: list[Utterance], mimi: Any)
             at = LEAD_FRAMES * FRAME_SAMPLES + int(rng.integers(FRAME_SAMPLES))
             loudness = float(np.sqrt(np.mean(one.pcm**2)))
             said = one.pcm * rng.uniform(0.7, 1.0)
-            heard[row, at : at + one.pcm.size] = equalise(rng, said) if rng.random() < EQUALISED else said
+            if recoloured and rng.random() < recoloured:
+                said = equalise(rng, said)
+            heard[row, at : at + one.pcm.size] = said
             heard[row] = around.heard(rng, heard[row], loudness)
             places.append((at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES))
         for one, codes, (start, end) in zip(batch, encode(mimi, heard), places, strict=True):
@@ -159,13 +165,15 @@ def encoding_order(sizes: Sequence[int], seed: int) -> list[list[int]]:
     return [sorted(group, key=lambda index: sizes[index]) for group in groups]
 
 
-def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> None:
+def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool = False) -> None:
     """Encode one shard of questions, in as many scenes as there are fifties."""
     utterances = read_shard(source)
     rng = _rng(seed)
     rng.permutation(len(utterances))  # spent on the order
     order = encoding_order([one.pcm.size for one in utterances], seed)
-    scenes = [make_scene(rng, [utterances[index] for index in group], mimi) for group in order]
+    scenes = [
+        make_scene(rng, [utterances[index] for index in group], mimi, held_out=held_out) for group in order
+    ]
     segments = [segment for scene in scenes for segment in scene.segments]
     told = [[s.start, s.end, s.question, s.answer] for s in segments]
     part = path.with_suffix(".part.npz")
@@ -202,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--questions", type=Path, required=True, help="folder made by train.questions")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by train.codec")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--held-out", action="store_true", help="no voice gets another colour")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -214,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
         path = options.out / source.name
         if path.exists():
             continue
-        make_shard(path, source, seed, mimi)
+        make_shard(path, source, seed, mimi, held_out=options.held_out)
         made += 1
         sys.stderr.write(f"{path.name}: {made} shards in {time.monotonic() - start_s:.0f} s\n")
     return 0

@@ -1,6 +1,7 @@
 """The synthetic voices of the corpus: espeak-ng, flite and festival, and what Praat makes of them.
 
 The programs are Debian's packages of those names, festival's voices festvox-kdlpc16k and festvox-us-slt-hts.
+What bends a voice is Praat's, by the package praat-parselmouth (GPL 3; nothing that is shipped imports it).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ VARIANTS = (
 HELD_OUT_VARIANTS = ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5")
 """Variants that no training utterance uses."""
 FLITE = ("slt", "awb", "slt", "awb", "kal16")
-"""Two of them are built of recorded speech, and are drawn more often than the one of diphones."""
+"""Statistical voices are drawn twice as often as the one of diphones: they sound more like people."""
 HELD_OUT_FLITE = ("rms",)
 FESTIVAL = ("ked_diphone", "cmu_us_slt_arctic_hts")
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
@@ -98,11 +99,11 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 
 @dataclass(frozen=True, slots=True)
 class Throat:
-    """Another speaker's throat: formants times a ratio, the median pitch in Hz, its swing times a ratio."""
+    """Another speaker's throat: what formants and the swing of the pitch are multiplied by, its median."""
 
-    formants: float
+    formant_ratio: float
     median_hz: float
-    swing: float
+    swing_ratio: float
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Throat:
@@ -110,9 +111,13 @@ class Throat:
         return cls(rng.uniform(0.82, 1.2), 75 * 3 ** rng.random(), rng.uniform(0.5, 1.6))
 
     def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-        """``pcm [samples]`` as this throat says it, in the same time: Praat's "Change gender" (PSOLA)."""
+        """``pcm [samples]`` as this throat says it, in the same time: Praat's "Change gender" (PSOLA).
+
+        Raises:
+            parselmouth.PraatError: the sound is too short to have a pitch.
+        """
         sound = parselmouth.Sound(pcm.astype(np.float64), rate)
-        change = (60.0, 400.0, self.formants, self.median_hz, self.swing, 1.0)
+        change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, 1.0)
         changed = parselmouth.praat.call(sound, "Change gender", *change)
         bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
         return bent
@@ -147,13 +152,14 @@ class Voice:
         return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
 
     def _festival(self, text: str, wav: Path) -> str:
-        """The same as a program of festival's; the pitch is heeded by its diphone voices alone."""
+        """The same as a program of festival's; speed and pitch are heeded by its diphone voices alone."""
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         mean = 105 * 2 ** ((self.pitch - 50) / 50)
         melody = f"(target_f0_mean {mean:.0f}) (target_f0_std 14) (model_f0_mean 170) (model_f0_std 34)"
         return f"""(begin (voice_{self.name})
             (Parameter.set 'Duration_Stretch {160 / self.words_per_minute:.3f})
             (set! int_lr_params '({melody}))
-            (set! said (utt.synth (Utterance Text "{text}")))
+            (set! said (utt.synth (Utterance Text "{quoted}")))
             (utt.save.wave said "{wav}")
             (utt.save.segs said "{wav.with_suffix(".phones")}"))"""
 
@@ -166,7 +172,7 @@ def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = Fa
             return Voice("flite", rng.choice(HELD_OUT_FLITE), speed)
         variant = rng.choice(HELD_OUT_VARIANTS)
         return Voice("espeak-ng", f"{rng.choice(ACCENTS)}+{variant}", speed, pitch)
-    if kind < 0.5:
+    if kind < 0.5 and not foreign:
         program, name = ("flite", rng.choice(FLITE)) if kind < 0.4 else ("festival", rng.choice(FESTIVAL))
         throat = Throat.drawn(rng) if rng.random() < 0.7 else None
         return Voice(program, name, speed, pitch, throat)
@@ -180,6 +186,7 @@ def speak(voice: Voice, text: str) -> NDArray[np.float32]:
 
     Raises:
         subprocess.CalledProcessError: the synthesiser failed.
+        parselmouth.PraatError: what it said is too short to be bent.
     """
     with tempfile.TemporaryDirectory() as folder:
         wav = Path(folder) / "speech.wav"

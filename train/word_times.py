@@ -30,8 +30,6 @@ from train.voices import SAMPLE_RATE, Voice
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
 """An utterance that takes longer or shorter by more than this when said again is left out."""
-BENT_TOLERANCE_S = 0.1
-"""In another throat it takes as long, but fades in and out a little differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,11 @@ class Listener:
         voice, text = utterance.voice, utterance.turn.question
         say = self._espeak if voice.program == "espeak-ng" else self._by_phones
         pcm, rate, starts_s = say(voice, text)
-        level = np.abs(pcm)
+        level = np.abs(pcm if voice.throat is None else voice.throat.bent(pcm, rate))
         loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
         first_s, seconds = loud[0] / rate, (loud[-1] + 1 - loud[0]) / rate * utterance.stretch
         true_s = utterance.pcm.size / SAMPLE_RATE
-        if abs(seconds - true_s) > (TOLERANCE_S if voice.throat is None else BENT_TOLERANCE_S):
+        if abs(seconds - true_s) > TOLERANCE_S:
             return Spoken(true_s, ())
         return Spoken(true_s, tuple(max(0.0, (s - first_s) * utterance.stretch) for s in starts_s))
 

@@ -104,9 +104,10 @@ def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> I
         is_open = is_heard & (np.minimum(one, other) < math.log(SETTLED)) | is_lost
         worst = np.abs(moved[is_heard | is_lost]).max(initial=0.0)
         if is_open.any():
-            shift = (log_odds(other) - log_odds(one))[is_open].mean()
-            way = "likelier" if shift > 0 else "less likely"
-            yield Measure(f"text {what} shift", _size(shift), detail=f"{way}, in {int(is_open.sum())} frames")
+            shifts = (log_odds(other) - log_odds(one))[is_open]
+            way = "likelier" if shifts.mean() > 0 else "less likely"
+            give = f"give or take {shifts.std() / math.sqrt(shifts.size):.2f}, in {shifts.size} frames"
+            yield Measure(f"text {what} shift", _size(shifts.mean()), detail=f"{way}, {give}")
         else:
             yield not_measured(f"text {what} shift", "it is open in no frame")
         yield Measure(f"text {what} worst", float(worst), detail=f"of {int(is_heard.sum())} frames")

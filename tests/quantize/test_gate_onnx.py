@@ -114,10 +114,11 @@ def test_the_benchmark_of_recipes_is_the_gate_without_limits(
 def test_a_shifted_logit_is_found_in_a_trained_model_too(tmp_path: Path) -> None:
     """Where words begin is open in a tenth of its frames; in all others the token is out of the question."""
     tiny = load_checkpoint("tiny")
-    verdict = verdict_of(tiny, planted.damaged_graph(tiny, tmp_path / "damaged", "lm", planted.biased_in_graph))
+    damaged = planted.damaged_graph(tiny, tmp_path / "damaged", "lm", planted.biased_in_graph)
+    verdict = verdict_of(tiny, damaged)
     found = {row.measure.name: row.measure for row in verdict.rows}
     assert "text end of padding shift" in failures(verdict)
     assert found["text end of padding shift"].value == pytest.approx(0.5, abs=0.02)
-    assert found["text end of padding shift"].detail.startswith("likelier, in ")
+    assert found["text end of padding shift"].detail.startswith("likelier, give or take 0.0")
     assert found["text kl"].value is not None
     assert found["text kl"].value < 0.002

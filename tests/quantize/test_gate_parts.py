@@ -91,7 +91,7 @@ def test_frames_that_are_settled_do_not_hide_a_shift_in_those_that_are_open() ->
     rounded[:, 300:] -= 2 * word  # from certain to certain
     found = {measure.name: measure for measure in measure_tokens(one, shifted, {"word": 4})}
     assert found["text word shift"].value == pytest.approx(0.5, abs=1e-5)
-    assert found["text word shift"].detail == "likelier, in 60 frames"
+    assert found["text word shift"].detail == "likelier, give or take 0.00, in 60 frames"
     assert values(measure_tokens(one, rounded, {"word": 4}))["text word shift"] == pytest.approx(0, abs=1e-6)
 
 

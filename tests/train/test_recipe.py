@@ -54,7 +54,7 @@ def spectrum(pcm: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
     buzz = harmonics(120.0)
-    bent = Throat(formants=1.2, median_hz=170.0, swing=1.0).bent(buzz, 24_000)
+    bent = Throat(formant_ratio=1.2, median_hz=170.0, swing_ratio=1.0).bent(buzz, 24_000)
     assert bent.shape == buzz.shape
     assert bent.dtype == np.float32
     before, after = spectrum(buzz), spectrum(bent)
