@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from train.sentences import draw_sentence
-from train.voices import draw_voice, speak
+from train.voices import draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 200
 
@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
+    require_speakers()
     options.out.mkdir(parents=True, exist_ok=True)
     total_s, start_s = 0.0, time.monotonic()
     for seed in range(options.shards):

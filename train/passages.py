@@ -6,6 +6,7 @@ and half are said faster or slower: in their codes, which costs nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,6 +32,8 @@ SPLICED: Final = 0.5
 PACED: Final = 0.5
 """Of the lines, so many are said faster or slower, by a factor between these."""
 PACES: Final = (0.85, 1.2)
+RARITY: Final = 0.7
+"""How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
 LabelArray = NDArray[np.int64]
 
@@ -151,10 +154,12 @@ class PassageComposer:
     ) -> None:
         self.rooms, self.quiet, self.cold = rooms, quiet, cold
         self.tokenizer, self.frames = tokenizer, frames
+        self.shares = shares_by_rarity(rooms)
 
     def draw(self, rng: np.random.Generator) -> Passage:
         """A passage in one room; one in sixteen has nobody in it who speaks to us."""
-        room = self.rooms[int(rng.integers(len(self.rooms)))]
+        place = int(rng.integers(len(self.rooms)))
+        room, shares = self.rooms[place], self.shares[place]
         is_quiet = rng.random() < 1 / 16
         strip = self.quiet[int(rng.integers(len(self.quiet)))] if is_quiet else room.strip
         shift = int(rng.integers(strip.shape[1]))
@@ -166,7 +171,7 @@ class PassageComposer:
         words: list[tuple[float, str]] = []
         at = int(rng.integers(0, 40))
         while not is_quiet and at < self.frames:
-            line = _line(rng, room)
+            line = _line(rng, room, shares)
             segment = line.segment
             codes[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
             words += [(at + start, word) for start, word in zip(line.starts, line.words, strict=True)]
@@ -180,9 +185,22 @@ class PassageComposer:
         )
 
 
-def _line(rng: np.random.Generator, room: Room) -> Line:
+def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
+    """For each room the probabilities of its lines: the rarer a line's rarest word, the likelier it is drawn.
+
+    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it.
+    """
+    counts = Counter(word for room in rooms for line in room.lines for word in line.words)
+    shares = []
+    for room in rooms:
+        weights = np.array([min(counts[word] for word in line.words) ** -RARITY for line in room.lines])
+        shares.append(weights / weights.sum())
+    return shares
+
+
+def _line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
     """A line of the room, or what two of them make, at its own pace or another."""
-    line, other = (room.lines[int(rng.integers(len(room.lines)))] for _ in range(2))
+    line, other = (room.lines[int(place)] for place in rng.choice(len(room.lines), 2, p=shares))
     if rng.random() < SPLICED:
         own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
         line = line.spliced(other, own, left)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.domain import PHRASINGS, Domain, Turn
-from train.voices import Voice, draw_voice, speak
+from train.voices import Voice, draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 500
 WORDS_SHARE = 0.3
@@ -105,6 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
+    require_speakers()
     options.out.mkdir(parents=True, exist_ok=True)
     start_s, total_s = time.monotonic(), 0.0
     for seed in range(options.shards):

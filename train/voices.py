@@ -7,6 +7,7 @@ What bends a voice is Praat's, by the package praat-parselmouth (GPL 3; nothing 
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ HELD_OUT_VARIANTS = ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt
 FLITE = ("slt", "awb", "slt", "awb", "kal16")
 """Statistical voices are drawn twice as often as the one of diphones: they sound more like people."""
 HELD_OUT_FLITE = ("rms",)
-FESTIVAL = ("ked_diphone", "cmu_us_slt_arctic_hts")
+FESTIVAL = {"ked_diphone": "festvox-kdlpc16k", "cmu_us_slt_arctic_hts": "festvox-us-slt-hts"}
+"""Voices, and the packages they come in."""
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
 """Spoken over English letters for sounds that English lacks; training of the codec only."""
 
@@ -173,12 +175,26 @@ def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = Fa
         variant = rng.choice(HELD_OUT_VARIANTS)
         return Voice("espeak-ng", f"{rng.choice(ACCENTS)}+{variant}", speed, pitch)
     if kind < 0.5 and not foreign:
-        program, name = ("flite", rng.choice(FLITE)) if kind < 0.4 else ("festival", rng.choice(FESTIVAL))
+        program, name = (
+            ("flite", rng.choice(FLITE)) if kind < 0.4 else ("festival", rng.choice(tuple(FESTIVAL)))
+        )
         throat = Throat.drawn(rng) if rng.random() < 0.7 else None
         return Voice(program, name, speed, pitch, throat)
     accent = rng.choice(OTHER_LANGUAGES if foreign else ACCENTS)
     throat = Throat.drawn(rng) if rng.random() < 0.3 else None
     return Voice("espeak-ng", f"{accent}+{rng.choice(VARIANTS)}", speed, pitch, throat)
+
+
+def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
+    """Make sure that every program and voice is there, before hours of work need one of them.
+
+    Raises:
+        SystemExit: one is not, with the command that installs it.
+    """
+    missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
+    missing += [package for name, package in FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]
+    if missing:
+        raise SystemExit(f"not installed: {', '.join(missing)}; apt-get install {' '.join(missing)}")
 
 
 def speak(voice: Voice, text: str) -> NDArray[np.float32]:

@@ -37,6 +37,7 @@ from train.passages import (
     PassageComposer,
     Room,
     pause_labels,
+    shares_by_rarity,
     text_stream,
 )
 from train.questions import Utterance, plan, stretched, trim
@@ -168,6 +169,15 @@ def test_a_paced_line_has_its_words_where_they_are_heard(rooms: list[Room]) -> N
             late += [heard[0] - after] if heard.size else []
     assert abs(np.mean(late)) < 0.1
     assert np.abs(late).max() <= 0.6
+
+
+def test_rare_words_are_heard_more_often_than_they_are_asked(rooms: list[Room]) -> None:
+    common = rooms[0].lines[0]
+    rare = replace(common, segment=replace(common.segment, question="thank you a lot now"))
+    shares = shares_by_rarity([Room(rooms[0].strip, (common,) * 9 + (rare,)), rooms[0]])
+    assert [share.sum() for share in shares] == pytest.approx([1, 1])
+    assert shares[0][9] / shares[0][0] == pytest.approx(13**passages.RARITY)
+    assert shares[1] == pytest.approx(0.25)
 
 
 def test_any_word_may_follow_any_other(rooms: list[Room], tokenizer: TalkerTokenizer) -> None:

@@ -16,7 +16,16 @@ from train.augment import add_noise, coloured_noise, disturb, equalise
 from train.codec import SCHEDULE, Settings, Speech, Trainer
 from train.losses import EnvelopeLoss, SpectralLoss
 from train.sentences import draw_sentence
-from train.voices import FLITE, HELD_OUT_FLITE, HELD_OUT_VARIANTS, VARIANTS, Throat, Voice, draw_voice
+from train.voices import (
+    FLITE,
+    HELD_OUT_FLITE,
+    HELD_OUT_VARIANTS,
+    VARIANTS,
+    Throat,
+    Voice,
+    draw_voice,
+    require_speakers,
+)
 
 TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 
@@ -63,6 +72,15 @@ def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
     assert (frequency * after**2).sum() / (after**2).sum() == pytest.approx(1200, rel=0.05)
     strongest = int(after.argmax())
     assert min(strongest % 170, -strongest % 170) <= 8
+
+
+def test_speakers_that_are_missing_are_named_with_their_packages(tmp_path: Path) -> None:
+    require_speakers()
+    (tmp_path / "english" / "ked_diphone").mkdir(parents=True)
+    with pytest.raises(
+        SystemExit, match="^not installed: festvox-us-slt-hts; apt-get install festvox-us-slt"
+    ):
+        require_speakers(tmp_path)
 
 
 def test_a_voice_is_what_is_told_of_it() -> None:
