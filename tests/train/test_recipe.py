@@ -78,7 +78,7 @@ def test_speakers_that_are_missing_are_named_with_their_packages(tmp_path: Path)
     require_speakers()
     (tmp_path / "english" / "ked_diphone").mkdir(parents=True)
     with pytest.raises(
-        SystemExit, match="^not installed: festvox-us-slt-hts; apt-get install festvox-us-slt"
+        SystemExit, match=r"^not installed: festvox-us-slt-hts; apt-get install festvox-us-slt"
     ):
         require_speakers(tmp_path)
 
