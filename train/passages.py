@@ -32,7 +32,7 @@ SPLICED: Final = 0.5
 PACED: Final = 0.5
 """Of the lines, so many are said faster or slower, by a factor between these."""
 PACES: Final = (0.85, 1.2)
-RARITY: Final = 0.7
+RARITY: Final = 1.0
 """How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
 LabelArray = NDArray[np.int64]

@@ -31,6 +31,8 @@ EXTRAS = {
 # einops comes with moshi, which is installed without its dependencies (see Makefile).
 DECLARED = BASE.union(*EXTRAS.values(), {"einops"})
 NOT_INSTALLED_HERE = {"sounddevice"}
+# A single compiled file without a list of its modules, which importlib.metadata finds no distribution of.
+UNLISTED = {"parselmouth": ["praat-parselmouth"]}
 
 
 def _imported(path: Path) -> set[str]:
@@ -45,7 +47,7 @@ def _imported(path: Path) -> set[str]:
 
 
 def _undeclared(folders: set[str], declared: set[str]) -> set[str]:
-    distributions = packages_distributions()
+    distributions = {**packages_distributions(), **UNLISTED}
     return {
         f"{path.relative_to(ROOT)}: {module}"
         for path in tracked_files()
