@@ -52,8 +52,9 @@ def draw(logs: Path, out: Path) -> list[str]:
     if not found:
         raise SystemExit(f"no log in {logs}; training writes them: python -m train --help")
     lines_of_two = (len(found) + 1) // 2
-    figure = load_matplotlib().Figure(figsize=(11, 4 * lines_of_two), layout="constrained")
-    axes: Any = figure.subplots(lines_of_two, 2, squeeze=False)
+    columns = min(2, len(found))
+    figure = load_matplotlib().Figure(figsize=(5.5 * columns, 4 * lines_of_two), layout="constrained")
+    axes: Any = figure.subplots(lines_of_two, columns, squeeze=False)
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, found, strict=False):
