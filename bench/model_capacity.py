@@ -278,7 +278,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.model_capacity", description=summary)
     parser.add_argument("model", nargs="?", help="what --model of antiphon serve takes [a small seeded one]")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
-    parser.add_argument("--backend-option", action="append", metavar="NAME=VALUE", help="an option of it")
+    parser.add_argument(
+        "--backend-option", action="extend", nargs="+", metavar="NAME=VALUE", help="options of it"
+    )
     parser.add_argument("--quick", action="store_true", help="one session for a second")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
     for name, what in (
