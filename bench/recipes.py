@@ -56,8 +56,8 @@ ROW_S: Final = 20.0
 QUESTIONS_MADE_BY: Final = """They are made by
 
     python -m train.questions --held-out --shards 4 --out out/train/questions-test
-    python -m train.segments --held-out --questions out/train/questions-test --codec FOLDER \\
-        --out out/train/segments-test
+    python -m train.segments --held-out --questions out/train/questions-test \\
+        --codec FOLDER --out out/train/segments-test
 
 where FOLDER is the model's, or another with its mimi.safetensors and mimi_config.json."""
 SMALL_STT: Final[Mapping[str, Any]] = {**SMALL_LM, "n_q": 8, "delays": [0] * 9}
