@@ -1,7 +1,7 @@
 """Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
 Usage: python -m train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
-           [--listener-minutes 90] [--reader-minutes 60]
+           [--listener-minutes 90] [--reader-minutes 60] [--rhvoice]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again.
 The codec trains on from the one that is shipped; everything else starts from nothing but seeds.
@@ -16,12 +16,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from train import codec, corpus, listener, questions, reader, readings, segments, ship, talker, word_times
+from train.rhvoice import require_rhvoice
+from train.voices import require_speakers
 
 Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
 
 def stages(
-    out: Path, codec_minutes: float, talker_minutes: float, listener_minutes: float, reader_minutes: float
+    out: Path,
+    codec_minutes: float,
+    talker_minutes: float,
+    listener_minutes: float,
+    reader_minutes: float,
+    *,
+    rhvoice: bool = False,
 ) -> list[Stage]:
     """What is done, in order: a title, a stage's main function and its arguments."""
 
@@ -29,20 +37,22 @@ def stages(
         return str(out / name)
 
     return [
-        *_talker_stages(at, codec_minutes, talker_minutes),
+        *_talker_stages(at, codec_minutes, talker_minutes, rhvoice=rhvoice),
         *_listener_stages(at, listener_minutes),
         *_reader_stages(at, reader_minutes),
     ]
 
 
-def _talker_stages(at: Callable[[str], str], codec_minutes: float, talker_minutes: float) -> list[Stage]:
+def _talker_stages(
+    at: Callable[[str], str], codec_minutes: float, talker_minutes: float, *, rhvoice: bool
+) -> list[Stage]:
     """The talker, and the codec that all models share."""
-    codec_folder = at("codec")
+    codec_folder, more_voices = at("codec"), ["--rhvoice"] if rhvoice else []
     asked, heard = at("questions"), at("segments")
     return [
         ("speech for the codec", corpus.main, ["--shards", "100", "--out", at("codec-speech")]),
         ("held-out speech", corpus.main, ["--held-out", "--shards", "1", "--out", at("codec-test")]),
-        ("questions", questions.main, ["--shards", "140", "--out", asked]),
+        ("questions", questions.main, ["--shards", "140", *more_voices, "--out", asked]),
         ("held-out questions", questions.main, ["--held-out", "--shards", "4", "--out", f"{asked}-test"]),
         (
             "the codec",
@@ -132,13 +142,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
     parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
     parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
+    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
     options = parser.parse_args(argv)
+    require_speakers()
+    if options.rhvoice:
+        require_rhvoice()
     plan = stages(
         options.out,
         options.codec_minutes,
         options.talker_minutes,
         options.listener_minutes,
         options.reader_minutes,
+        rhvoice=options.rhvoice,
     )
     for number, (title, stage, arguments) in enumerate(plan, 1):
         sys.stderr.write(f"==> {number} of {len(plan)}: {title}\n")

@@ -1,7 +1,7 @@
 """Compose what a recogniser is trained on: codes of questions one after another, their words, the pauses.
 
 So that what is heard decides and not what is usually said, half of the questions go on as another one does,
-and half are said faster or slower: in their codes, which costs nothing.
+some more than once, and half are said faster or slower: in their codes, which costs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ PAUSE, NO_PAUSE = 0, 1
 """Classes of a head; upstream reads the probability of the first."""
 
 SPLICED: Final = 0.5
-"""Of the lines, so many go on as another one does: "hello" is followed by anything, in any voice."""
+"""Of the lines, so many go on as another one does, and of these so many again: in any voice, anything may
+follow "hello".
+"""
 PACED: Final = 0.5
 """Of the lines, so many are said faster or slower, by a factor between these."""
 PACES: Final = (0.85, 1.2)
@@ -199,9 +201,10 @@ def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
 
 
 def _line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
-    """A line of the room, or what two of them make, at its own pace or another."""
-    line, other = (room.lines[int(place)] for place in rng.choice(len(room.lines), 2, p=shares))
-    if rng.random() < SPLICED:
+    """A line of the room, or what some of them make, at its own pace or another."""
+    line = room.lines[int(rng.choice(len(room.lines), p=shares))]
+    while rng.random() < SPLICED:
+        other = room.lines[int(rng.choice(len(room.lines), p=shares))]
         own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
         line = line.spliced(other, own, left)
     return line.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else line

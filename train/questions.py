@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.domain import PHRASINGS, Domain, Turn
+from train.rhvoice import require_rhvoice
 from train.voices import Voice, draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 500
 WORDS_SHARE = 0.3
-"""Of the training's utterances, so many are words in no order: nobody answers them."""
+"""Of the training's utterances, so many are words in no order, by default: nobody answers them."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""
 
@@ -51,19 +52,28 @@ def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
     return np.interp(at, np.arange(pcm.size), pcm).astype(np.float32)
 
 
-def plan(rng: random.Random, domain: Domain, *, held_out: bool) -> tuple[Turn, Voice, float]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks and what: with RHVoice or without, so many of training's utterances words in no order."""
+
+    held_out: bool = False
+    rhvoice: bool = False
+    words_share: float = WORDS_SHARE
+
+
+def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice, float]:
     """Draw what is asked, by whom, and how the voice is bent."""
-    voice = draw_voice(rng, held_out=held_out)
-    if not held_out:
-        turn = domain.draw_words(rng) if rng.random() < WORDS_SHARE else domain.draw(rng)
+    voice = draw_voice(rng, held_out=asked.held_out, rhvoice=asked.rhvoice)
+    if not asked.held_out:
+        turn = domain.draw_words(rng) if rng.random() < asked.words_share else domain.draw(rng)
         return turn, voice, rng.uniform(0.83, 1.2)
     return domain.draw_held_out(rng, rng.choice(list(PHRASINGS))), voice, 1.0
 
 
-def make_shard(path: Path, seed: int, *, held_out: bool, threads: int) -> float:
+def make_shard(path: Path, seed: int, asked: Asked, *, threads: int) -> float:
     """Write one shard, ``pcm`` int16, ``ends`` int64 and ``turns`` (JSON); returns its seconds."""
-    rng, domain = random.Random(f"questions-{'test' if held_out else 'train'}-{seed}"), Domain()
-    plans = [plan(rng, domain, held_out=held_out) for _ in range(UTTERANCES_PER_SHARD)]
+    rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
+    plans = [plan(rng, domain, asked) for _ in range(UTTERANCES_PER_SHARD)]
 
     def perform(item: tuple[Turn, Voice, float]) -> NDArray[np.float32]:
         turn, voice, factor = item
@@ -102,17 +112,29 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--shards", type=int, default=60, help="about a quarter of an hour of speech each")
     parser.add_argument("--held-out", action="store_true", help="voices and questions training never hears")
+    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice speak too, where it is installed")
+    parser.add_argument(
+        "--words",
+        type=float,
+        default=WORDS_SHARE,
+        help="share of words in no order, in training [%(default)s]",
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
+    if not 0 <= options.words <= 1:
+        parser.error(f"--words {options.words} is not between 0 and 1")
     require_speakers()
+    if options.rhvoice and not options.held_out:
+        require_rhvoice()
+    asked = Asked(options.held_out, options.rhvoice, options.words)
     options.out.mkdir(parents=True, exist_ok=True)
     start_s, total_s = time.monotonic(), 0.0
     for seed in range(options.shards):
         path = options.out / f"{seed:04d}.npz"
         if path.exists():
             continue
-        total_s += make_shard(path, seed, held_out=options.held_out, threads=options.threads)
+        total_s += make_shard(path, seed, asked, threads=options.threads)
         spent_s = time.monotonic() - start_s
         sys.stderr.write(
             f"shard {seed + 1}/{options.shards}: {total_s / 3600:.2f} h spoken in {spent_s:.0f} s\n"

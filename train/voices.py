@@ -1,6 +1,7 @@
-"""The synthetic voices of the corpus: espeak-ng, flite and festival, and what Praat makes of them.
+"""The synthetic voices of the corpus: espeak-ng, flite, festival and RHVoice, and what Praat makes of them.
 
-The programs are Debian's packages of those names, festival's voices festvox-kdlpc16k and festvox-us-slt-hts.
+The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
+festvox-us-slt-hts. RHVoice is of use where it is installed: its program RHVoice-test, its voices Bdl and Clb.
 What bends a voice is Praat's, by the package praat-parselmouth (GPL 3; nothing that is shipped imports it).
 """
 
@@ -95,6 +96,9 @@ FLITE = ("slt", "awb", "slt", "awb", "kal16")
 HELD_OUT_FLITE = ("rms",)
 FESTIVAL = {"ked_diphone": "festvox-kdlpc16k", "cmu_us_slt_arctic_hts": "festvox-us-slt-hts"}
 """Voices, and the packages they come in."""
+RHVOICE = ("bdl", "clb")
+RHVOICE_SHARE = 0.3
+"""Of training's voices, where RHVoice is asked for."""
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
 """Spoken over English letters for sounds that English lacks; training of the codec only."""
 
@@ -115,19 +119,24 @@ class Throat:
     def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
         """``pcm [samples]`` as this throat says it, in the same time: Praat's "Change gender" (PSOLA).
 
-        Raises:
-            parselmouth.PraatError: the sound is too short to have a pitch.
+        What Praat refuses, as too short or without a pitch to measure, is left as it is.
         """
         sound = parselmouth.Sound(pcm.astype(np.float64), rate)
         change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, 1.0)
-        changed = parselmouth.praat.call(sound, "Change gender", *change)
+        try:
+            changed = parselmouth.praat.call(sound, "Change gender", *change)
+        except parselmouth.PraatError:
+            return pcm
         bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
         return bent
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking: ``program`` is espeak-ng, flite or festival; pitch is 0 to 99, 50 its own."""
+    """One way of speaking.
+
+    ``program`` is espeak-ng, flite, festival or rhvoice; ``pitch`` is 0 to 99, 50 its own.
+    """
 
     program: str
     name: str
@@ -142,7 +151,14 @@ class Voice:
         return cls(**{**told, "throat": throat and Throat(**throat)})
 
     def command(self, text: str, wav: Path) -> list[str]:
-        """The command that speaks ``text`` into ``wav``; festival writes its phones beside it."""
+        """The command that speaks ``text`` into ``wav``; festival writes its phones beside it.
+
+        RHVoice's reads the text from its standard input.
+        """
+        if self.program == "rhvoice":
+            rate, pitch = self.of_its_own
+            of_its_own = ["-r", f"{100 * rate:.0f}", "-t", f"{100 * pitch:.0f}"]
+            return ["RHVoice-test", "-p", self.name, *of_its_own, "-o", str(wav)]
         if self.program == "festival":
             return ["festival", "-b", self._festival(text, wav)]
         if self.program == "flite":
@@ -152,6 +168,11 @@ class Voice:
             return ["flite", "-voice", self.name, "--setf", stretch, *melody, "-t", text, "-o", str(wav)]
         speed, pitch = str(self.words_per_minute), str(self.pitch)
         return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
+
+    @property
+    def of_its_own(self) -> tuple[float, float]:
+        """The speed and the pitch as multiples of the voice's own, in whole percents."""
+        return round(self.words_per_minute / 160, 2), round(2 ** ((self.pitch - 50) / 50), 2)
 
     def _festival(self, text: str, wav: Path) -> str:
         """The same as a program of festival's; speed and pitch are heeded by its diphone voices alone."""
@@ -166,8 +187,13 @@ class Voice:
             (utt.save.segs said "{wav.with_suffix(".phones")}"))"""
 
 
-def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = False) -> Voice:
-    """A random voice of the training set, or of the held-out one, which nothing bends."""
+def draw_voice(
+    rng: random.Random, *, held_out: bool = False, foreign: bool = False, rhvoice: bool = False
+) -> Voice:
+    """A random voice of the training set, with RHVoice's or without, or of the held-out one, never bent."""
+    if rhvoice and not held_out and rng.random() < RHVOICE_SHARE:
+        throat = Throat.drawn(rng) if rng.random() < 0.6 else None
+        return Voice("rhvoice", rng.choice(RHVOICE), rng.randint(125, 200), rng.randint(20, 80), throat)
     speed, pitch, kind = rng.randint(125, 200), rng.randint(20, 80), rng.random()
     if held_out:
         if kind < 0.35:
@@ -186,7 +212,7 @@ def draw_voice(rng: random.Random, *, held_out: bool = False, foreign: bool = Fa
 
 
 def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
-    """Make sure that every program and voice is there, before hours of work need one of them.
+    """Make sure that every program and voice of Debian's is there, before hours of work need one of them.
 
     Raises:
         SystemExit: one is not, with the command that installs it.
@@ -202,11 +228,10 @@ def speak(voice: Voice, text: str) -> NDArray[np.float32]:
 
     Raises:
         subprocess.CalledProcessError: the synthesiser failed.
-        parselmouth.PraatError: what it said is too short to be bent.
     """
     with tempfile.TemporaryDirectory() as folder:
         wav = Path(folder) / "speech.wav"
-        subprocess.run(voice.command(text, wav), check=True, capture_output=True)
+        subprocess.run(voice.command(text, wav), input=text.encode(), check=True, capture_output=True)
         pcm, rate = sphn.read(str(wav))
     mono = pcm.mean(axis=0).astype(np.float32)
     if voice.throat is not None:

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from train.espeak import Espeak
 from train.questions import QUIET, Utterance, read_shard
+from train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
+from train.rhvoice import RHVoice
 from train.segments import FRAME_SAMPLES, Segment, encoding_order
 from train.shards import shards_in
 from train.voices import SAMPLE_RATE, Voice
@@ -55,12 +57,13 @@ class Listener:
     """Says utterances again and takes the time of their words."""
 
     espeak: Espeak = field(default_factory=Espeak)
+    rhvoice: RHVoice | None = None
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def times(self, utterance: Utterance) -> Spoken:
         """When the words of an utterance start in its sound."""
         voice, text = utterance.voice, utterance.turn.question
-        say = self._espeak if voice.program == "espeak-ng" else self._by_phones
+        say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)
         pcm, rate, starts_s = say(voice, text)
         level = np.abs(pcm if voice.throat is None else voice.throat.bent(pcm, rate))
         loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
@@ -74,6 +77,14 @@ class Listener:
         pcm, starts = self.espeak.speak(voice, text)
         rate = self.espeak.sample_rate
         return pcm.astype(np.float32), rate, tuple(start / rate for start in starts)
+
+    def _rhvoice(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
+        """No starts where RHVoice takes words together or apart."""
+        self.rhvoice = self.rhvoice or RHVoice()
+        pcm, starts = self.rhvoice.speak(voice, text)
+        told = len(starts) == len(text.split())
+        starts_s = tuple(start / RHVOICE_RATE for start in starts) if told else ()
+        return pcm.astype(np.float32), RHVOICE_RATE, starts_s
 
     def _by_phones(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
         counts = self._counts.setdefault(voice.name, {})

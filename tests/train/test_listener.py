@@ -40,13 +40,10 @@ from train.passages import (
     shares_by_rarity,
     text_stream,
 )
-from train.questions import Utterance, plan, stretched, trim
 from train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
 from train.sequences import ZERO
 from train.ship import ship
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
-from train.voices import Throat, Voice, speak
-from train.word_times import Listener, Spoken, starts_by_phones
 
 TINY = Path(__file__).parents[2] / "server" / "antiphon" / "assets" / "tiny"
 QUESTION = "what is two plus three"
@@ -199,44 +196,13 @@ def test_segments_know_their_utterances() -> None:
     assert all([sizes[i] for i in group] == sorted(sizes[i] for i in group) for group in order)
 
 
-def test_a_segment_bounds_where_its_utterance_begins() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        at, frames = float(rng.uniform(6, 7)), float(rng.uniform(5, 40))
-        segment = Segment(np.zeros((8, 60), np.int16), int(at), int(at + frames), QUESTION, "")
-        start, word = Spoken(frames * 0.08, (0.0, 0.4)).starts_in(segment)
-        assert abs(start - at) <= 0.5
-        assert word - start == pytest.approx(5.0)
-
-
-@pytest.mark.parametrize(
-    "voice",
-    [
-        Voice("espeak-ng", "en-gb+m3", 150, 40),
-        Voice("flite", "slt", 140),
-        Voice("flite", "awb", 150, 60, Throat(0.9, 150.0, 1.3)),
-        Voice("festival", "ked_diphone", 170, 60),
-        Voice("festival", "cmu_us_slt_arctic_hts", 170, 60, Throat(1.1, 220.0, 0.7)),
-    ],
-    ids=lambda v: v.name,
-)
-def test_words_are_timed_as_they_were_spoken(voice: Voice) -> None:
-    turn, _, _ = plan(random.Random(2), Domain(), held_out=True)
-    turn = replace(turn, question="what is the colour of chocolate")
-    spoken = speak(voice, turn.question)
-    times = Listener().times(Utterance(turn, voice, 1.1, trim(stretched(spoken, 1.1))))
-    assert len(times.starts_s) == 6
-    assert times.starts_s[0] < 0.06
-    assert all(a < b for a, b in zip(times.starts_s, times.starts_s[1:], strict=False))
-    assert 0.4 < times.seconds - times.starts_s[-1] < 1.1
-    another = Utterance(turn, voice, 1.1, np.ones(24_000 * 9, np.float32))
-    assert Listener().times(another).starts_s == ()
-
-
-def test_phones_are_shared_in_proportion() -> None:
-    phones = [("pau", 0.2), ("a", 0.3), ("b", 0.5), ("pau", 0.6), ("c", 0.7), ("d", 1.0)]
-    assert starts_by_phones(("ab", "cd"), {"ab": 2, "cd": 2}, phones) == (0.2, 0.6)
-    assert starts_by_phones(("a", "bcdef"), {"a": 1, "bcdef": 7}, phones) == (0.2, 0.2)
+def test_a_line_goes_on_more_than_once(rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = shares_by_rarity(rooms)[0]
+    for share, most in ((0.0, 5), (0.7, 11)):  # two lines are at most ten words
+        monkeypatch.setattr(passages, "SPLICED", share)
+        rng = np.random.default_rng(0)
+        longest = max(len(passages._line(rng, rooms[0], shares).words) for _ in range(200))
+        assert longest == 5 if share == 0 else longest >= most
 
 
 def test_marks_count_words_and_time_those_in_both() -> None:

@@ -6,15 +6,20 @@ import json
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from train import __main__ as recipe
+from train import questions
 from train.augment import add_noise, coloured_noise, disturb, equalise
 from train.codec import SCHEDULE, Settings, Speech, Trainer
+from train.domain import Domain
 from train.losses import EnvelopeLoss, SpectralLoss
+from train.questions import Asked, plan
 from train.sentences import draw_sentence
 from train.voices import (
     FLITE,
@@ -46,6 +51,15 @@ def test_no_voice_of_training_is_held_out() -> None:
     assert {draw_voice(rng).program for _ in range(100)} == {"espeak-ng", "flite", "festival"}
 
 
+def test_rhvoice_speaks_where_it_is_asked_to_and_never_to_be_judged() -> None:
+    rng = random.Random(0)
+    programs = [draw_voice(rng, rhvoice=True).program for _ in range(400)]
+    assert 90 < programs.count("rhvoice") < 150
+    assert all(draw_voice(rng, rhvoice=True, held_out=True).program != "rhvoice" for _ in range(100))
+    command = Voice("rhvoice", "bdl", 80, 100).command("hello", Path("said.wav"))
+    assert command == ["RHVoice-test", "-p", "bdl", "-r", "50", "-t", "200", "-o", "said.wav"]
+
+
 def harmonics(pitch_hz: float) -> NDArray[np.float32]:
     """A second of a buzz with its strongest part around 1000 Hz, at 24 kHz."""
     time_s = np.arange(24_000) / 24_000
@@ -72,6 +86,18 @@ def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
     assert (frequency * after**2).sum() / (after**2).sum() == pytest.approx(1200, rel=0.05)
     strongest = int(after.argmax())
     assert min(strongest % 170, -strongest % 170) <= 8
+
+
+def test_what_is_too_short_for_a_pitch_is_left_as_it_is() -> None:
+    click = harmonics(120.0)[:200]
+    assert np.array_equal(Throat(1.2, 170.0, 1.0).bent(click, 24_000), click)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_so_many_questions_are_words_in_no_order_as_is_said(share: float) -> None:
+    rng, domain = random.Random(3), Domain()
+    turns = [plan(rng, domain, Asked(words_share=share))[0] for _ in range(400)]
+    assert [turn.intent for turn in turns].count("words") == pytest.approx(400 * share, abs=100 * share)
 
 
 def test_speakers_that_are_missing_are_named_with_their_packages(tmp_path: Path) -> None:
@@ -156,3 +182,30 @@ def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
         name for name, value in trainer.mimi.state_dict().items() if not torch.equal(value, before[name])
     }
     assert {name.split(".")[0] for name in changed} == {"upsample", "decoder_transformer", "decoder"}
+
+
+def test_rhvoice_asks_in_the_whole_recipe_where_it_is_told_to(tmp_path: Path) -> None:
+    for rhvoice in (False, True):
+        plans = recipe.stages(tmp_path, 1, 1, 1, 1, rhvoice=rhvoice)
+        told = {title: arguments for title, _, arguments in plans}
+        assert ("--rhvoice" in told["questions"]) == rhvoice
+        assert "--rhvoice" not in told["held-out questions"]
+
+
+@pytest.mark.parametrize("module", [recipe, questions])
+def test_what_is_missing_is_said_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: Any
+) -> None:
+    def missing() -> None:
+        raise SystemExit("not installed: RHVoice-test")
+
+    monkeypatch.setattr(module, "require_rhvoice", missing)
+    with pytest.raises(SystemExit, match=r"^not installed: RHVoice-test$"):
+        module.main(["--rhvoice", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_share_of_words_is_a_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        questions.main(["--words", "60", "--out", str(tmp_path)])
+    assert "--words 60.0 is not between 0 and 1" in capsys.readouterr().err
