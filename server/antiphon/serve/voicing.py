@@ -25,7 +25,10 @@ Piece: TypeAlias = FloatArray | Spoken
 
 
 class Voicing:
-    """One caller's way through the engine. ``clock`` is the engine's."""
+    """One caller's way through the engine. ``clock`` is the engine's.
+
+    ``is_done`` says whether everything was said and taken, when :meth:`advance` last looked.
+    """
 
     def __init__(self, model: ServedModel, clock: Callable[[], float]) -> None:
         """Prepare; :attr:`session` is set once there is one.
@@ -36,7 +39,7 @@ class Voicing:
         if model.tokenizer is None:
             raise UnsupportedError(f"{model.name} came without a tokenizer for what it is to say")
         self.session: Session | None = None
-        self.has_text = self.is_ended = False
+        self.has_text = self.is_ended = self.is_done = False
         self._clock = clock
         self._frame_s = model.checkpoint.spec.frame_ms / 1000.0
         self._reader = TextReader(model.checkpoint.spec, model.tokenizer.encode)
@@ -56,13 +59,6 @@ class Voicing:
         """Whether the caller's next word is waited for."""
         is_said = self.session is None or self.session.is_idle
         return is_said and not self._pending and not self.is_ended
-
-    @property
-    def is_done(self) -> bool:
-        """Whether everything was said and taken."""
-        if not self.is_ended or self._pending:
-            return False
-        return not self.has_text or (self.session is not None and self.session.is_done)
 
     def put(self, text: str) -> None:
         """Words to be said.
@@ -95,9 +91,17 @@ class Voicing:
                 self._frames += 1
                 pieces.append(reply.pcm)
             session.sent(reply, self._clock())
+        # Asked once, since the engine thread may end the last tick at any moment: whoever sees this has been
+        # given the last word too.
+        self.is_done = self._has_said_all(session)
         if self.is_done:
             pieces += self._end_word()
         return pieces
+
+    def _has_said_all(self, session: Session) -> bool:
+        if not self.is_ended or self._pending:
+            return False
+        return not self.has_text or session.is_done
 
     def _push(self, session: Session) -> None:
         if session.state is SessionState.CLOSED:
