@@ -17,7 +17,7 @@ import pytest
 
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, serving
 
-FRAMES = 25
+LOUD_FRAMES = 5
 PERIOD_S = 0.02
 """A quarter of real time, to keep the test short: the client has no clock but its sound card's."""
 
@@ -100,6 +100,15 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("moshi.client", None)
 
 
+def loud_samples() -> int:
+    """How much of what was played is the microphone's tone."""
+    return sum(int((np.abs(block) > 0.05).sum()) for stream in Speaker.opened for block in [*stream.blocks])
+
+
+def complaints(printer: Printer) -> list[str]:
+    return [text for level, text in printer.logged if level in ("warning", "error")]
+
+
 @pytest.mark.parametrize("spec", [CODEC, DUPLEX], ids=["codec", "duplex"])
 async def test_moshi_client_hears_itself(client: Any, spec: Any) -> None:
     printer = Printer()
@@ -107,17 +116,15 @@ async def test_moshi_client_hears_itself(client: Any, spec: Any) -> None:
         address = Namespace(url=f"http://127.0.0.1:{server.port}", host="", port=0, https=False)
         running = asyncio.create_task(client.run(printer, address))
         deadline = time.monotonic() + 20
-        while not Speaker.opened or len(Speaker.opened[0].blocks) < FRAMES:
+        while loud_samples() <= LOUD_FRAMES * FRAME_SAMPLES:
             assert time.monotonic() < deadline
             assert not running.done()
             await asyncio.sleep(0.05)
         assert server.engine.health().active == 1
+        # The handshake is a kind this client has no name for; everything else it understands.
+        assert complaints(printer) == ["unknown message kind 0"]
     # The server is gone: the client's loop ends by itself.
     await asyncio.wait_for(running, 10)
-    heard = np.concatenate([block[:, 0] for block in Speaker.opened[0].blocks])
-    loud = np.flatnonzero(np.abs(heard) > 0.05)
-    assert loud.size > 5 * FRAME_SAMPLES
-    # The handshake is a kind this client has no name for; everything else it understood.
-    complaints = [text for level, text in printer.logged if level in ("warning", "error")]
-    assert complaints == ["unknown message kind 0"]
+    # Its microphone may speak once more before it knows.
+    assert complaints(printer)[1:] in ([], ["Lost connection with the server!"])
     assert bool(printer.tokens) is (spec is DUPLEX)
