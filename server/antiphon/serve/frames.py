@@ -6,7 +6,7 @@ aiohttp frames and writes one message per coroutine. Here a codec thread frames 
 
 from __future__ import annotations
 
-BINARY, PING, PONG = 0x2, 0x9, 0xA
+BINARY, CLOSE, PING, PONG = 0x2, 0x8, 0x9, 0xA
 _FINAL = 0x80
 
 

@@ -1,9 +1,10 @@
 """One WebSocket, seen from a session: messages in, frames out, and every wait bounded.
 
-aiohttp upgrades, parses and closes. Ours are the rules: the peer must show a sign of life, unless we are the
-ones who do not read; messages are read no faster than a rate; what is written and not taken by the network
-is counted in bytes. aiohttp's heartbeat is off, because it closes a socket that we paused ourselves, and so
-is compression, which would cost more than it saves on Opus.
+aiohttp upgrades and parses. Ours are the rules: the peer must show a sign of life, unless we are the ones
+who do not read; messages are read no faster than a rate; what is written and not taken by the network is
+counted in bytes; a close waits for the peer's answer, which aiohttp's does not while somebody else reads.
+aiohttp's heartbeat is off, because it closes a socket that we paused ourselves, and so is compression, which
+would cost more than it saves on Opus.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, cast
 from aiohttp import WSMsgType, web
 
 from antiphon.config import Limits
-from antiphon.serve.frames import PING, PONG, frame
+from antiphon.serve.frames import CLOSE, PING, PONG, frame
 
 MAX_REASON_BYTES = 123
 """A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
@@ -42,6 +43,8 @@ class Socket:
         self._paid_until_s = 0.0
         self._is_paused = False
         self._is_closing = False
+        self._is_reading = False
+        self._is_over = asyncio.Event()
         self._stall_start_s: float | None = None
         self._last_stall_s = (0.0, 0.0)
         self.seen_s = clock()
@@ -64,6 +67,7 @@ class Socket:
         ws = web.WebSocketResponse(
             timeout=limits.close_timeout_s,
             autoping=False,
+            autoclose=False,
             heartbeat=None,
             compress=False,
             max_msg_size=max_message_bytes or limits.max_message_bytes,
@@ -88,26 +92,54 @@ class Socket:
 
     async def receive_any(self) -> bytes | str | None:
         """The next message, binary or text; None once the connection is over."""
-        while True:
-            message = await self._ws.receive()
-            if self._transport.is_closing() and message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
-                return None  # the peer is gone: what it had sent before concerns nobody
-            self.seen_s = now_s = self._clock()
-            kind = message.type
-            self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
-            if self._paid_until_s > now_s + 1.0:  # a second's worth ahead of the rate
-                async with self.paused():
-                    await asyncio.sleep(0.5)
-            if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
-                return cast("bytes | str", message.data)
-            if kind is WSMsgType.PING:
-                # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
-                if not self.is_congested():
-                    self.write(frame(message.data, PONG))
-            elif kind is not WSMsgType.PONG:
-                if self.close_code is None:  # else we closed, and aiohttp's word is the peer's answer
-                    self.close_code = self._ws.close_code
-                return None
+        return None if self._is_closing else await self._next()
+
+    async def _next(self) -> bytes | str | None:
+        """The same; once we have closed nothing counts but the end."""
+        self._is_reading = True
+        try:
+            while True:
+                message = await self._ws.receive()
+                kind = message.type
+                if self._transport.is_closing() and kind in (WSMsgType.BINARY, WSMsgType.TEXT):
+                    break  # the peer is gone: what it had sent before concerns nobody
+                await self._note_life()
+                if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
+                    if not self._is_closing:
+                        return cast("bytes | str", message.data)
+                elif kind is WSMsgType.PING:
+                    self._pong(message.data)
+                elif kind is not WSMsgType.PONG:
+                    break
+        finally:
+            self._is_reading = False
+        self._end()
+        return None
+
+    async def _note_life(self) -> None:
+        """A message came: the peer lives, and is read no further for a while when it is too fast."""
+        self.seen_s = now_s = self._clock()
+        self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
+        if self._paid_until_s > now_s + 1.0:  # a second's worth ahead of the rate
+            async with self.paused():
+                await asyncio.sleep(0.5)
+
+    def _pong(self, data: bytes) -> None:
+        # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
+        if not self.is_congested():
+            self.write(frame(data, PONG))
+
+    def _end(self) -> None:
+        """The connection is over; a peer that has closed it gets its answer."""
+        self._is_over.set()
+        if self._is_closing:
+            return  # aiohttp's word is the peer's answer to ours
+        self.close_code = self._ws.close_code
+        self.write(close_frame(1000, ""))
+        self._is_closing = True
+        self._transport.close()
+        if self.has_unsent:
+            asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._transport.abort)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> Any:
@@ -153,20 +185,34 @@ class Socket:
         return max(0.0, end_s - max(start_s, since_s))
 
     async def close(self, code: int, reason: str) -> None:
-        """Close with a code and a reason; a peer that does not answer in time is cut off."""
+        """Close with a code and a reason, behind all that was written before.
+
+        The peer answers when it has read that far, and what it still sends until then concerns nobody. One
+        that does not answer in time is cut off.
+        """
         if self._is_closing:
             return
+        self.write(close_frame(code, reason))
         self._is_closing = True
         self.close_code = code
-        # An error may quote what UTF-8 cannot hold: a file's name with half of a surrogate pair.
-        message = reason.encode(errors="replace")[:MAX_REASON_BYTES].decode(errors="ignore").encode()
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            # aiohttp bounds the wait for the peer's answer, not the one for room to write.
-            async with asyncio.timeout(2 * self._limits.close_timeout_s):
-                await self._ws.close(code=code, message=message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.close_timeout_s):
+                if self._is_reading:
+                    await self._is_over.wait()
+                else:
+                    await self._next()
         # A closed transport still tries to send what it holds, for as long as TCP believes in the peer.
-        if self._transport.get_write_buffer_size() > 0:
+        if self.has_unsent:
             self._transport.abort()
+        else:
+            self._transport.close()
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """A close frame: what does not fit into it of the reason is left out."""
+    # An error may quote what UTF-8 cannot hold: a file's name with half of a surrogate pair.
+    words = reason.encode(errors="replace")[:MAX_REASON_BYTES].decode(errors="ignore").encode()
+    return frame(code.to_bytes(2, "big") + words, CLOSE)
 
 
 def _bound_kernel_buffer(transport: asyncio.Transport, size: int) -> None:

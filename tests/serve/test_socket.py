@@ -1,0 +1,71 @@
+"""A close comes behind everything that was said, waits for its answer, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from aiohttp import WSMsgType
+
+from antiphon.errors import SessionFailedError
+from antiphon.protocol import kyutai
+from antiphon.protocol.kyutai_tts import Text
+from tests.serve.harness import Closed, Server, serving, speech
+from tests.serve.speaking_fakes import levels, listening, speaking
+
+PATIENT = {"close_timeout_s": 10.0}
+
+
+def only_call(server: Server) -> Any:
+    (call,) = server.services.calls
+    return call
+
+
+async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
+    limits = PATIENT | {"max_unsent_bytes": 16_384}
+    async with speaking(limits=limits) as (server, _), listening(server) as client:
+        client.transport.pause_reading()
+        await client.send(Text("abcdefgh " * 1000))
+        call = only_call(server)
+        await server.eventually(lambda: call._socket.has_unsent)
+        call.end(SessionFailedError("a voice broke"))
+        await asyncio.sleep(0.2)  # time enough to cut the connection, for one who does not wait
+        client.transport.resume_reading()
+        assert (await client.until(kyutai.Error)).message == "a voice broke"
+        assert await client.until(Closed) == Closed(1011, "a voice broke")
+        assert len(levels(client.audio)) == call._voicing._frames
+
+
+async def test_who_still_speaks_hears_the_end_too() -> None:
+    async with serving(limits=PATIENT) as server, server.caller() as client:
+        client.transport.pause_reading()
+        only_call(server).end()
+        for index in range(10):
+            await client.speak(speech(1, index))
+            await asyncio.sleep(0.02)
+        client.transport.resume_reading()
+        assert await client.closed() == Closed(1000, "done")
+        await server.is_empty()
+
+
+async def test_who_never_answers_a_close_is_cut_off() -> None:
+    async with serving(limits={"close_timeout_s": 0.3}) as server:
+        url = server.url("/api/chat?ext=1", "ws")
+        async with server.http.ws_connect(url, autoclose=False) as ws:
+            await server.eventually(lambda: bool(server.services.calls))
+            start_s = time.monotonic()
+            only_call(server).end()
+            while (await ws.receive()).type is not WSMsgType.CLOSE:
+                pass
+            await server.is_empty()
+            assert time.monotonic() - start_s >= 0.25
+
+
+async def test_who_says_goodbye_is_answered_at_once() -> None:
+    async with serving(limits=PATIENT) as server, server.caller() as client:
+        start_s = time.monotonic()
+        await client.ws.close(code=1000)
+        await server.is_empty()
+        assert client.ws.close_code == 1000
+        assert time.monotonic() - start_s < 5.0
