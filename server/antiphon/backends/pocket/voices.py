@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import Executor, Future, wait
 from typing import Final
 
 import torch
@@ -49,14 +48,10 @@ class Voices:
         running = self._running.get(prompt.key)
         if running is None:
             running = self._running[prompt.key] = self._executor.submit(self._hear, prompt)
-        try:
-            heard = running.result(WAIT_S)
-        except StillRunning:
+        if running not in wait([running], WAIT_S).done:
             return None
-        finally:
-            if running.done():
-                del self._running[prompt.key]
-        self._kept[prompt.key] = heard
+        del self._running[prompt.key]
+        self._kept[prompt.key] = heard = running.result()
         while len(self._kept) > 1 and sum(map(state_bytes, self._kept.values())) > KEPT_BYTES:
             self._kept.popitem(last=False)
         return heard
