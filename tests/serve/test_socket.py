@@ -1,4 +1,4 @@
-"""A close comes behind everything that was said, waits for its answer, and not for ever."""
+"""A call's end comes behind everything that was said, waits for its answer, and not for ever."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from aiohttp import WSMsgType
 
-from antiphon.errors import SessionFailedError
-from antiphon.protocol import kyutai
+from antiphon.errors import AudioError, SessionFailedError
+from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
+from antiphon.serve.frames import frame
+from antiphon.serve.transcoder import Batch
 from tests.serve.harness import Closed, Server, serving, speech
 from tests.serve.speaking_fakes import levels, listening, speaking
 
@@ -35,6 +37,25 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         assert (await client.until(kyutai.Error)).message == "a voice broke"
         assert await client.until(Closed) == Closed(1011, "a voice broke")
         assert len(levels(client.audio)) == call._voicing._frames
+
+
+async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
+    async with serving() as server, server.caller() as client:
+        transcoder = only_call(server)._transcoder
+        collect = transcoder.collect
+
+        def collect_and_fail() -> Batch | None:
+            batch: Batch | None = collect()
+            if transcoder.error is None:  # a codec thread may, just after the loop has looked
+                transcoder._outbox.append(Batch(frame(moshi.encode(moshi.Text("last words"))), ()))
+                transcoder.fail(AudioError("that was no Opus"))
+            return batch
+
+        transcoder.collect = collect_and_fail
+        await client.speak(speech(1))
+        assert await client.until(lambda it: isinstance(it, moshi.Text)) == moshi.Text("last words")
+        assert (await client.event("error")).fields["message"] == "that was no Opus"
+        assert (await client.closed()).code == 1007
 
 
 async def test_who_still_speaks_hears_the_end_too() -> None:

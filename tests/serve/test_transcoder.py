@@ -50,11 +50,11 @@ class HeardSession:
         return [], None
 
 
-def make() -> tuple[Transcoder, HeardSession]:
+def make(kind: type[Transcoder] = Transcoder) -> tuple[Transcoder, HeardSession]:
     services = SimpleNamespace(tracer=None, clock=lambda: 0.0, log=Log())
     model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=CODEC)))
     request = ChatRequest(SamplingParameters(), extended=True, format=AudioFormat.OPUS)
-    transcoder = Transcoder(cast("Any", services), cast("Any", model), request, announce=lambda: None)
+    transcoder = kind(cast("Any", services), cast("Any", model), request, announce=lambda: None)
     session = HeardSession()
     transcoder.session = cast("Any", session)
     return transcoder, session
@@ -127,3 +127,35 @@ def test_four_packets_are_one_turn() -> None:
     assert wakes == [False, False, True]
     assert not transcoder.turn()
     assert [pcm.size for pcm, _ in session.pushed] == [480, 1440]
+
+
+def test_who_waits_for_room_says_so_before_it_looks() -> None:
+    """Or the loop makes room between the two, and wakes nobody."""
+    seen: list[bool] = []
+
+    class Watched(Transcoder):
+        @property
+        def is_congested(self) -> bool:
+            seen.append(self._is_held)
+            return True
+
+        @is_congested.setter
+        def is_congested(self, value: bool) -> None:
+            pass
+
+    transcoder, _ = make(Watched)
+    transcoder._is_held = False
+    transcoder.turn()
+    assert seen == [True]
+    assert transcoder._is_held
+
+
+def test_a_recording_ends_with_the_last_turn() -> None:
+    """Until then a codec thread may be in the middle of one, and keep more of what is said."""
+    transcoder, _ = make()
+    ends: list[str] = []
+    transcoder.recording = cast("Any", SimpleNamespace(close=lambda: ends.append("closed")))
+    transcoder.close()
+    assert ends == []
+    assert not transcoder.turn()
+    assert ends == ["closed"]

@@ -72,8 +72,6 @@ class Call(SocketConversation):
 
     def _release(self) -> None:
         self._transcoder.close()
-        if self._transcoder.recording is not None:
-            self._transcoder.recording.close()
         self._codec_lane.close()
 
     # What comes in.
@@ -135,7 +133,9 @@ class Call(SocketConversation):
     # What goes out.
 
     def _advance(self, socket: Socket, session: Session) -> None:
-        is_done = self._transcoder.is_done  # asked before writing, so that nothing comes in between
+        # Asked before writing: what was made before the end is written, whatever comes in between.
+        is_done, error = self._transcoder.is_done, self._transcoder.error
+        is_closed = session.state is SessionState.CLOSED
         if not self._is_ready:
             self._follow_admission(session)
         if self._is_ready:
@@ -143,8 +143,8 @@ class Call(SocketConversation):
         if not self._transcoder.is_full:
             self._transcoder.is_room_wanted = False
             self._room.set()
-        if self._transcoder.error is not None or session.state is SessionState.CLOSED:
-            self.end(self._transcoder.error or session.error)
+        if error is not None or is_closed:
+            self.end(error or session.error)
         elif is_done:
             self.end()
 
@@ -157,7 +157,7 @@ class Call(SocketConversation):
             is_recorded = self._transcoder.recording is not None
             info = self._model.engine.info
             self._say(notices.ready(session, self._model.name, info, is_recorded=is_recorded))
-        elif session.state is SessionState.QUEUED and (ahead := session.ahead) != self._told_ahead:
+        elif (ahead := session.position) is not None and ahead != self._told_ahead:
             self._told_ahead = ahead
             self._say(notices.queued(session, ahead))
 

@@ -45,8 +45,8 @@ class SpeechOutput:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that was put in has been collected."""
-        return not self._waiting and not self._is_working and not self._made
+        """Whether all that was put in has been collected, and nothing of it failed."""
+        return not self._waiting and not self._is_working and not self._made and self.error is None
 
     def put(self, pieces: Sequence[Piece]) -> None:
         """Add what was said."""

@@ -151,7 +151,7 @@ class Transcoder:
         return self._is_held and not self.is_congested and len(self._outbox) < MAX_BATCHES
 
     def close(self) -> None:
-        """Do no more work; the lane's last turn releases the codecs."""
+        """Do no more work; the lane's last turn releases the codecs and ends the recording."""
         self._is_closed = True
 
     def take_in_now(self, data: bytes | None, received_s: float) -> None:
@@ -176,6 +176,8 @@ class Transcoder:
         if self._is_closed:
             self._decoder.close()
             self._encoder.close()
+            if self.recording is not None:
+                self.recording.close()
             return False
         if session is None or self.error is not None:
             return False
@@ -234,8 +236,8 @@ class Transcoder:
 
     def _reply(self, session: Session) -> bool:
         """Encode and frame what the engine has for us; true when there was any."""
+        self._is_held = True  # before looking: who makes room meanwhile has to see that it is wanted
         if self.is_congested or len(self._outbox) >= MAX_BATCHES:
-            self._is_held = True
             return False
         self._is_held = False
         parts: list[bytes] = []
