@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aiohttp import web
 from safetensors.numpy import save_file
 
 from antiphon.audio.wav import decode_wav
@@ -129,6 +130,18 @@ async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
             assert response.status == 200
             await response.content.readany()
             backend.failing_rows = {0}
+            with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
+                await response.read()
+        await server.is_empty()
+
+
+async def test_who_does_not_take_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_taken(_: web.StreamResponse, data: bytes = b"") -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(web.StreamResponse, "write_eof", never_taken)
+    async with speaking(limits={"liveness_timeout_s": 0.3}) as (server, _):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "abc"}) as response:
             with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
                 await response.read()
         await server.is_empty()

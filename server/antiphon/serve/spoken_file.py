@@ -117,24 +117,30 @@ class SpokenFile:
             if error is not None:
                 return self._cut(request, error)
             if audio or is_done:
-                await self._write(request, audio)
+                try:
+                    await self._write(request, audio, is_last=is_done)
+                except TimeoutError:
+                    return self._cut(request, SessionFailedError("what was said was not taken"))
             if is_done:
                 assert self._response is not None
-                await self._response.write_eof()
                 return self._response
             if not audio:
                 await self._wait()
 
-    async def _write(self, request: web.Request, audio: bytes) -> None:
+    async def _write(self, request: web.Request, audio: bytes, *, is_last: bool) -> None:
+        """Send what was said, and the end.
+
+        Raises:
+            TimeoutError: the peer takes nothing any more.
+        """
         if self._response is None:
             self._response = web.StreamResponse(headers={"Content-Type": "audio/wav"})
             await self._response.prepare(request)
             audio = streamed_header(self._model.checkpoint.spec.sample_rate) + audio
-        try:
-            async with asyncio.timeout(self._limits.liveness_timeout_s):
-                await self._response.write(audio)
-        except TimeoutError:
-            self.end(SessionFailedError("what was said was not taken"))
+        async with asyncio.timeout(self._limits.liveness_timeout_s):
+            await self._response.write(audio)
+            if is_last:
+                await self._response.write_eof()
 
     def _failure(self, request: web.Request) -> AntiphonError | None:
         session = self._voicing.session
