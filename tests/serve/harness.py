@@ -28,7 +28,7 @@ from antiphon.serve.served import ServedModel, serve_model
 from antiphon.serve.services import SERVICES, Services
 
 FRAME_SAMPLES = 1920
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """No test waits longer for anything: reached only when something is broken."""
 
 MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=2048)

@@ -18,7 +18,7 @@ from antiphon.protocol import events
 from antiphon.serve.access import Access, Caller, SessionLedger, client_address, parse_networks
 from antiphon.serve.keys import ApiKey, digest_of, format_key
 from antiphon.serve.security import allowed_hosts, host_allowed
-from tests.serve.harness import Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Server, serving, speech
 
 ALICE, BOB = "the key of alice", "the key of bob"
 
@@ -151,7 +151,7 @@ async def test_calls_that_end_in_any_way_give_their_sessions_back(keys: str) -> 
         query = chance.choice(["ext=1&format=pcm_f32le", "ext=1&wait=0.1", "", "text_topk=x"])
         key = chance.choice([ALICE, BOB, BOB, "a guess"])
         try:
-            async with asyncio.timeout(5), server.call(query, **{"kyutai-api-key": key}) as client:
+            async with asyncio.timeout(PATIENCE_S), server.call(query, **{"kyutai-api-key": key}) as client:
                 await client.receive()
                 if how == 0:
                     client.cut()

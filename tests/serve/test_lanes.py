@@ -66,24 +66,22 @@ def test_a_lane_with_much_to_do_lets_the_others_in_between(worker: ThreadWorker)
 
 def test_many_wakes_are_one_turn_and_none_is_lost(worker: ThreadWorker) -> None:
     turns = 0
-    wanted = threading.Event()
+    is_under_way, gate = threading.Event(), threading.Event()
 
     def turn() -> bool:
         nonlocal turns
         turns += 1
-        time.sleep(0.02)
-        if wanted.is_set():
-            wanted.clear()
+        is_under_way.set()
+        gate.wait()
         return False
 
     lane = Lane(worker, turn, no_fault)
+    lane.wake()
+    is_under_way.wait()
     for _ in range(1000):
         lane.wake()
-    time.sleep(0.01)  # the first turn is under way
-    wanted.set()
-    lane.wake()
+    gate.set()
     worker.stop(5)
-    assert not wanted.is_set()
     assert turns == 2
 
 

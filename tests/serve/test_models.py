@@ -21,7 +21,7 @@ from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
 from antiphon.serve.lifecycle import EXIT_DEVICE_LOST, Lifecycle
-from tests.serve.harness import CODEC, DUPLEX, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]
 
@@ -167,7 +167,7 @@ async def test_ready_while_one_model_is() -> None:
 
 async def test_one_dead_engine_fails_the_health_check_by_name_and_the_others_may_finish() -> None:
     faults = NullFaults(lose_device_at=1)
-    limits = Limits(drain_timeout_s=5)
+    limits = Limits(drain_timeout_s=PATIENCE_S)
     async with serving(faults=faults, also=[("duplex", DUPLEX)]) as server:
         lifecycle = Lifecycle(limits)
         lifecycle.watch(server.app)
@@ -198,7 +198,7 @@ async def test_when_all_engines_are_dead_nobody_is_waited_for() -> None:
         server.engine._on_lost = lifecycle.device_lost
         async with server.caller() as lost:
             await lost.speak(speech(3))
-            assert await asyncio.wait_for(lifecycle.wait(), 5) == EXIT_DEVICE_LOST
+            assert await asyncio.wait_for(lifecycle.wait(), PATIENCE_S) == EXIT_DEVICE_LOST
             assert (await lost.closed()).code == 1011
 
 

@@ -73,7 +73,7 @@ async def test_a_model_of_one_voice_has_no_other() -> None:
 
 
 async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:
-    async with speaking(voices=voices, step_s=0.01) as (server, _):
+    async with speaking(voices=voices, step_s=0.05) as (server, _):
         url = server.url(kyutai_tts.PATH)
         async with server.http.post(url, json={"text": SENTENCE, "voice": "deep/bass"}) as response:
             assert response.status == 200
