@@ -9,18 +9,21 @@ import pytest
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from tests.house.tracked import ROOT
+from tools.ask import script
 from tools.node import browser_env, run_node_tests
 
 FILES = sorted((Path(__file__).parent / "browser").glob("*.test.js"))
 CLIP = ROOT / "clients" / "antiphon_client" / "clips" / "hello.ogg"
+CONVERSATION = "views.test.js"
+"""Here the microphone hears questions that the built-in model answers; elsewhere one voice that goes on."""
 TIMEOUT_S = 180
 
 
-@pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the files are told: an interpreter, a browser, and what its microphone hears."""
-    clip = tmp_path_factory.mktemp("microphone") / "clip.wav"
-    write_wav(clip, read_audio(CLIP, 24_000), 24_000)
+@pytest.fixture
+def surroundings(path: Path, tmp_path: Path) -> dict[str, str]:
+    """What a file is told: an interpreter, a browser, and what its microphone hears."""
+    clip = tmp_path / "clip.wav"
+    write_wav(clip, script()[0] if path.name == CONVERSATION else read_audio(CLIP, 24_000), 24_000)
     return browser_env(clip)
 
 

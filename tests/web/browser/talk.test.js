@@ -12,7 +12,6 @@ import {
   numbers,
   openBrowser,
   openPage,
-  picture,
   python,
   readWav,
   rms,
@@ -43,7 +42,6 @@ test("the echo of the microphone comes back, muted is silent, and the recording 
   await eventually("the reply is heard", isHeard);
   t.diagnostic(`first sound ${Date.now() - pressedMs} ms after the button`);
   await talkedFor(page, 9);
-  await picture(page, "web-call");
   await page.click("#latency summary");
   await eventually("a round trip was timed", async () => Number.isFinite((await numbers(page))["roundTripMs"]));
   const shown = await numbers(page);

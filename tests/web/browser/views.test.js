@@ -39,8 +39,9 @@ test("a conversation with words, on a desktop in the light and on a phone in the
   await picture(desktop.page, "web-start");
   await fits(desktop.page);
   await call(desktop.page);
-  await eventually("words", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 60);
-  await talkedFor(desktop.page, 12);
+  await eventually("answers", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 30);
+  await talkedFor(desktop.page, 13);
+  await picture(desktop.page, "web-call");
   await fits(desktop.page);
   await desktop.page.click("#latency summary");
   await desktop.page.locator("#numbers").scrollIntoViewIfNeeded();
@@ -55,7 +56,7 @@ test("a conversation with words, on a desktop in the light and on a phone in the
   const phone = await openPage(browser, server.url, { ...options, deviceScaleFactor: 2 });
   await fits(phone.page);
   await call(phone.page);
-  await talkedFor(phone.page, 8);
+  await talkedFor(phone.page, 5);
   await picture(phone.page, "web-phone");
   await fits(phone.page);
   const button = await phone.page.locator("#talk").boundingBox();
