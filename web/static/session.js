@@ -11,33 +11,20 @@
  * goes out every two seconds and is answered; eight seconds without a word from the server mean that it is lost.
  */
 
+import { Outbox } from "./outbox.js";
 import { CLOSE, decode, encode, ProtocolError } from "./protocol.js";
-import { UNSAID_RETRY_S } from "./refusal.js";
+import { Pulse } from "./pulse.js";
+import { ofClose, ofRefusal } from "./verdict.js";
 
-export const PING_EVERY_MS = 2000;
-export const SILENCE_LIMIT_MS = 8000;
-export const CONNECT_LIMIT_MS = 10_000;
 export const FIRST_RETRY_MS = 500;
 export const LONGEST_RETRY_MS = 15_000;
 /** After so long without a conversation we stop trying. */
 export const GIVE_UP_MS = 10 * 60_000;
-/** A clock that jumped so far means that this page slept, not that the server was silent. */
-const SLEPT_MS = 4000;
 const TICK_MS = 500;
-/** What may wait here for the network: 20 packets of 20 ms. Older audio is not worth sending any more. */
-export const STALE_PACKETS = 20;
-/** What may wait in the socket itself, in packets and at least in bytes: more is a network that has stopped. */
-const SOCKET_PACKETS = 5;
-const SOCKET_BYTES = 1000;
-
-/** So often in a row a server would take the call that was not taken: once, it may just have had no room. */
-const OPEN_ANSWERS = 2;
 
 /**
- * Why there is no connection; `blocked` is one that something on the way does not let through, `absent` one for
- * which a proxy has no worker.
- *
- * @typedef {"network" | "silent" | "leaving" | "unreachable" | "absent" | "blocked" | "fault"} Loss
+ * @typedef {import("./verdict.js").Verdict} Verdict
+ * @typedef {import("./verdict.js").Loss} Loss
  *
  * @typedef {{ name: "idle" }
  *   | { name: "connecting", isReturning: boolean }
@@ -88,18 +75,12 @@ export class Session {
     this.state = { name: "idle" };
     /** @type {SocketLike | null} */
     this._socket = null;
-    /** @type {{ packet: Uint8Array, atS: number }[]} */
-    this._outbox = [];
-    this.droppedPackets = 0;
+    this._outbox = new Outbox();
+    this._pulse = new Pulse(around.clock());
     this._wasLive = false;
     this._attempts = 0;
     this._openAnswers = 0;
     this._troubleSinceMs = 0;
-    this._heardMs = 0;
-    this._pingMs = 0;
-    this._pingSentMs = 0;
-    this._tickMs = 0;
-    this._hasOpened = false;
     /** @type {import("./protocol.js").Event | null} */
     this._lastError = null;
     /** @type {() => void} */
@@ -158,17 +139,13 @@ export class Session {
    */
   sendAudio(packet, atS) {
     if (!this.isLive) return;
-    this._outbox.push({ packet, atS });
-    if (this._outbox.length > STALE_PACKETS) {
-      this._outbox.shift();
-      this.droppedPackets += 1;
-    }
+    this._outbox.put({ packet, atS });
     this._drain();
   }
 
-  /** How many packets wait for the network. */
-  get waitingPackets() {
-    return this._outbox.length;
+  /** How many packets of this connection were dropped. */
+  get droppedPackets() {
+    return this._outbox.dropped;
   }
 
   /** @param {Record<string, any>} parameters */
@@ -178,23 +155,13 @@ export class Session {
 
   /** Look at the time. Timers call this, and whoever is awake while timers sleep. */
   tick() {
-    const nowMs = this._around.clock();
-    const hasSlept = nowMs - this._tickMs > SLEPT_MS;
-    this._tickMs = nowMs;
     if (!this._socket) return;
-    if (hasSlept) {
-      // What the server sent meanwhile may still wait to be read: ask first, judge later.
-      this._heardMs = Math.max(this._heardMs, nowMs - SILENCE_LIMIT_MS / 2);
-      this._pingMs = 0;
-    }
-    const limitMs = this._hasOpened ? SILENCE_LIMIT_MS : CONNECT_LIMIT_MS;
-    if (nowMs - this._heardMs > limitMs) {
-      this._letGo();
-      this._lose(this._hasOpened ? "silent" : "unreachable");
-    } else if (this._hasOpened && nowMs - this._pingMs >= PING_EVERY_MS) {
-      this._pingMs = nowMs;
-      this._pingSentMs = this._pingSentMs || nowMs;
+    const finding = this._pulse.look(this._around.clock());
+    if (finding === "ask") {
       this._send({ kind: "ping" });
+    } else if (finding !== null) {
+      this._letGo();
+      this._lose(finding);
     }
   }
 
@@ -203,14 +170,9 @@ export class Session {
   _connect() {
     this._cancel();
     const url = this._url();
-    const nowMs = this._around.clock();
-    this._hasOpened = false;
     this._lastError = null;
-    this._outbox = [];
-    this.droppedPackets = 0;
-    this._heardMs = this._tickMs = nowMs;
-    this._pingMs = nowMs;
-    this._pingSentMs = 0;
+    this._outbox = new Outbox();
+    this._pulse = new Pulse(this._around.clock());
     this._enter({ name: "connecting", isReturning: this._wasLive });
     const socket = this._around.open(url);
     this._socket = socket;
@@ -231,9 +193,8 @@ export class Session {
   /** @param {SocketLike} socket */
   _opened(socket) {
     if (socket !== this._socket) return;
-    this._hasOpened = true;
     this._openAnswers = 0;
-    this._heardMs = this._around.clock();
+    this._pulse.opened(this._around.clock());
   }
 
   /**
@@ -243,83 +204,34 @@ export class Session {
    */
   async _closed(socket, url, close) {
     if (socket !== this._socket) return;
-    const hadOpened = this._hasOpened;
     this._letGo();
-    if (!hadOpened) {
-      this._enter({ name: "connecting", isReturning: this._wasLive });
-      const refusal = await this._around.explain(url);
-      // Meanwhile the visitor may have hung up.
-      if (this.state.name === "connecting" && !this._socket) this._obey(refusal);
+    if (this._pulse.hasOpened) {
+      // Whoever has had nothing to say is thrown out again: only after talk is a first try one.
+      this._obey(ofClose(close, this._lastError, this._wasLive && this._attempts === 0));
       return;
     }
-    this._judge(close.code, String(this._lastError?.fields["message"] ?? close.reason));
-  }
-
-  /**
-   * What a connection that never stood means.
-   *
-   * @param {import("./refusal.js").Refusal | null} refusal
-   */
-  _obey(refusal) {
+    this._enter({ name: "connecting", isReturning: this._wasLive });
+    const refusal = await this._around.explain(url);
+    // Meanwhile the visitor may have hung up.
+    if (this.state.name !== "connecting" || this._socket) return;
     this._openAnswers = refusal?.kind === "open" ? this._openAnswers + 1 : 0;
-    switch (refusal?.kind) {
-      case "never":
-        this._enter({ name: "failed", message: refusal.message });
-        break;
-      case "full":
-      case "limited":
-        this._comeAgain(refusal.kind, refusal.message, refusal.retryAfterS);
-        break;
-      case "leaving":
-      case "absent":
-        this._lose(refusal.kind, refusal.retryAfterS);
-        break;
-      default:
-        this._lose(this._openAnswers >= OPEN_ANSWERS ? "blocked" : "unreachable");
-    }
+    this._obey(ofRefusal(refusal, this._openAnswers));
   }
 
-  /**
-   * What a close of a connection that stood means.
-   *
-   * @param {number} code
-   * @param {string} message
-   */
-  _judge(code, message) {
-    const retryAfterS = Number(this._lastError?.fields["retry_after_s"] ?? 0);
-    switch (code) {
-      case CLOSE.DONE:
-        this._enter({ name: "ended", reason: "server" });
-        break;
-      case CLOSE.LEAVING:
-        this._lose("leaving");
-        break;
-      case CLOSE.FULL:
-        this._comeAgain("full", message, retryAfterS || UNSAID_RETRY_S);
-        break;
-      case CLOSE.NOT_ALLOWED:
-        // In the middle of a call it means that nothing came from us: this machine slept, or its audio did.
-        if (retryAfterS) this._comeAgain("limited", message, retryAfterS);
-        else if (this._attempts === 0 && this._wasLive) this._lose("silent");
-        else this._enter({ name: "failed", message });
-        break;
-      case CLOSE.BAD_DATA:
-        this._enter({ name: "failed", message });
-        break;
-      default:
-        this._lose(this._lastError ? "fault" : "network");
-    }
+  /** @param {Verdict} verdict */
+  _obey(verdict) {
+    if (verdict.name === "lost") this._lose(verdict.reason, verdict.retryAfterS);
+    else if (verdict.name === "ended" || verdict.name === "failed") this._enter(verdict);
+    else this._comeAgain(verdict);
   }
 
   /**
    * When the server said.
    *
-   * @param {"full" | "limited"} name
-   * @param {string} message
-   * @param {number} seconds
+   * @param {{ name: "full" | "limited", message: string, retryAfterS: number }} verdict
    */
-  _comeAgain(name, message, seconds) {
-    const waitMs = Math.max(1, seconds) * 1000 * (1 + 0.2 * this._around.random());
+  _comeAgain({ name, message, retryAfterS }) {
+    const waitMs = Math.max(1, retryAfterS) * 1000 * (1 + 0.2 * this._around.random());
     this._enter({ name, message, retryAtMs: this._around.clock() + waitMs });
     this._cancel = this._around.after(waitMs, () => this._connect());
   }
@@ -349,7 +261,6 @@ export class Session {
     this._cancel();
     const socket = this._socket;
     this._socket = null;
-    this._outbox = [];
     if (!socket) return;
     socket.onopen = socket.onmessage = socket.onclose = null;
     socket.onerror = () => {};
@@ -371,13 +282,11 @@ export class Session {
 
   _drain() {
     const socket = this._socket;
-    while (socket?.readyState === OPEN) {
-      const next = this._outbox[0];
-      if (!next || socket.bufferedAmount > Math.max(SOCKET_BYTES, SOCKET_PACKETS * next.packet.length)) break;
-      this._outbox.shift();
-      socket.send(encode({ kind: "audio", data: next.packet }));
+    if (socket?.readyState !== OPEN) return;
+    for (const { packet, atS } of this._outbox.takenBy(socket)) {
+      socket.send(encode({ kind: "audio", data: packet }));
       this._attempts = 0; // not before: whoever has nothing to say is thrown out again
-      this._listener.onSent(next.atS);
+      this._listener.onSent(atS);
     }
   }
 
@@ -387,7 +296,7 @@ export class Session {
    */
   _received(socket, data) {
     if (socket !== this._socket) return;
-    this._heardMs = this._around.clock();
+    this._pulse.heard(this._around.clock());
     if (!(data instanceof ArrayBuffer)) return; // text messages mean nothing
     try {
       this._handle(decode(new Uint8Array(data)));
@@ -403,9 +312,9 @@ export class Session {
     if (message.kind === "stamped_audio") this._listener.onAudio(message);
     else if (message.kind === "text" || message.kind === "coloured_text") this._listener.onText(message.text);
     else if (message.kind === "event") this._handleEvent(message);
-    else if (message.kind === "ping" && this._pingSentMs) {
-      this._listener.onRoundTrip(this._heardMs - this._pingSentMs);
-      this._pingSentMs = 0;
+    else if (message.kind === "ping") {
+      const tookMs = this._pulse.answered();
+      if (tookMs !== null) this._listener.onRoundTrip(tookMs);
     }
   }
 

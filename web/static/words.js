@@ -47,7 +47,7 @@ function queueHelp(seconds) {
   return seconds > 0 ? `A place may be free in about ${duration(seconds)}. Leave this page open.` : "";
 }
 
-/** @param {import("./session.js").Loss} reason */
+/** @param {import("./verdict.js").Loss} reason */
 function lostLine(reason) {
   switch (reason) {
     case "blocked":
@@ -65,7 +65,7 @@ function lostLine(reason) {
   }
 }
 
-/** @param {import("./session.js").Loss} reason */
+/** @param {import("./verdict.js").Loss} reason */
 function lostHelp(reason) {
   return reason === "blocked" ? "A proxy or a firewall on the way may refuse WebSockets: ask whoever runs it. " : "";
 }

@@ -3,15 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { decode, encode } from "../../../web/static/protocol.js";
-import {
-  CONNECT_LIMIT_MS,
-  GIVE_UP_MS,
-  LONGEST_RETRY_MS,
-  PING_EVERY_MS,
-  Session,
-  SILENCE_LIMIT_MS,
-  STALE_PACKETS,
-} from "../../../web/static/session.js";
+import { STALE_PACKETS } from "../../../web/static/outbox.js";
+import { CONNECT_LIMIT_MS, PING_EVERY_MS, SILENCE_LIMIT_MS } from "../../../web/static/pulse.js";
+import { GIVE_UP_MS, LONGEST_RETRY_MS, Session } from "../../../web/static/session.js";
 
 const READY = { session: "s1", model: "echo", sample_rate: 24_000, frame_samples: 1920, slots: 2, parameters: {} };
 
@@ -429,7 +423,6 @@ test("a network that has stopped costs what is older than 400 ms", () => {
   world.socket.bufferedAmount = 10_000;
   for (let index = 1; index <= 50; index++) world.session.sendAudio(packet(index), index);
   assert.deepEqual(world.heard.at(-1), ["sent", 0]);
-  assert.equal(world.session.waitingPackets, STALE_PACKETS);
   assert.equal(world.session.droppedPackets, 50 - STALE_PACKETS);
   world.socket.bufferedAmount = 0;
   world.session.sendAudio(packet(51), 51);
