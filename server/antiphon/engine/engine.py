@@ -252,6 +252,7 @@ class Engine:
         if departure.active_s is not None:
             self.metrics.session_seconds.observe(departure.active_s)
         self._apply(departure.changes)
+        self._ready.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
     def position(self, session: Session) -> int | None:
         """How many callers wait before this one."""

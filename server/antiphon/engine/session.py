@@ -105,11 +105,6 @@ class Session:
         return self._host.position(self)
 
     @property
-    def ahead(self) -> int:
-        """Callers in the queue before this one."""
-        return self._host.position(self) or 0
-
-    @property
     def retry_after_s(self) -> int:
         """Seconds until a waiting session may expect its row, estimated from how long sessions lasted."""
         return self._host.retry_after_s(self)
