@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,16 @@ import pytest
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from antiphon.errors import ConfigError, SessionError
+from antiphon_client.pacing import Pacer
 from antiphon_client.probe import main
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server_in_thread
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of this machine all messages still leave, and their replies are waited for."""
+    monkeypatch.setattr("antiphon_client.session.Pacer", functools.partial(Pacer, stale_s=60.0))
+    monkeypatch.setattr("antiphon_client.load.GRACE_S", 60.0)
 
 
 @pytest.fixture
@@ -35,7 +45,7 @@ def test_the_whole_report_is_printed_and_written(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_server_in_thread() as server:
-        limits = ("--max-lost", 0, "--max-p99-ms", 500)
+        limits = ("--max-lost", 0, "--max-p99-ms", 5000)
         files = ("--json", tmp_path / "a.json", "--plot", tmp_path / "a.png", "--out", tmp_path / "a.wav")
         code = probe(server, "--audio", recording, "--sessions", 2, *limits, *files)
     printed = capsys.readouterr().out
@@ -118,11 +128,24 @@ def test_silent_frames_are_asked_from_the_server(recording: Path, capsys: pytest
 
 
 def test_an_interrupt_still_prints_the_report(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over = threading.Event()
+
+    def interrupt_once_it_speaks(server: FakeServer) -> None:
+        """Any sooner nobody may wait for Ctrl-C yet, and it would end the tests."""
+        deadline_s = time.monotonic() + 60
+        while len(server.heard) < 8 and time.monotonic() < deadline_s and not over.wait(0.02):
+            pass
+        if len(server.heard) >= 8 and not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
     with fake_server_in_thread() as server:
-        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        code = probe(server, "--audio", recording, "--seconds", 60)
-        timer.join()
+        thread = threading.Thread(target=interrupt_once_it_speaks, args=(server,))
+        thread.start()
+        try:
+            code = probe(server, "--audio", recording, "--seconds", 60)
+        finally:
+            over.set()
+            thread.join()
     assert code == 130
     printed = capsys.readouterr().out
     assert printed.startswith("interrupted: ")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -12,12 +14,19 @@ import pytest
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import EncodedClip, encode_clip, fit_clip
+from antiphon_client.pacing import Pacer
 from antiphon_client.record import Outcome
 from antiphon_client.report import SessionReport, report_session
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server
 
 FRAMES = 5
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of this machine all messages still leave; test_pacing is about those dropped instead."""
+    monkeypatch.setattr("antiphon_client.session.Pacer", functools.partial(Pacer, stale_s=60.0))
 
 
 def make_clip(audio_format: AudioFormat, frames: int = FRAMES) -> EncodedClip:
@@ -32,8 +41,7 @@ async def hold(
     frames: int = FRAMES,
     is_extended: bool = True,
     wait_s: float = 0.0,
-    ready_timeout_s: float = 2.0,
-    grace_s: float = 0.5,
+    ready_timeout_s: float = 30.0,
     silent_frames: int = 0,
 ) -> tuple[SessionReport, SessionResult]:
     query = {"ext": "1", "format": audio_format.value, "wait": f"{wait_s:g}"} if is_extended else {}
@@ -45,7 +53,7 @@ async def hold(
         is_extended=is_extended,
         silent_frames=silent_frames,
         ready_timeout_s=ready_timeout_s,
-        grace_s=grace_s,
+        grace_s=30.0,  # over as soon as the last frame is answered
         keeps_audio=True,
     )
     session = ProbeSession(
@@ -66,7 +74,7 @@ async def test_every_frame_is_answered_in_every_format(audio_format: AudioFormat
     assert report.text == "".join(f" {frame}" for frame in range(FRAMES))
     assert b"".join(result.payloads) == b"".join(data for _, data, _ in server.heard)
     assert report.times.latency is not None
-    assert 4.0 < report.times.latency.p50 < 60.0
+    assert 4.0 < report.times.latency.p50 < 5000.0
     assert (report.times.server is None) == (audio_format is AudioFormat.OGG)
     assert server.goodbyes == 1
 
@@ -81,20 +89,23 @@ async def test_a_stock_server_is_probed_by_the_clients_clock_alone() -> None:
 
 
 async def test_messages_leave_in_real_time() -> None:
+    """None sooner, and none later than the pauses of this machine account for."""
     async with fake_server() as server:
-        await hold(server)
+        _, result = await hold(server)
     arrived_s = np.array([now_s for _, _, now_s in server.heard])
     assert len(arrived_s) == FRAMES * 4
-    behind_s = arrived_s - 0.02 * np.arange(len(arrived_s))
-    assert behind_s[0] - behind_s.min() < 0.02
-    assert np.median(behind_s) - behind_s.min() < 0.02
+    # A first message that leaves or arrives late may be up to two periods closer to those that follow.
+    assert (arrived_s - arrived_s[0] >= 0.02 * (np.arange(len(arrived_s)) - 2)).all()
+    timeline = result.record.timeline
+    pauses_s = timeline.send_late_ms.sum() / 1000
+    assert timeline.sent_s[-1] - timeline.sent_s[0] <= 0.08 * (FRAMES - 1) + pauses_s + 1e-6
 
 
 async def test_a_server_without_the_extension_is_named_as_such() -> None:
     async with fake_server(Behaviour(is_stock=True)) as server:
-        report, _ = await hold(server, ready_timeout_s=0.2)
+        report, _ = await hold(server, ready_timeout_s=2.0)
     assert report.outcome is Outcome.REJECTED
-    assert report.detail == "not let in within 0.2 s; a stock Moshi server is probed with --stock"
+    assert report.detail == "not let in within 2 s; a stock Moshi server is probed with --stock"
 
 
 async def test_a_full_server_rejects_in_its_own_words() -> None:
@@ -122,7 +133,7 @@ async def test_in_the_queue_it_waits_and_is_let_in_when_a_row_is_free() -> None:
             server.freed.set()
 
         leaving = asyncio.ensure_future(leave())
-        report, _ = await hold(server, wait_s=1.0)
+        report, _ = await hold(server, wait_s=30.0)
         await leaving
     assert (report.outcome, report.counts.answered) == (Outcome.ANSWERED, FRAMES)
     assert report.ready_ms is not None
@@ -139,10 +150,20 @@ async def test_frames_without_reply_are_lost_and_slow_ones_late() -> None:
     assert report.counts.gaps >= 1
 
 
-async def test_a_reply_that_overtakes_another_is_misplaced() -> None:
+async def test_a_reply_that_overtakes_another_is_misplaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frame overtaken comes after its successor: by then it is out of order."""
-    behaviour = Behaviour(delay_s=lambda frame: 0.2 if frame == 1 else 0.005)
-    async with fake_server(behaviour) as server:
+    waits_for = {1: 2, FRAMES - 1: 1}  # the last one keeps the session until the overtaken one has come
+    said = [asyncio.Event() for _ in range(FRAMES)]
+    reply = FakeServer._reply
+
+    async def reply_in_turn(server: FakeServer, socket: Any, frame: int, *rest: Any) -> None:
+        if frame in waits_for:
+            await said[waits_for[frame]].wait()
+        await reply(server, socket, frame, *rest)
+        said[frame].set()
+
+    monkeypatch.setattr(FakeServer, "_reply", reply_in_turn)
+    async with fake_server() as server:
         report, _ = await hold(server)
     assert report.counts.misplaced == 4
     assert report.counts.lost == 1
@@ -216,12 +237,16 @@ async def test_nobody_there_is_a_rejection(unused_tcp_port: int) -> None:
 async def test_stopping_ends_the_speech_and_still_hears_the_replies() -> None:
     async with fake_server(Behaviour(delay_s=lambda frame: 0.05)) as server, aiohttp.ClientSession() as http:
         url = server.address.chat({"ext": "1", "format": "opus"})
-        plan = SessionPlan(session=0, url=url, connect_after_s=0.0, phase_s=0.0, grace_s=1.0)
+        plan = SessionPlan(session=0, url=url, connect_after_s=0.0, phase_s=0.0, grace_s=30.0)
         session = ProbeSession(
             plan, make_clip(AudioFormat.OPUS, 100), start_s=time.monotonic(), clock=time.monotonic
         )
-        asyncio.get_running_loop().call_later(0.4, session.stop)
-        result = await session.run(http)
+        running = asyncio.ensure_future(session.run(http))
+        async with asyncio.timeout(30.0):
+            while session.recorder.frames_sent < 2:  # noqa: ASYNC110 (nobody could set an event)
+                await asyncio.sleep(0.01)
+        session.stop()
+        result = await running
     report = report_session(result.record)
     assert report.outcome is Outcome.ANSWERED
     assert 2 <= report.counts.sent <= 6

@@ -14,6 +14,9 @@ TLS = Path(__file__).parents[1] / "serve" / "tls"
 VALUES = {"ANTIPHON_BACKEND": "null", "DUPLEX_SLOTS": "2", "ECHO_SLOTS": "2"}
 """What an operator would write into .env: no model has to be loaded, and two callers fill a worker."""
 
+PATIENT = Path(__file__).parent / "patient.yaml"
+"""What a busy machine needs on top of compose.yaml for callers in real time to be let in and answered."""
+
 Start = Callable[..., AbstractAsyncContextManager[Stack]]
 
 
@@ -37,7 +40,8 @@ def start(tmp_path: Path, certificate: Path) -> Start:
         *, agents: bool = True, values: Mapping[str, str] | None = None, **counts: int
     ) -> AsyncIterator[Stack]:
         door = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
-        async with running_stack(tmp_path, counts, {**VALUES, **(values or {})}, certificate, door) as stack:
+        values = {**VALUES, **(values or {})}
+        async with running_stack(tmp_path, counts, values, certificate, door, [PATIENT]) as stack:
             for service in counts:
                 rows = 2 if agents else 100
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})

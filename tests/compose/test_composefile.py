@@ -28,7 +28,7 @@ NOT_OURS = {
     "tts-gpu": "the command of tts and a device; needs a card",
 }
 STARTED = {"door", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
-"""What tests/compose starts with the very commands of the file."""
+"""What tests/compose starts with the very commands of the file; workers with patient.yaml on top."""
 
 ONE_SHOT = {"graphs"}
 """Services that do one thing and end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import msgpack
 
-from tests.compose.callers import Caller, calling, chat, shares
+from tests.compose.callers import Caller, calling, chat, shares, used_rows
 from tests.compose.conftest import Start
 from tools.make_checkpoint import make_checkpoint
 from tools.stack.composefile import services
@@ -82,21 +83,25 @@ async def test_calls_are_shared_out_by_free_rows_until_all_are_full(start: Start
         async with calling(stack, 5) as callers:
             taken = await shares(stack)
             assert sorted(taken) == [1, 2, 2]  # none was refused, and none was left alone
-            stock = [asyncio.create_task(stock_call(stack)) for _ in range(3)]  # for one row
-            answers = sorted([await call for call in stock], key=lambda answer: answer[0])
-            assert [status for status, _ in answers] == [101, 503, 503]
-            for _, retry_after in answers[1:]:
+            leave = asyncio.Event()
+            stock = [asyncio.create_task(stock_call(stack, leave)) for _ in range(3)]  # for one row
+            for refused in itertools.islice(asyncio.as_completed(stock, timeout=START_S), 2):
+                status, retry_after = await refused
+                assert status == 503
                 assert int(retry_after) >= 1
+            leave.set()
+            assert sorted([(await call)[0] for call in stock]) == [101, 503, 503]
             assert all([(await caller.finish()).lost == 0 for caller in callers])
         # With all rows free again, so is the door.
         await stack.sees("duplex", {worker.host: 2 for worker in stack.workers})
 
 
-async def stock_call(stack: Stack) -> tuple[int, str]:
-    """A client as they are, without the extension, that stays for a second when it is let in."""
+async def stock_call(stack: Stack, leave: asyncio.Event | None = None) -> tuple[int, str]:
+    """A client as they are, without the extension; when it is let in, it stays until it is to leave."""
     try:
         async with stack.http.ws_connect(f"{stack.url}/api/chat".replace("http", "ws")):
-            await asyncio.sleep(1.0)
+            if leave is not None:
+                await leave.wait()
             return 101, ""
     except aiohttp.WSServerHandshakeError as error:
         return error.status, dict(error.headers or {})["Retry-After"]
@@ -151,7 +156,10 @@ async def test_a_worker_that_says_no_is_not_the_last_word(start: Start) -> None:
 
 @asynccontextmanager
 async def filled(stack: Stack, worker: Worker) -> AsyncIterator[None]:
-    """A worker whose rows are taken by calls that did not come through the door."""
+    """A worker whose rows are taken by calls that did not come through the door, once all are free."""
+    async with asyncio.timeout(START_S):
+        while await used_rows(worker, stack.http):  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(POLL_S)
     url = f"{worker.url}/api/chat?ext=1&format=pcm_s16le".replace("http", "ws", 1)
     callers = [Caller(url, stack.http) for _ in range(2)]
     try:
