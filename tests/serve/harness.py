@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +197,7 @@ async def serving(
     voices: Path | None = None,
     also: Sequence[tuple[str, ModelSpec]] = (),
     beside: Sequence[tuple[Checkpoint, Backend]] = (),
+    tls: ssl.SSLContext | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
@@ -230,7 +232,7 @@ async def serving(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         async with aiohttp.ClientSession() as http:
             yield Server(runner.addresses[0][1], http, app, served[0].engine)
     finally:

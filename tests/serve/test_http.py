@@ -103,6 +103,7 @@ async def test_refusals_and_closes_are_counted() -> None:
     [
         (1007, {}, {}, moshi.Audio(b"\0\0\xc0\x7f")),
         (1008, {}, {"handshake_timeout_s": 0.2}, None),
+        (1009, {}, {"max_message_bytes": 2048}, moshi.Audio(bytes(4096))),
         (1011, {"fail_rows": {0: (0,)}}, {}, moshi.Audio(bytes(7680))),
     ],
 )

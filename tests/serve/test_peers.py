@@ -49,7 +49,7 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
             assert max(await well_served(bystander, 10)) < 1.0
             stats = [it._session.stats() for it in calls if it._session is not None]
             slow = max(stats, key=lambda it: it.frames_in)
-            assert slow.dropped_out > 0
+            assert slow.dropped_out > 20
             for it in calls:
                 assert it._socket is not None
                 assert it._socket._transport.get_write_buffer_size() < 8192 + 3 * 4 * FRAME_SAMPLES
@@ -100,7 +100,7 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
             assert len(call._transcoder._inbox) <= 32
         pouring.cancel()
         flood.cut()
-        assert sorted(took)[len(took) // 2] < 1.0
+        assert sorted(took)[len(took) // 2] < 0.25
         stats = [call._session.stats() for call in server.services.calls if call._session is not None]
         flooded = max(stats, key=lambda it: it.frames_in)
         # 50 frames a second are 200 packets; the first second may be spent at once.
@@ -124,7 +124,7 @@ async def test_a_half_open_peer_is_closed_after_the_liveness_timeout() -> None:
         stop_reading(client)  # no pong will be sent: to the server this is a cable that was pulled
         start = time.monotonic()
         await server.is_empty()
-        assert time.monotonic() - start < PATIENCE_S / 2
+        assert 0.25 < time.monotonic() - start < PATIENCE_S / 2
         client.cut()
 
 

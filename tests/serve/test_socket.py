@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
-from aiohttp import WSMsgType
+import pytest
 
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.frames import frame
+from antiphon.serve.main import tls_context
 from antiphon.serve.transcoder import Batch
-from tests.serve.harness import Closed, Server, serving, speech
+from tests.serve.harness import Client, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import levels, listening, speaking
 
+TLS = Path(__file__).parent / "tls"
 PATIENT = {"close_timeout_s": 10.0}
 
 
@@ -70,17 +73,24 @@ async def test_who_still_speaks_hears_the_end_too() -> None:
         await server.is_empty()
 
 
-async def test_who_never_answers_a_close_is_cut_off() -> None:
-    async with serving(limits={"close_timeout_s": 0.3}) as server:
-        url = server.url("/api/chat?ext=1", "ws")
-        async with server.http.ws_connect(url, autoclose=False) as ws:
-            await server.eventually(lambda: bool(server.services.calls))
+@pytest.mark.parametrize("is_secure", [False, True])
+@pytest.mark.parametrize("flood", [b"", 50_000 * b"\x89\x80\0\0\0\0"], ids=["silent", "pings"])
+async def test_who_never_answers_a_close_is_cut_off(is_secure: bool, flood: bytes) -> None:
+    """TLS would wait for half a minute, and the pings that are here already take longer still to be read."""
+    tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem")) if is_secure else None
+    async with serving(limits={"close_timeout_s": 0.3}, tls=tls) as server:
+        url = server.url("/api/chat?ext=1", "wss" if is_secure else "ws")
+        async with server.http.ws_connect(url, ssl=False) as ws:
+            client = Client(ws)
+            await client.event("ready")
+            client.transport.pause_reading()
+            client.transport.write(flood)
+            await asyncio.sleep(0.1)
             start_s = time.monotonic()
             only_call(server).end()
-            while (await ws.receive()).type is not WSMsgType.CLOSE:
-                pass
             await server.is_empty()
-            assert time.monotonic() - start_s >= 0.25
+            assert 0.25 <= time.monotonic() - start_s < 10.0
+            client.cut()
 
 
 async def test_who_says_goodbye_is_answered_at_once() -> None:

@@ -136,8 +136,14 @@ async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
 
 
 async def test_who_does_not_take_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never_taken(_: web.StreamResponse, data: bytes = b"") -> None:
-        await asyncio.Event().wait()
+    end, ends = web.StreamResponse.write_eof, 0
+
+    async def never_taken(response: web.StreamResponse, data: bytes = b"") -> None:
+        nonlocal ends
+        ends += 1
+        if ends == 1:
+            await asyncio.Event().wait()
+        await end(response, data)  # aiohttp's own, which finds the connection cut
 
     monkeypatch.setattr(web.StreamResponse, "write_eof", never_taken)
     async with speaking(limits={"liveness_timeout_s": 0.3}) as (server, _):

@@ -15,7 +15,7 @@ import socket as sockets
 from collections.abc import Callable
 from typing import Any, cast
 
-from aiohttp import WSMsgType, web
+from aiohttp import WebSocketError, WSMessage, WSMsgType, web
 
 from antiphon.config import Limits
 from antiphon.serve.frames import CLOSE, PING, PONG, frame
@@ -101,7 +101,7 @@ class Socket:
             while True:
                 message = await self._ws.receive()
                 kind = message.type
-                if self._transport.is_closing() and kind in (WSMsgType.BINARY, WSMsgType.TEXT):
+                if self._transport.is_closing():
                     break  # the peer is gone: what it had sent before concerns nobody
                 await self._note_life()
                 if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
@@ -113,7 +113,7 @@ class Socket:
                     break
         finally:
             self._is_reading = False
-        self._end()
+        self._end(message)
         return None
 
     async def _note_life(self) -> None:
@@ -129,17 +129,19 @@ class Socket:
         if not self.is_congested():
             self.write(frame(data, PONG))
 
-    def _end(self) -> None:
+    def _end(self, last: WSMessage) -> None:
         """The connection is over; a peer that has closed it gets its answer."""
         self._is_over.set()
         if self._is_closing:
             return  # aiohttp's word is the peer's answer to ours
-        self.close_code = self._ws.close_code
+        # What breaks the protocol aiohttp has closed itself, and then it only knows that nobody answered.
+        is_broken = isinstance(last.data, WebSocketError)
+        self.close_code = last.data.code if is_broken else self._ws.close_code
         self.write(close_frame(1000, ""))
         self._is_closing = True
         self._transport.close()
-        if self.has_unsent:
-            asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._transport.abort)
+        # Closed, it still tries to send what it holds, and TLS to agree on the end; the peer may be gone.
+        asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._transport.abort)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> Any:
@@ -201,11 +203,10 @@ class Socket:
                     await self._is_over.wait()
                 else:
                     await self._next()
-        # A closed transport still tries to send what it holds, for as long as TCP believes in the peer.
-        if self.has_unsent:
-            self._transport.abort()
-        else:
+        if self._is_over.is_set() and not self.has_unsent:
             self._transport.close()
+        else:
+            self._transport.abort()
 
 
 def close_frame(code: int, reason: str) -> bytes:
