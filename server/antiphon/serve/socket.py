@@ -92,10 +92,8 @@ class Socket:
 
     async def receive_any(self) -> bytes | str | None:
         """The next message, binary or text; None once the connection is over."""
-        return None if self._is_closing else await self._next()
-
-    async def _next(self) -> bytes | str | None:
-        """The same; once we have closed nothing counts but the end."""
+        if self._is_reading:
+            return None  # our close does, for the peer's answer; nothing else counts any more
         self._is_reading = True
         try:
             while True:
@@ -103,7 +101,9 @@ class Socket:
                 kind = message.type
                 if self._transport.is_closing():
                     break  # the peer is gone: what it had sent before concerns nobody
-                await self._note_life()
+                if self._is_too_fast():
+                    async with self.paused():
+                        await asyncio.sleep(0.5)
                 if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
                     if not self._is_closing:
                         return cast("bytes | str", message.data)
@@ -116,13 +116,11 @@ class Socket:
         self._end(message)
         return None
 
-    async def _note_life(self) -> None:
-        """A message came: the peer lives, and is read no further for a while when it is too fast."""
+    def _is_too_fast(self) -> bool:
+        """Count a message, and whether the peer is a second's worth ahead of the rate."""
         self.seen_s = now_s = self._clock()
         self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
-        if self._paid_until_s > now_s + 1.0:  # a second's worth ahead of the rate
-            async with self.paused():
-                await asyncio.sleep(0.5)
+        return self._paid_until_s > now_s + 1.0
 
     def _pong(self, data: bytes) -> None:
         # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
@@ -202,7 +200,7 @@ class Socket:
                 if self._is_reading:
                     await self._is_over.wait()
                 else:
-                    await self._next()
+                    await self.receive_any()
         if self._is_over.is_set() and not self.has_unsent:
             self._transport.close()
         else:
