@@ -17,6 +17,7 @@ from antiphon.backends.base import (
     BackendInfo,
     BoolArray,
     FloatArray,
+    IntArray,
     StepInputs,
     StepOutputs,
     TextEntry,
@@ -53,7 +54,7 @@ class Subject:
 
     ``make`` makes it with a number of slots. ``wrap_frames`` is more than twice the frames its longest
     attention window holds. ``pcm_tolerance`` is the largest difference between the same session on
-    different rows, or in different buckets (0: identical); on one row in one bucket there is none.
+    different rows, or beside other rows (0: identical); on one row in fixed ticks there is none.
     ``comparable`` blanks what may lawfully differ between sessions. ``samples`` says that a model's
     logits are sampled, by every parameter there is for its pipeline.
     """
@@ -79,11 +80,11 @@ class Reply:
 
 @dataclass(slots=True)
 class Driver:
-    """Steps a backend with only the rows that are named, everything else being garbage."""
+    """Steps a backend; ``is_backward`` names each tick's rows from the highest down."""
 
     backend: Backend
     comparable: Callable[[FloatArray], FloatArray] = as_it_is
-    garbage: float = np.nan
+    is_backward: bool = False
     last: StepOutputs | None = field(default=None)
 
     @property
@@ -91,31 +92,31 @@ class Driver:
         return self.backend.info
 
     def tick(
-        self, frames: Mapping[int, FloatArray], *, reset: Collection[int] = (), rows: int | None = None
+        self, frames: Mapping[int, FloatArray], *, reset: Collection[int] = (), fixed: bool = False
     ) -> dict[int, Reply]:
-        """Execute the rows in ``frames``, over ``rows`` rows (None: the smallest bucket that holds them)."""
-        needed = max((*frames, *reset, 0)) + 1
-        count = rows or next(bucket for bucket in self.info.buckets if bucket >= needed)
-        pcm = np.full((count, self.info.spec.frame_samples), self.garbage, dtype=np.float32)
-        for row, frame in frames.items():
-            pcm[row] = frame
-        inputs = step_inputs(self.info, mask(count, frames), mask(count, reset), pcm)
+        """Step the rows in ``frames``, of which ``reset`` are made fresh first."""
+        assert set(reset) <= frames.keys()
+        rows = np.array(sorted(frames, reverse=self.is_backward), np.int32)
+        fresh = np.isin(rows, list(reset))
+        pcm = np.stack([frames[row] for row in rows.tolist()])
+        inputs = step_inputs(self.info, rows, fresh, pcm, fixed=fixed)
         outputs = self.backend.step(inputs)
         self.last = outputs
         pcm[:] = np.nan  # an input belongs to the caller again once the step is over
-        inputs.exec[:] = inputs.reset[:] = ~inputs.exec
-        return {row: self._reply(outputs, row) for row in range(count)}
+        fresh[:] = ~fresh
+        named = rows.tolist()
+        rows[:] = 0
+        return {row: self._reply(outputs, place) for place, row in enumerate(named)}
 
-    def run(
-        self, row: int, frames: Sequence[FloatArray] | FloatArray, *, rows: int | None = None
-    ) -> list[Reply]:
+    def run(self, row: int, frames: Sequence[FloatArray] | FloatArray, *, fixed: bool = False) -> list[Reply]:
         """Run a whole session on one row, from its reset, all other rows being idle."""
         return [
-            self.tick({row: frame}, reset={row} if index == 0 else (), rows=rows)[row]
+            self.tick({row: frame}, reset={row} if index == 0 else (), fixed=fixed)[row]
             for index, frame in enumerate(frames)
         ]
 
     def _reply(self, outputs: StepOutputs, row: int) -> Reply:
+        """What stands in one place of the outputs."""
         emitted = bool(outputs.emitted[row])
         pcm = self.comparable(outputs.pcm[row].copy()) if emitted and outputs.pcm is not None else None
         token = NO_TOKEN if outputs.text_tokens is None else int(outputs.text_tokens[row])
@@ -123,11 +124,13 @@ class Driver:
         return Reply(bool(outputs.consumed[row]), emitted, pcm, token, vad)
 
 
-def step_inputs(info: BackendInfo, executed: BoolArray, reset: BoolArray, pcm: FloatArray) -> StepInputs:
-    """A tick's input: PCM float32 ``[n, frame_samples]``, or the words that stand for it."""
+def step_inputs(
+    info: BackendInfo, rows: IntArray, reset: BoolArray, pcm: FloatArray, *, fixed: bool = False
+) -> StepInputs:
+    """A tick's input: PCM float32 ``[m, frame_samples]``, or the words that stand for it."""
     if info.kind is not PipelineKind.TTS:
-        return StepInputs(executed, reset, pcm)
-    return StepInputs(executed, reset, None, tuple(words(info, frame) for frame in pcm))
+        return StepInputs(rows, reset, pcm, is_fixed=fixed)
+    return StepInputs(rows, reset, None, tuple(words(info, frame) for frame in pcm), is_fixed=fixed)
 
 
 def words(info: BackendInfo, frame: FloatArray) -> tuple[TextEntry, ...]:
@@ -136,13 +139,6 @@ def words(info: BackendInfo, frame: FloatArray) -> tuple[TextEntry, ...]:
     random = np.random.default_rng(zlib.crc32(frame.tobytes()))
     lengths = random.integers(1, 5, 3)
     return tuple(TextEntry(tuple(random.integers(4, info.spec.lm.text_card, n).tolist())) for n in lengths)
-
-
-def mask(count: int, rows: Collection[int] | Mapping[int, FloatArray]) -> BoolArray:
-    """Make a bool mask ``[count]`` that is true for the given rows."""
-    marked = np.zeros(count, dtype=np.bool_)
-    marked[list(rows)] = True
-    return marked
 
 
 def voice(seed: int, frames: int, info: BackendInfo, *, level: float = 0.3) -> FloatArray:

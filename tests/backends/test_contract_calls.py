@@ -19,7 +19,6 @@ from tests.backends.contract import (
     assert_same,
     chooses,
     differ,
-    mask,
     silent_ticks,
     speaks,
     speaks_text,
@@ -33,8 +32,6 @@ FRAMES = 8
 def test_facts_are_consistent(driver: Driver) -> None:
     info = driver.info
     assert info.slots == SLOTS
-    assert list(info.buckets) == sorted(set(info.buckets))
-    assert info.buckets[-1] == SLOTS
     assert info.memory["state_per_row"] * SLOTS == driver.backend.state_bytes() > 0
     assert info.versions
 
@@ -46,8 +43,9 @@ def test_a_backend_needs_a_slot(subject: Subject) -> None:
 
 def test_outputs_have_their_shapes_and_dtypes(driver: Driver) -> None:
     info = driver.info
-    for rows in info.buckets:
-        driver.tick({0: voice(1, 1, info)[0]}, reset={0}, rows=rows)
+    frame = voice(1, 1, info)[0]
+    for rows in range(1, SLOTS + 1):
+        driver.tick(dict.fromkeys(range(rows), frame), reset=range(rows))
         outputs = driver.last
         assert outputs is not None
         lm = info.spec.lm
@@ -68,20 +66,16 @@ def assert_array(array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...]
     assert array is None or (array.dtype == dtype and array.shape == shape)
 
 
-def test_an_executed_row_consumes_and_emits_after_its_silent_frames(driver: Driver) -> None:
+def test_a_row_consumes_and_emits_after_its_silent_frames(driver: Driver) -> None:
     info = driver.info
     silent, is_written = silent_ticks(info), info.kind is PipelineKind.TTS
     frames = voice(2, silent + 3, info)
     for index, frame in enumerate(frames):
-        replies = driver.tick({1: frame}, reset={1, 2} if index == 0 else (), rows=SLOTS)
+        replies = driver.tick({1: frame}, reset={1} if index == 0 else (), fixed=True)
         assert replies[1].consumed or (is_written and index >= silent), "words wait where there are enough"
         assert replies[1].emitted == (index >= silent)
         has_token = replies[1].text_token != NO_TOKEN
         assert has_token == (speaks_text(info) and index >= silent) or is_written
-        for row in {*range(SLOTS)} - {1}:
-            assert not replies[row].consumed
-            assert not replies[row].emitted
-            assert replies[row].text_token == NO_TOKEN
 
 
 def test_outputs_depend_on_the_input(driver: Driver) -> None:
@@ -104,18 +98,17 @@ def test_outputs_are_not_written_again(driver: Driver) -> None:
     arrays = [array for array in outputs if array is not None]
     copies = [array.copy() for array in arrays]
     driver.tick({0: voice(23, 1, info)[0]})
-    driver.tick({}, reset={0})
     for array, copy in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
 def test_inputs_are_not_written_to(driver: Driver) -> None:
     info = driver.info
-    pcm = np.broadcast_to(voice(24, 1, info), (SLOTS, info.spec.frame_samples)).copy()
-    executed, reset = mask(SLOTS, [0, 2]), mask(SLOTS, [0, 1])
-    copies = pcm.copy(), executed.copy(), reset.copy()
-    driver.backend.step(step_inputs(info, executed, reset, pcm))
-    for array, copy in zip((pcm, executed, reset), copies, strict=True):
+    pcm = np.repeat(voice(24, 1, info), 3, axis=0)
+    rows, reset = np.array([4, 0, 2], np.int32), np.array([True, True, False])
+    copies = pcm.copy(), rows.copy(), reset.copy()
+    driver.backend.step(step_inputs(info, rows, reset, pcm))
+    for array, copy in zip((pcm, rows, reset), copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
@@ -123,37 +116,40 @@ def test_bad_inputs_raise_with_their_numbers_and_touch_nothing(driver: Driver) -
     info = driver.info
     samples = info.spec.frame_samples
     frames = voice(25, FRAMES, info)
-    wanted = driver.run(0, frames, rows=SLOTS)
-    driver.run(0, frames[:3], rows=SLOTS)
-    some, none = mask(SLOTS, [0]), mask(SLOTS, [])
-    pcm = np.zeros((SLOTS, samples), dtype=np.float32)
-    too_many = mask(SLOTS + 1, [0])
+    wanted = driver.run(0, frames, fixed=True)
+    driver.run(0, frames[:3], fixed=True)
     step = driver.backend.step
-    with pytest.raises(UnsupportedError, match=f"{SLOTS + 1} rows.*{SLOTS}"):
-        step(StepInputs(too_many, too_many, np.zeros((SLOTS + 1, samples), dtype=np.float32)))
-    with pytest.raises(UnsupportedError, match=rf"reset is bool \[{SLOTS + 1}\].*bool \[{SLOTS}\]"):
-        step(StepInputs(some, too_many, pcm))
-    with pytest.raises(UnsupportedError, match=rf"exec is float32 \[{SLOTS}\]"):
-        step(StepInputs(some.astype(np.float32), some, pcm))
+    rows, reset = np.array([0, 2], np.int32), np.zeros(2, np.bool_)
+    pcm = np.zeros((2, samples), dtype=np.float32)
+    for named, message in (
+        (np.array([0, SLOTS], np.int32), f"rows 0 to {SLOTS}.*rows 0 to {SLOTS - 1}"),
+        (np.array([-1, 0], np.int32), "rows -1 to 0"),
+        (np.array([2, 2], np.int32), "row 2 twice"),
+        (np.array([0, 2]), r"rows are int64 \[2\]"),
+        (np.empty(0, np.int32), "at least 1"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            step(StepInputs(named, reset[: named.size], pcm[: named.size]))
+    with pytest.raises(UnsupportedError, match=r"reset is bool \[3\].*bool \[2\]"):
+        step(StepInputs(rows, np.zeros(3, np.bool_), pcm))
     if info.kind is PipelineKind.TTS:
-        for wrong in (StepInputs(some, some, pcm), StepInputs(some, some, None, ((),))):
-            with pytest.raises(UnsupportedError, match=f"{SLOTS} rows needs {SLOTS} text tuples and no PCM"):
+        for wrong in (StepInputs(rows, reset, pcm), StepInputs(rows, reset, None, ((),))):
+            with pytest.raises(UnsupportedError, match="2 rows needs 2 text tuples and no PCM"):
                 step(wrong)
     else:
-        with pytest.raises(AudioError, match=rf"float32 \[{SLOTS}, {samples - 1}\].*\[{SLOTS}, {samples}\]"):
-            step(StepInputs(some, some, pcm[:, 1:]))
+        with pytest.raises(AudioError, match=rf"float32 \[2, {samples - 1}\].*\[2, {samples}\]"):
+            step(StepInputs(rows, reset, pcm[:, 1:]))
         with pytest.raises(AudioError, match="PCM is float64"):
-            step(StepInputs(some, some, pcm.astype(np.float64)))
+            step(StepInputs(rows, reset, pcm.astype(np.float64)))
         with pytest.raises(UnsupportedError, match="needs PCM"):
-            step(StepInputs(some, none))
+            step(StepInputs(rows, reset))
     for call in (
         lambda: driver.backend.set_parameters(SLOTS, GREEDY),
         lambda: driver.backend.snapshot(-1),
-        lambda: driver.backend.move(0, SLOTS),
     ):
         with pytest.raises(UnsupportedError):
             call()
-    assert_same([driver.tick({0: frame}, rows=SLOTS)[0] for frame in frames[3:]], wanted[3:])
+    assert_same([driver.tick({0: frame}, fixed=True)[0] for frame in frames[3:]], wanted[3:])
 
 
 def test_warm_up_reports_its_progress_and_leaves_rows_fresh(subject: Subject, driver: Driver) -> None:
@@ -166,6 +162,6 @@ def test_warm_up_reports_its_progress_and_leaves_rows_fresh(subject: Subject, dr
     frames = voice(26, FRAMES, driver.info)
     backend.set_parameters(1, GREEDY)
     driver.backend.set_parameters(1, GREEDY)
-    got = [warm.tick({1: frame}, rows=SLOTS)[1] for frame in frames]
-    assert_same(got, driver.run(1, frames, rows=SLOTS))
+    got = [warm.tick({1: frame}, fixed=True)[1] for frame in frames]
+    assert_same(got, driver.run(1, frames, fixed=True))
     backend.close()

@@ -37,7 +37,7 @@ def prime(driver: Driver, row: int, prompt: Prompt) -> list[PrimeProgress]:
 
 
 def go_on(driver: Driver, row: int, seed: int = 2) -> list[Reply]:
-    return [driver.tick({row: frame}, rows=5)[row] for frame in voice(seed, FRAMES, driver.info)]
+    return [driver.tick({row: frame}, fixed=True)[row] for frame in voice(seed, FRAMES, driver.info)]
 
 
 @pytest.mark.parametrize("subject", sorted(set(SUBJECTS) - set(PROMPTED)), indirect=True)
@@ -74,12 +74,12 @@ def test_what_was_said_before_the_call_matters(driver: Driver) -> None:
 @prompted
 def test_a_row_being_primed_and_its_neighbours_leave_each_other_alone(driver: Driver) -> None:
     frames = voice(4, FRAMES, driver.info)
-    wanted = driver.run(0, frames, rows=5)
+    wanted = driver.run(0, frames, fixed=True)
     got: list[Reply] = []
     is_done = False
     for index, frame in enumerate(frames):
         is_done = is_done or driver.backend.prime(2, prompt_for(driver.info, 3)).is_done
-        got.append(driver.tick({0: frame}, reset={0} if index == 0 else (), rows=5)[0])
+        got.append(driver.tick({0: frame}, reset={0} if index == 0 else (), fixed=True)[0])
     between = go_on(driver, 2)
     prime(driver, 2, prompt_for(driver.info, 3))
     alone = go_on(driver, 2)
@@ -90,7 +90,7 @@ def test_a_row_being_primed_and_its_neighbours_leave_each_other_alone(driver: Dr
 @prompted
 def test_a_reset_row_has_forgotten_its_prompt(driver: Driver) -> None:
     frames = voice(5, FRAMES, driver.info)
-    wanted = driver.run(1, frames, rows=5)
+    wanted = driver.run(1, frames, fixed=True)
     prime(driver, 1, prompt_for(driver.info))
     go_on(driver, 1)
-    assert_same(driver.run(1, frames, rows=5), wanted)
+    assert_same(driver.run(1, frames, fixed=True), wanted)

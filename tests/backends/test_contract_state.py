@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.backends.base import RowSnapshot
-from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import (
     GREEDY,
@@ -27,39 +25,45 @@ def test_reset_equals_fresh(subject: Subject, driver: Driver) -> None:
     fresh = Driver(subject.make(SLOTS), subject.comparable)
     frames = voice(3, FRAMES, driver.info)
     driver.run(2, voice(4, FRAMES, driver.info, level=LOUD))
-    not_reset = [fresh.tick({2: frame}, rows=SLOTS)[2] for frame in frames]
-    assert_same(driver.run(2, frames, rows=SLOTS), not_reset)
+    not_reset = [fresh.tick({2: frame}, fixed=True)[2] for frame in frames]
+    assert_same(driver.run(2, frames, fixed=True), not_reset)
     fresh.backend.close()
 
 
 def test_reset_of_a_row_leaves_the_others(driver: Driver) -> None:
     frames = voice(5, FRAMES, driver.info)
-    wanted = driver.run(0, frames, rows=SLOTS)
+    wanted = driver.run(0, frames, fixed=True)
     got = [
-        driver.tick({0: frame}, reset={0, 1} if index == 0 else {1, 3}, rows=SLOTS)[0]
+        driver.tick({0: frame, 1: frame, 3: frame}, reset={0, 1, 3} if index == 0 else {1, 3}, fixed=True)[0]
         for index, frame in enumerate(frames)
     ]
     assert_same(got, wanted)
 
 
-def test_a_reset_row_may_stay_idle(driver: Driver) -> None:
-    frames = voice(5, FRAMES, driver.info)
-    wanted = driver.run(0, frames, rows=SLOTS)
-    driver.run(0, voice(6, 3, driver.info))
-    driver.tick({}, reset={0}, rows=SLOTS)
-    assert_same([driver.tick({0: frame}, rows=SLOTS)[0] for frame in frames], wanted)
-
-
-@pytest.mark.parametrize("garbage", [np.nan, np.inf, LOUD, 0.0])
-def test_a_masked_row_does_not_move_whatever_it_holds(driver: Driver, garbage: float) -> None:
+@pytest.mark.parametrize("level", [np.nan, LOUD, 0.0])
+def test_a_row_that_is_not_named_does_not_move(driver: Driver, level: float) -> None:
     frames = voice(6, FRAMES, driver.info)
-    wanted = driver.run(1, frames, rows=SLOTS)
-    driver.garbage = garbage
+    wanted = driver.run(1, frames, fixed=True)
+    other = np.full_like(frames[0], level)
     got: list[Reply] = []
     for index, frame in enumerate(frames):
-        got.append(driver.tick({1: frame}, reset={1} if index == 0 else (), rows=SLOTS)[1])
-        for _ in range(index % 3):
-            driver.tick({3: frame} if index % 2 else {}, rows=SLOTS)
+        got.append(driver.tick({1: frame}, reset={1} if index == 0 else (), fixed=True)[1])
+        for pause in range(index % 3):
+            with np.errstate(all="ignore"):
+                driver.tick({3: other} if index % 2 else {0: other, 4: other}, fixed=pause == 0)
+    assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_the_order_and_the_others_change_nothing_in_a_fixed_batch(driver: Driver, is_backward: bool) -> None:
+    frames, loud = voice(30, FRAMES, driver.info), voice(31, FRAMES, driver.info, level=LOUD)
+    wanted = driver.run(3, frames, fixed=True)
+    driver.is_backward = is_backward
+    random = np.random.default_rng(5)
+    got: list[Reply] = []
+    for index, frame in enumerate(frames):
+        others = {int(row): loud[index] for row in random.permutation([0, 1, 2, 4])[: index % 4]}
+        got.append(driver.tick({3: frame, **others}, reset={3} if index == 0 else (), fixed=True)[3])
     assert_same(got, wanted)
 
 
@@ -67,24 +71,26 @@ def test_a_masked_row_does_not_move_whatever_it_holds(driver: Driver, garbage: f
 def test_poison_dies_with_its_session(driver: Driver, poison: float) -> None:
     info = driver.info
     frames = voice(7, FRAMES, info)
-    wanted = {row: driver.run(row, frames, rows=SLOTS) for row in (0, 1)}
+    wanted = {row: driver.run(row, frames, fixed=True) for row in (0, 1)}
     bad = np.full(info.spec.frame_samples, poison, dtype=np.float32)
     with np.errstate(all="ignore"):
         neighbour = [
-            driver.tick({0: bad, 1: frame}, reset={0, 1} if index == 0 else (), rows=SLOTS)[1]
+            driver.tick({0: bad, 1: frame}, reset={0, 1} if index == 0 else (), fixed=True)[1]
             for index, frame in enumerate(frames)
         ]
     assert_same(neighbour, wanted[1])
-    assert_same(driver.run(0, frames, rows=SLOTS), wanted[0])
+    assert_same(driver.run(0, frames, fixed=True), wanted[0])
 
 
 def test_a_loud_neighbour_moves_nothing(driver: Driver) -> None:
     info = driver.info
     frames, loud = voice(8, FRAMES, info), voice(9, FRAMES, info, level=LOUD)
-    wanted = driver.run(2, frames, rows=SLOTS)
+    wanted = driver.run(2, frames, fixed=True)
     got = [
         driver.tick(
-            {row: frame if row == 2 else shout for row in range(SLOTS)}, reset=range(SLOTS) if first else ()
+            {row: frame if row == 2 else shout for row in range(SLOTS)},
+            reset=range(SLOTS) if first else (),
+            fixed=True,
         )[2]
         for first, frame, shout in zip([True, *[False] * FRAMES], frames, loud, strict=False)
     ]
@@ -101,7 +107,7 @@ def test_a_batch_equals_its_sessions_alone(
     sessions = {number: voice(100 * seed + number, FRAMES, info) for number in range(2 * SLOTS)}
     for row in range(SLOTS):
         driver.backend.set_parameters(row, parameters)
-    wanted = {number: driver.run(0, frames, rows=SLOTS) for number, frames in sessions.items()}
+    wanted = {number: driver.run(0, frames, fixed=True) for number, frames in sessions.items()}
     got: dict[int, list[Reply]] = {number: [] for number in sessions}
     waiting = list(sessions)
     on_row: dict[int, int] = {}
@@ -110,6 +116,8 @@ def test_a_batch_equals_its_sessions_alone(
             row = int(random.choice([row for row in range(SLOTS) if row not in on_row]))
             on_row[row] = waiting.pop(0)
         ready = {row: number for row, number in on_row.items() if random.random() < 0.7}
+        if not ready:
+            continue
         frames = {row: sessions[number][len(got[number])] for row, number in ready.items()}
         replies = driver.tick(frames, reset={row for row, number in ready.items() if not got[number]})
         for row, number in ready.items():
@@ -120,29 +128,28 @@ def test_a_batch_equals_its_sessions_alone(
         assert_same(got[number], wanted[number], subject.pcm_tolerance)
 
 
-def test_the_bucket_changes_nothing(subject: Subject, driver: Driver) -> None:
-    """One session alone in each bucket, and one that changes bucket at every tick."""
-    buckets = driver.info.buckets
-    frames = voice(10, FRAMES, driver.info)
-    wanted = driver.run(0, frames, rows=buckets[-1])
-    for rows in buckets:
-        assert_same(driver.run(0, frames, rows=rows), wanted, subject.pcm_tolerance)
-    changing = [
-        driver.tick({0: frame}, reset={0} if index == 0 else (), rows=buckets[index % len(buckets)])[0]
-        for index, frame in enumerate(frames)
-    ]
-    assert_same(changing, wanted, subject.pcm_tolerance)
-
-
-def test_rows_beyond_the_bucket_keep_their_state(subject: Subject, driver: Driver) -> None:
-    last = SLOTS - 1
-    frames = voice(11, FRAMES, driver.info)
-    wanted = driver.run(last, frames)
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_who_else_is_ready_changes_next_to_nothing(
+    subject: Subject, driver: Driver, is_backward: bool
+) -> None:
+    """One session, beside other rows in every tick, named in any order, in fixed ticks and others."""
+    frames, other = voice(10, FRAMES, driver.info), voice(11, FRAMES, driver.info)
+    wanted = driver.run(2, frames, fixed=True)
+    driver.is_backward = is_backward
+    beside: list[set[int]] = [set(), {0}, {0, 1}, {4}, {0, 4}, {0, 1, 3, 4}, {1}, {3}]
     got: list[Reply] = []
     for index, frame in enumerate(frames):
-        got.append(driver.tick({last: frame}, reset={last} if index == 0 else ())[last])
-        driver.tick({0: frame}, reset={0} if index == 2 else ())
-    assert_same(got, wanted)
+        named = {2: frame} | dict.fromkeys(beside[index % len(beside)], other[index])
+        reset = named if index == 0 else ()
+        got.append(driver.tick(named, reset=reset, fixed=index % 5 == 4)[2])
+    assert_same(got, wanted, subject.pcm_tolerance)
+
+
+def test_a_plan_has_room_for_every_row(driver: Driver) -> None:
+    for rows in ([0], [SLOTS - 1], [0, 2, 4], [3, 1], list(range(SLOTS))):
+        named = np.array(rows, np.int32)
+        assert len(rows) <= driver.backend.plan(named) <= SLOTS
+        assert driver.backend.plan(named, is_fixed=True) == SLOTS
 
 
 def test_state_is_right_past_the_ring_wrap(subject: Subject, driver: Driver) -> None:
@@ -151,46 +158,33 @@ def test_state_is_right_past_the_ring_wrap(subject: Subject, driver: Driver) -> 
     frames, other = voice(12, subject.wrap_frames, info), voice(13, subject.wrap_frames, info)
     for row in range(SLOTS):
         driver.backend.set_parameters(row, GREEDY)
-    wanted = driver.run(0, frames, rows=SLOTS)
+    wanted = driver.run(0, frames, fixed=True)
     got: list[Reply] = []
     for index, frame in enumerate(frames):
-        both = {3: frame, 1: other[index]} if index % 5 else {3: frame}
+        both = {3: frame, 1: other[index]} if index % 5 != 1 else {3: frame}
         reset = {1, 3} if index == 0 else {1} if index == subject.wrap_frames // 3 else ()
-        got.append(driver.tick(both, reset=reset, rows=SLOTS)[3])
+        got.append(driver.tick(both, reset=reset, fixed=True)[3])
     assert_same(got, wanted, subject.pcm_tolerance)
 
 
 def test_a_snapshot_continues_bit_identically_on_any_row(subject: Subject, driver: Driver) -> None:
-    if not driver.info.can_snapshot:
-        with pytest.raises(UnsupportedError):
-            driver.backend.snapshot(0)
-        with pytest.raises(UnsupportedError):
-            driver.backend.restore(0, RowSnapshot(driver.info.name, {}, 0))
-        return
     frames = voice(18, 2 * FRAMES, driver.info)
-    driver.run(1, frames[:FRAMES], rows=SLOTS)
+    driver.run(1, frames[:FRAMES], fixed=True)
     taken = driver.backend.snapshot(1)
-    wanted = [driver.tick({1: frame}, rows=SLOTS)[1] for frame in frames[FRAMES:]]
+    wanted = [driver.tick({1: frame}, fixed=True)[1] for frame in frames[FRAMES:]]
     assert taken.bytes > 0
-    for row, reset in ((1, ()), (4, (4,))):
-        driver.run(row, voice(19, 3, driver.info), rows=SLOTS)
-        driver.tick({}, reset=reset, rows=SLOTS)
+    for row in (1, 4):
+        driver.run(row, voice(19, 3, driver.info), fixed=True)
         driver.backend.restore(row, taken)
-        got = [driver.tick({row: frame}, rows=SLOTS)[row] for frame in frames[FRAMES:]]
+        got = [driver.tick({row: frame}, fixed=True)[row] for frame in frames[FRAMES:]]
         assert_same(got, wanted, 0.0 if row == 1 else subject.pcm_tolerance)
 
 
-def test_move_takes_state_and_parameters_along(subject: Subject, driver: Driver) -> None:
-    if not driver.info.can_snapshot:
-        with pytest.raises(UnsupportedError):
-            driver.backend.move(0, 1)
-        return
-    frames = voice(20, 2 * FRAMES, driver.info)
-    driver.backend.set_parameters(4, SamplingParameters(text_seed=11, audio_seed=12))
-    whole = driver.run(4, frames, rows=SLOTS)
-    driver.run(4, frames[:FRAMES], rows=SLOTS)
-    driver.run(0, voice(21, 3, driver.info), rows=SLOTS)
-    driver.backend.move(4, 0)
-    driver.tick({4: frames[0]}, reset={4}, rows=SLOTS)
-    moved = [driver.tick({0: frame}, rows=SLOTS)[0] for frame in frames[FRAMES:]]
-    assert_same(moved, whole[FRAMES:], subject.pcm_tolerance)
+def test_a_snapshot_past_the_wrap_continues_bit_identically(subject: Subject, driver: Driver) -> None:
+    frames = voice(32, subject.wrap_frames + FRAMES, driver.info)
+    driver.run(1, frames[: subject.wrap_frames], fixed=True)
+    taken = driver.backend.snapshot(1)
+    wanted = [driver.tick({1: frame}, fixed=True)[1] for frame in frames[subject.wrap_frames :]]
+    driver.run(1, voice(33, FRAMES, driver.info), fixed=True)
+    driver.backend.restore(1, taken)
+    assert_same([driver.tick({1: frame}, fixed=True)[1] for frame in frames[subject.wrap_frames :]], wanted)

@@ -1,15 +1,19 @@
-"""What a backend is: S rows of model state, stepped one frame at a time.
+"""What a backend is: S rows of model state, of which each tick advances the rows it names by one frame.
 
 A backend needs no inheritance: it is anything with the methods of :class:`Backend`. It is made by a
 factory named in :mod:`antiphon.backends.registry`, and from then on it is touched by one thread only.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
-* A tick runs over the prefix of rows ``0 .. n-1``. ``n`` is one of ``info.buckets``.
-* ``reset`` is applied first, then ``exec``. A reset row starts exactly like a fresh one.
-* A row that is not executed keeps its state, whatever garbage its input holds.
-* No row can influence another.
+* A tick names its rows, each once, in any order. Rows that are not named keep their state.
+* ``reset`` is applied first: a row that is reset starts exactly like a fresh one.
+* No row can influence another. In ``is_fixed`` ticks a row's results are bit-identical whichever rows are
+  named beside it, and in whatever order. In others they may differ in the last bits, as matrix products of
+  other sizes do; docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too.
 * Outputs of rows that did not emit hold nothing of use and must not be read.
+
+How the rows are computed is the backend's business: it may run more physical rows than were named.
+:meth:`Backend.plan` says how many.
 """
 
 from __future__ import annotations
@@ -38,36 +42,38 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """One tick's input for rows ``0 .. n-1``.
+    """One tick's input for the m rows it names.
 
-    ``exec`` and ``reset`` are bool ``[n]``. ``pcm`` is float32 ``[n, frame_samples]`` in [-1, 1] for
-    codec, duplex and stt, and None for tts. ``text`` holds, for tts, the next entries each row is offered,
-    which it takes all or not at all, and is empty otherwise.
+    ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``
+    is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text`` holds,
+    for tts, the next entries each row is offered, which it takes all or not at all, and is empty otherwise.
+    An ``is_fixed`` tick runs all S rows of the backend, each in its own place, the others idle.
     """
 
-    exec: BoolArray
+    rows: IntArray
     reset: BoolArray
     pcm: FloatArray | None = None
     text: tuple[tuple[TextEntry, ...], ...] = ()
+    is_fixed: bool = False
 
     @property
-    def rows(self) -> int:
-        """The number of rows n of this tick."""
-        return int(self.exec.shape[0])
+    def count(self) -> int:
+        """The number of rows m of this tick."""
+        return int(self.rows.shape[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """One tick's output for rows ``0 .. n-1``.
+    """One tick's output for the m rows it named, in their order.
 
-    ``consumed`` and ``emitted`` are bool ``[n]``: the row took its input frame, the row produced an
-    output frame (both false for rows not executed; a duplex row inside its first ``max_delay`` frames
-    consumes and does not emit). A tts row consumes when it took what it was offered, and, offered nothing, as
-    long as it has something to do; it rests when it neither consumes nor emits.
-    ``pcm`` is float32 ``[n, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is int32 ``[n]``,
+    ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an
+    output frame (a duplex row inside its first ``max_delay`` frames consumes and does not emit). A tts row
+    consumes when it took what it was offered, and, offered nothing, as long as it has something to do; it
+    rests when it neither consumes nor emits.
+    ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is int32 ``[m]``,
     ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from 0 since the
-    reset, that begins in this frame). ``vad`` is float32 ``[n, heads]`` (stt with heads).
-    ``finished`` is bool ``[n]`` (tts: the row has spoken everything). ``stage_ms`` gives the time of
+    reset, that begins in this frame). ``vad`` is float32 ``[m, heads]`` (stt with heads).
+    ``finished`` is bool ``[m]`` (tts: the row has spoken everything). ``stage_ms`` gives the time of
     each stage of this tick, by name ("encode", "lm", "depformer", "sample", "decode").
     """
 
@@ -114,21 +120,17 @@ class PrimeProgress:
 class BackendInfo:
     """The unchanging facts about a backend that was made.
 
-    ``buckets`` are the row counts a tick can run over, ascending, the last one being ``slots``.
-    ``can_snapshot`` says whether snapshot, restore and move work, ``can_prime`` whether prime does.
-    ``memory`` is bytes by purpose ("weights", "state_per_row", ...), for admission arithmetic and the
-    report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the engine cannot
-    measure it (tts).
+    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row", ...),
+    for admission arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend
+    knows it and the engine cannot measure it (tts).
     """
 
     name: str
     device: str
     spec: ModelSpec
     slots: int
-    buckets: tuple[int, ...]
     dtype: str = "float32"
     quantization: str = "none"
-    can_snapshot: bool = False
     can_prime: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
@@ -156,8 +158,12 @@ class Backend(Protocol):
         """Give a row its sampling parameters, from the next step on. They survive a reset."""
         ...
 
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        """How many physical rows a tick over ``rows`` int32 ``[m]`` runs: m or more."""
+        ...
+
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """Advance the executed rows by one frame.
+        """Advance the named rows by one frame.
 
         Raises:
             StepError: some rows failed, the others are intact and were advanced.
@@ -168,10 +174,10 @@ class Backend(Protocol):
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """Let a row live through a prompt, by one bounded piece of work a call, until it is done.
 
-        The first call for a row makes it fresh; it must not be executed before the last, nor be reset
+        The first call for a row makes it fresh; it must not be stepped before the last, nor be reset
         after it. Then it goes on as if the prompt had been stepped through with all its tokens forced,
         and emits from its first frame on. A row given up midway needs nothing: its next owner's reset, or
-        another prompt, begins anew. Progress moves with ``move``.
+        another prompt, begins anew.
 
         Raises:
             UnsupportedError: ``info.can_prime`` is false, or a prompt this model cannot take.
@@ -180,15 +186,11 @@ class Backend(Protocol):
         ...
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """Copy the state of a row. Raises UnsupportedError when ``info.can_snapshot`` is false."""
+        """Copy the state of a row."""
         ...
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a snapshot into a row, which then continues bit-identically."""
-        ...
-
-    def move(self, source: int, target: int) -> None:
-        """Copy the state and parameters of one row over another."""
         ...
 
     def state_bytes(self) -> int:

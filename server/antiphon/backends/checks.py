@@ -18,27 +18,47 @@ def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
     """Check the shapes and dtypes of one tick's input.
 
     Raises:
-        UnsupportedError: the row count is no bucket, a mask is not bool ``[n]``, or PCM or text is
-            missing for, or given to, a pipeline that wants the other.
-        AudioError: PCM that is not float32 ``[n, frame_samples]``.
+        UnsupportedError: rows that are not int32 ``[m]``, do not exist or are named twice, a reset that is
+            not bool ``[m]``, or PCM or text that is missing, or given to a pipeline that wants the other.
+        AudioError: PCM that is not float32 ``[m, frame_samples]``.
     """
-    rows = inputs.rows
-    if rows not in info.buckets:
-        known = ", ".join(map(str, info.buckets))
-        raise UnsupportedError(f"a step over {rows} rows, but backend {info.name} runs {known}")
-    _check_mask("exec", inputs.exec, rows)
-    _check_mask("reset", inputs.reset, rows)
+    check_rows(info, inputs.rows)
+    count, reset = inputs.count, inputs.reset
+    if reset.shape != (count,) or reset.dtype != np.bool_:
+        raise UnsupportedError(
+            f"reset is {reset.dtype} {list(reset.shape)}, but this step needs bool [{count}]"
+        )
     if info.kind is PipelineKind.TTS:
-        if inputs.pcm is not None or len(inputs.text) != rows:
-            raise UnsupportedError(f"a tts step over {rows} rows needs {rows} text tuples and no PCM")
+        if inputs.pcm is not None or len(inputs.text) != count:
+            raise UnsupportedError(f"a tts step over {count} rows needs {count} text tuples and no PCM")
         return
     if inputs.pcm is None or inputs.text:
-        raise UnsupportedError(f"a {info.kind} step over {rows} rows needs PCM and no text")
-    wanted = (rows, info.spec.frame_samples)
+        raise UnsupportedError(f"a {info.kind} step over {count} rows needs PCM and no text")
+    wanted = (count, info.spec.frame_samples)
     if inputs.pcm.shape != wanted or inputs.pcm.dtype != np.float32:
         raise AudioError(
             f"PCM is {inputs.pcm.dtype} {list(inputs.pcm.shape)}, but this step needs float32 {list(wanted)}"
         )
+
+
+def check_rows(info: BackendInfo, rows: NDArray[np.generic]) -> None:
+    """Check the row numbers of a tick: int32 ``[m]``, m at least 1, each in range and named once.
+
+    Raises:
+        UnsupportedError: they are not.
+    """
+    if rows.ndim != 1 or rows.dtype != np.int32 or not rows.size:
+        found = f"{rows.dtype} {list(rows.shape)}"
+        raise UnsupportedError(f"rows are {found}, but a step needs int32 [m], m at least 1")
+    ordered = np.sort(rows)
+    if ordered[0] < 0 or ordered[-1] >= info.slots:
+        raise UnsupportedError(
+            f"a step over rows {ordered[0]} to {ordered[-1]}, "
+            f"but backend {info.name} has rows 0 to {info.slots - 1}"
+        )
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if twice.size:
+        raise UnsupportedError(f"a step names row {twice[0]} twice")
 
 
 def check_row(info: BackendInfo, row: int) -> None:
@@ -87,10 +107,3 @@ def _release(text: str) -> tuple[int, ...]:
     """The numbers a version begins with: (2, 13, 0) of "2.13.0rc1+cpu"."""
     numbers = re.match(r"[0-9.]*", text)
     return tuple(int(number) for number in numbers[0].split(".") if number) if numbers else ()
-
-
-def _check_mask(name: str, mask: NDArray[np.generic], rows: int) -> None:
-    if mask.shape != (rows,) or mask.dtype != np.bool_:
-        raise UnsupportedError(
-            f"{name} is {mask.dtype} {list(mask.shape)}, but this step needs bool [{rows}]"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -53,3 +54,14 @@ def memory_in_use() -> dict[str, tuple[int, int]]:
         free, total = torch.cuda.mem_get_info(index)
         found[f"cuda:{index}"] = (total - free, total)
     return found
+
+
+def device_probe(device: torch.device) -> Callable[[], None]:
+    """Make the probe for a device: nothing on a CPU, memory given back and one kernel awaited on CUDA."""
+
+    def probe() -> None:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.zeros(1, device=device).add_(1).item()
+
+    return probe

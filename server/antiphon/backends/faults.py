@@ -1,14 +1,14 @@
-"""What an exception inside a step of torch means: some rows lost, or the whole device."""
+"""What an exception inside a step means: some rows lost, or the whole device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from typing import Final
 
 from antiphon.errors import DeviceLostError, StepError
 
-_OUT_OF_MEMORY_LIMIT = 2  # one may be a spike that freeing the cache clears; twice in a row is not
+FAILURES_IN_A_ROW: Final = 3
+"""One step may fail by its input. The sessions of its rows end with it; three in a row fail by no input."""
 
 
 class FaultJudge:
@@ -21,31 +21,20 @@ class FaultJudge:
     def __init__(self, probe: Callable[[], None]) -> None:
         """Begin with a device that is assumed to work."""
         self._probe = probe
-        self._out_of_memory_in_a_row = 0
+        self._failures = 0
 
     def note_success(self) -> None:
-        """Hear that a step went well."""
-        self._out_of_memory_in_a_row = 0
+        """Count from the beginning: a step went well."""
+        self._failures = 0
 
     def judge(self, error: Exception, rows: tuple[int, ...]) -> StepError | DeviceLostError:
         """Decide what a failed step that touched ``rows`` means, and make the error to raise from it."""
-        is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        self._out_of_memory_in_a_row = self._out_of_memory_in_a_row + 1 if is_out_of_memory else 0
-        if self._out_of_memory_in_a_row >= _OUT_OF_MEMORY_LIMIT:
-            return DeviceLostError(f"out of memory in {self._out_of_memory_in_a_row} steps in a row: {error}")
+        self._failures += 1
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if self._failures >= FAILURES_IN_A_ROW:
+            return DeviceLostError(f"{self._failures} steps in a row failed, the last with {words}")
         try:
             self._probe()
-        except RuntimeError as probe_error:
+        except Exception as probe_error:  # whatever a framework raises, its device does not answer
             return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
-        return StepError(f"a step over rows {list(rows)} failed: {type(error).__name__}: {error}", rows=rows)
-
-
-def device_probe(device: torch.device) -> Callable[[], None]:
-    """Make the probe for a device: nothing on a CPU, memory given back and one kernel awaited on CUDA."""
-
-    def probe() -> None:
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.zeros(1, device=device).add_(1).item()
-
-    return probe
+        return StepError(f"a step over rows {list(rows)} failed: {words}", rows=rows)

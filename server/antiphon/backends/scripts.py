@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs
+from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, TextEntry
 from antiphon.models.script import Script, ScriptRules
 
 TEXT_STEPS: Final = 2
 """Steps more that rows take within a tick while they only read: the first sound comes after a third of the
-ticks, and those who speak already wait for two steps without audio at most (upstream's server does so)."""
+ticks, and rows that speak already wait for two steps without audio at most (upstream's server does so)."""
 
-Advance: TypeAlias = Callable[[BoolArray, BoolArray], IntArray]
-"""Takes rows (bool ``[n]``) one step, those of the second mask to PCM; says what the model asked, ``[n]``."""
+Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
+"""Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool ``[k]``),
+and whether all are silent; returns what the model asked for, int32 ``[k]``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What became of a tick, as :class:`antiphon.backends.base.StepOutputs` wants it."""
+class ScriptTick:
+    """What became of a tick, in the order of its rows; see :class:`antiphon.backends.base.StepOutputs`."""
 
     consumed: BoolArray
     emitted: BoolArray
@@ -53,65 +53,45 @@ class ScriptRows:
         """Let a row go on from a script, which stays as it is."""
         self._scripts[row] = script.copy()
 
-    def tick(self, inputs: StepInputs, advance: Advance) -> Told:
-        """Take the executed rows through a tick: one step, and ``TEXT_STEPS`` more while they only read.
+    def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:
+        """Take the named rows through a tick: one step, and ``TEXT_STEPS`` more while they only read.
 
         A row whose script waits for words takes none.
         """
-        consumed, rows = self._offer(inputs), inputs.rows
-        nobody = np.zeros(rows, np.bool_)
+        rows: list[int] = inputs.rows.tolist()
+        consumed = np.array([self._offer(row, text) for row, text in zip(rows, inputs.text, strict=True)])
         for _ in range(TEXT_STEPS):
-            reading = self._able(inputs.exec, is_silent=True)
-            if not reading.any():
+            reading = [row for row in rows if self._scripts[row].can_step and self._scripts[row].is_silent]
+            if not reading:
                 break
-            self._advance(reading, nobody, advance)
-        going = self._able(inputs.exec)
-        emitted, words = self._heard(going)
-        if going.any():
-            self._advance(going, emitted, advance)
-        finished = np.array([script.is_finished for script in self._scripts[:rows]]) & inputs.exec
-        return Told(consumed, emitted, words, finished)
+            self._advance(reading, np.zeros(len(reading), np.bool_), advance)
+        going = [row for row in rows if self._scripts[row].can_step]
+        heard = {row: self._heard(row) for row in going if self._scripts[row].is_heard}
+        if going:
+            self._advance(going, np.array([row in heard for row in going]), advance)
+        emitted = np.array([row in heard for row in rows])
+        words = np.array([heard.get(row, NO_TOKEN) for row in rows], np.int32)
+        finished = np.array([self._scripts[row].is_finished for row in rows])
+        return ScriptTick(consumed, emitted, words, finished)
 
-    def choices(self, going: BoolArray, out: NDArray[np.signedinteger[Any]]) -> None:
-        """Write both next tokens of every row that goes on into ``out [S, 2]``: see ``Script.choices``."""
-        for row in np.flatnonzero(going).tolist():
-            out[row] = self._scripts[row].choices
+    def _offer(self, row: int, offered: tuple[TextEntry, ...]) -> bool:
+        """Give a row its words if it has room for them; whether it consumed."""
+        script = self._scripts[row]
+        if offered and script.has_room:
+            script.add(offered)
+            return True
+        return not offered and script.can_step
 
-    def is_silent(self, going: BoolArray) -> bool:
-        """Whether the next step of these rows makes no audio token for any of them."""
-        return all(self._scripts[row].is_silent for row in np.flatnonzero(going).tolist())
+    def _heard(self, row: int) -> int:
+        """The index of the entry that begins in the frame the next step completes, or NO_TOKEN."""
+        script = self._scripts[row]
+        index = script.heard(script.step - self.rules.first_sound)
+        return NO_TOKEN if index is None else index
 
-    def _offer(self, inputs: StepInputs) -> BoolArray:
-        """Give every executed row its words if it has room for them; which rows consumed."""
-        consumed = np.zeros(inputs.rows, np.bool_)
-        for row in np.flatnonzero(inputs.exec).tolist():
-            script, offered = self._scripts[row], inputs.text[row]
-            if offered and script.has_room:
-                script.add(offered)
-                consumed[row] = True
-            consumed[row] |= not offered and script.can_step
-        return consumed
-
-    def _able(self, executed: BoolArray, *, is_silent: bool = False) -> BoolArray:
-        """Which of the executed rows can take a step; with ``is_silent``, one without audio."""
-        chosen = executed.copy()
-        for row in np.flatnonzero(executed).tolist():
-            script = self._scripts[row]
-            chosen[row] = script.can_step and (script.is_silent or not is_silent)
-        return chosen
-
-    def _heard(self, going: BoolArray) -> tuple[BoolArray, IntArray]:
-        """Which rows complete a frame in the next step, and the index of the entry that begins in it."""
-        emitted, words = np.zeros(len(going), np.bool_), np.full(len(going), NO_TOKEN, np.int32)
-        for row in np.flatnonzero(going).tolist():
-            script = self._scripts[row]
-            if script.is_heard:
-                emitted[row] = True
-                index = script.heard(script.step - self.rules.first_sound)
-                words[row] = NO_TOKEN if index is None else index
-        return emitted, words
-
-    def _advance(self, going: BoolArray, emitted: BoolArray, advance: Advance) -> None:
-        asked = advance(going, emitted).tolist()
-        for row in np.flatnonzero(going).tolist():
-            self._scripts[row].advance(asked[row])
+    def _advance(self, rows: list[int], emitted: BoolArray, advance: Advance) -> None:
+        scripts = [self._scripts[row] for row in rows]
+        choices = np.array([script.choices for script in scripts], np.int32)
+        is_silent = all(script.is_silent for script in scripts)
+        asked = advance(np.array(rows, np.int32), choices, emitted, is_silent)
+        for script, token in zip(scripts, asked.tolist(), strict=True):
+            script.advance(token)

@@ -8,8 +8,9 @@ stream are shown, beside a word, the one that comes ``lookahead`` words later.
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -140,6 +141,34 @@ class Script:
             _queued=deque(self._queued),
             _ahead=deque(self._ahead),
         )
+
+    def to_bytes(self) -> bytes:
+        """All of it but the rules, as JSON, for :meth:`from_bytes`."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "rules"}
+        values["_entries"] = [asdict(entry) for entry in self._entries]
+        return json.dumps(values, default=list).encode()
+
+    @classmethod
+    def from_bytes(cls, rules: ScriptRules, data: bytes) -> Script:
+        """A script under ``rules`` that goes on where :meth:`to_bytes` was called.
+
+        Raises:
+            UnsupportedError: the bytes are no script.
+        """
+        try:
+            values = json.loads(data)
+            values["_entries"] = deque(
+                TextEntry(**{**entry, "tokens": tuple(entry["tokens"])}) for entry in values["_entries"]
+            )
+            values["begun"] = deque((int(step), int(index)) for step, index in values["begun"])
+            for name in ("_queued", "_ahead"):
+                values[name] = deque(values[name])
+            paddings = {name: values.pop(name) for name in ("_may_pad", "_must_pad")}
+            script = cls(rules, **values)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnsupportedError(f"{len(data)} bytes are no script: {error}") from error
+        script._may_pad, script._must_pad = paddings["_may_pad"], paddings["_must_pad"]
+        return script
 
     @property
     def has_room(self) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.backends.base import (
     NO_TOKEN,
@@ -52,7 +51,7 @@ _FIRST_WORD_ID = 4  # ids below are padding and control pieces, which are never 
 class NullFaults:
     """Faults to come, by tick (the number of earlier calls of ``step``).
 
-    ``fail_rows`` raises StepError once, after the first tick from then on that executes one of those
+    ``fail_rows`` raises StepError once, after the first tick from then on that names one of those
     rows; ``slow_ms`` adds to that tick's time; from ``lose_device_at`` on every step raises
     DeviceLostError.
     """
@@ -100,8 +99,6 @@ class NullBackend:
             device="cpu",
             spec=spec,
             slots=slots,
-            buckets=_powers_of_two(slots),
-            can_snapshot=True,
             can_prime=spec.kind is PipelineKind.DUPLEX,
             versions={"numpy": np.__version__},
             memory={"weights": 0, "state_per_row": _ROW.itemsize},
@@ -136,8 +133,12 @@ class NullBackend:
         greedy = parameters.text_temperature == 0
         self._token_seeds[row] = 0 if greedy else (1 + parameters.text_seed) % 2**32
 
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        """As many as are named, or all."""
+        return self._info.slots if is_fixed else int(rows.size)
+
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """Echo and stamp the executed rows; see :meth:`Backend.step`."""
+        """Echo and stamp the named rows; see :meth:`Backend.step`."""
         start_s = self._clock()
         check_inputs(self._info, inputs)
         assert inputs.pcm is not None
@@ -147,24 +148,25 @@ class NullBackend:
             raise DeviceLostError(
                 f"the null device was planned to be lost at tick {lost_at}; this is tick {tick}"
             )
-        state = self._rows[: inputs.rows]
-        self._reset(state, inputs.reset)
+        rows = inputs.rows
+        self._reset(rows[inputs.reset])
+        state = self._rows[rows]
         hashes = hash_frames(inputs.pcm)
         frames = state["frame"].copy()
-        state["history"] = np.where(inputs.exec, extend_history(state["history"], hashes), state["history"])
-        state["frame"] += inputs.exec
+        state["history"] = extend_history(state["history"], hashes)
+        state["frame"] += 1
+        self._rows[rows] = state
         pcm = inputs.pcm.copy()
         write_stamps(pcm, state["life"], frames, hashes, state["history"])
-        emitted = inputs.exec & (frames >= self._info.spec.silent_frames)
-        tokens = self._tokens(state["history"], emitted)
+        emitted = frames >= self._info.spec.silent_frames
+        tokens = self._tokens(rows, state["history"], emitted)
         stamped_s = self._clock()
         self._wait(start_s + self._step_s + self._faults.slow_ms.get(tick, 0.0) / 1000.0)
-        if failed := self._due_failures(tick, inputs.exec):
+        if failed := self._due_failures(tick, rows):
             raise StepError(f"rows {list(failed)} were planned to fail, and did at tick {tick}", rows=failed)
         stage_ms = {"stamp": 1000.0 * (stamped_s - start_s), "wait": 1000.0 * (self._clock() - stamped_s)}
-        return StepOutputs(
-            consumed=inputs.exec.copy(), emitted=emitted, pcm=pcm, text_tokens=tokens, stage_ms=stage_ms
-        )
+        consumed = np.ones(inputs.count, np.bool_)
+        return StepOutputs(consumed, emitted, pcm, tokens, stage_ms=stage_ms)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """Read some frames of a prompt, which becomes the row's history; see :meth:`Backend.prime`."""
@@ -176,7 +178,7 @@ class NullBackend:
         start_s = self._clock()
         key, done = self._readings.get(row, ("", 0))
         if key != prompt.key:
-            self._reset(self._rows, np.arange(self._info.slots) == row)
+            self._reset(np.array([row]))
             done = 0
         is_copied = done == 0 and prompt.key in self._read
         done = prompt.count if is_copied else min(done + _PASS_FRAMES, prompt.count)
@@ -200,16 +202,6 @@ class NullBackend:
         check_snapshot(self._info, snapshot)
         self._rows[row] = snapshot.tensors["row"]
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row's counters and seed over another's."""
-        check_row(self._info, source)
-        check_row(self._info, target)
-        self._rows[target] = self._rows[source]
-        self._token_seeds[target] = self._token_seeds[source]
-        self._readings.pop(target, None)
-        if source in self._readings:
-            self._readings[target] = self._readings.pop(source)
-
     def state_bytes(self) -> int:
         """Bytes of counters for all rows."""
         return int(self._rows.nbytes)
@@ -217,30 +209,27 @@ class NullBackend:
     def close(self) -> None:
         """Nothing to release."""
 
-    def _reset(self, state: NDArray[np.void], reset: BoolArray) -> None:
-        count = int(np.count_nonzero(reset))
-        if count == 0:
-            return
-        for row in np.flatnonzero(reset).tolist():
+    def _reset(self, rows: IntArray) -> None:
+        for row in rows.tolist():
             self._readings.pop(row, None)
-        state[reset] = np.zeros((), dtype=_ROW)
-        lives = np.arange(self._lives + 1, self._lives + count + 1)
-        state["life"][reset] = lives % 2**32
-        self._lives += count
+        self._rows[rows] = np.zeros((), dtype=_ROW)
+        self._rows["life"][rows] = np.arange(self._lives + 1, self._lives + rows.size + 1) % 2**32
+        self._lives += rows.size
 
-    def _due_failures(self, tick: int, executed: BoolArray) -> tuple[int, ...]:
-        for planned_tick, rows in self._failures.items():
-            failed = tuple(row for row in rows if row < executed.shape[0] and executed[row])
+    def _due_failures(self, tick: int, rows: IntArray) -> tuple[int, ...]:
+        named = set(rows.tolist())
+        for planned_tick, planned in self._failures.items():
+            failed = tuple(row for row in planned if row in named)
             if planned_tick <= tick and failed:
                 del self._failures[planned_tick]
                 return failed
         return ()
 
-    def _tokens(self, history: WordArray, emitted: BoolArray) -> IntArray | None:
+    def _tokens(self, rows: IntArray, history: WordArray, emitted: BoolArray) -> IntArray | None:
         lm = self._info.spec.lm
         if self._info.kind is not PipelineKind.DUPLEX or lm is None:
             return None
-        words = mix_words(history + mix_words(self._token_seeds[: history.shape[0]]))
+        words = mix_words(history + mix_words(self._token_seeds[rows]))
         tokens = _FIRST_WORD_ID + words % np.uint32(lm.text_card - _FIRST_WORD_ID)
         return np.where(emitted, tokens.astype(np.int32), np.int32(NO_TOKEN))
 
@@ -264,8 +253,3 @@ def make(
     if device not in (None, "cpu"):
         raise UnsupportedError(f"the null backend runs on cpu, not on {device}")
     return NullBackend(checkpoint.spec, slots, step_ms=step_ms, hold_gil=hold_gil)
-
-
-def _powers_of_two(slots: int) -> tuple[int, ...]:
-    powers = {1 << exponent for exponent in range(slots.bit_length())}
-    return tuple(sorted({power for power in powers if power < slots} | {slots}))

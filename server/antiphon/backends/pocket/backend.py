@@ -21,7 +21,8 @@ from antiphon.backends.base import (
     TextEntry,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.faults import FaultJudge, device_probe
+from antiphon.backends.devices import device_probe
+from antiphon.backends.faults import FaultJudge
 from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.speaker import Frame, Speaker

@@ -22,8 +22,8 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.devices import device_bytes, pick_device
-from antiphon.backends.faults import FaultJudge, device_probe
+from antiphon.backends.devices import device_bytes, device_probe, pick_device
+from antiphon.backends.faults import FaultJudge
 from antiphon.backends.reference import loading, rows
 from antiphon.backends.reference.duplex import DuplexLM, part
 from antiphon.backends.threads import model_threads

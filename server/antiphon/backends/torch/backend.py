@@ -19,8 +19,8 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.devices import device_bytes
-from antiphon.backends.faults import FaultJudge, device_probe
+from antiphon.backends.devices import device_bytes, device_probe
+from antiphon.backends.faults import FaultJudge
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.linear import weight_bytes
 from antiphon.backends.torch.loading import quantization_of

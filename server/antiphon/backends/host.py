@@ -1,0 +1,184 @@
+"""What every backend does for a tick of codec, duplex and stt models, whatever framework computes it.
+
+The host checks inputs, counts each row's frames, knows which rows are new, silent or first, and what an error
+means. An executor (:mod:`antiphon.backends.executor`) computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import (
+    NO_TOKEN,
+    BackendInfo,
+    IntArray,
+    PrimeProgress,
+    Progress,
+    RowSnapshot,
+    StepInputs,
+    StepOutputs,
+)
+from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
+from antiphon.backends.executor import FrameExecutor, Rows, Work
+from antiphon.backends.faults import FaultJudge
+from antiphon.errors import BackendError, UnsupportedError
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+FRAMES = "host.frames"
+"""In a snapshot: the frames the row has been given since its reset, int64."""
+
+E = TypeVar("E", bound=Rows)
+
+
+class RowHost(Generic[E]):
+    """What hosts of all pipelines share: facts, rows' ages, snapshots, faults."""
+
+    def __init__(self, spec: ModelSpec, executor: E, *, slots: int, can_prime: bool = False) -> None:
+        """Give an executor ``slots`` fresh rows.
+
+        Raises:
+            ConfigError: less than one slot.
+        """
+        check_slots(slots)
+        self.executor = executor
+        self._spec, self._can_prime = spec, can_prime
+        self._judge = FaultJudge(executor.probe)
+        self._take_rows(slots)
+
+    def _take_rows(self, slots: int) -> None:
+        self.executor.allocate(slots)
+        facts = self.executor.facts
+        self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._info = BackendInfo(
+            name=facts.name,
+            device=facts.device,
+            spec=self._spec,
+            slots=slots,
+            dtype=facts.dtype,
+            quantization=facts.quantization,
+            can_prime=self._can_prime,
+            versions=facts.versions,
+            memory={**facts.memory, "state_per_row": self.executor.state_bytes() // slots},
+        )
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts that do not change while the backend lives."""
+        return self._info
+
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        """How many physical rows a tick over ``rows`` runs."""
+        return self.executor.plan(rows, is_fixed=is_fixed)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run every shape that ticks may have, then make all rows fresh."""
+        self.executor.warm_up(progress)
+        self._begin(range(self._info.slots))
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters; a codec has no use for them."""
+        check_row(self._info, row)
+        self.executor.set_parameters(row, parameters)
+
+    def snapshot(self, row: int) -> RowSnapshot:
+        """Copy a row's state; the tensors stay on the device."""
+        check_row(self._info, row)
+        tensors = self.executor.snapshot(row)
+        size = sum(int(tensor.nbytes) for tensor in tensors.values())
+        return RowSnapshot(self._info.name, {**tensors, **self._remembered(row)}, size)
+
+    def restore(self, row: int, snapshot: RowSnapshot) -> None:
+        """Put a row's state back.
+
+        Raises:
+            UnsupportedError: a snapshot of another backend or model; the row is then as it was.
+        """
+        check_row(self._info, row)
+        check_snapshot(self._info, snapshot)
+        own = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith("host.")}
+        if FRAMES not in snapshot.tensors:
+            raise UnsupportedError(f"the snapshot has no {FRAMES}")
+        self.executor.check(own)
+        self._begin([row])
+        self.executor.restore(row, own)
+        self._recall(row, snapshot)
+
+    def _remembered(self, row: int) -> dict[str, Any]:
+        """What the host itself knows of a row, for a snapshot; names begin with "host."."""
+        return {FRAMES: np.array(self._frames[row])}
+
+    def _recall(self, row: int, snapshot: RowSnapshot) -> None:
+        self._frames[row] = int(snapshot.tensors[FRAMES])
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones, bit for bit."""
+        self.executor.reset(rows)
+        self._frames[list(rows)] = 0
+
+    def state_bytes(self) -> int:
+        """Bytes of state for all rows."""
+        return self.executor.state_bytes()
+
+    def resize(self, slots: int) -> None:
+        """Have ``slots`` fresh rows instead; see :class:`antiphon.backends.base.Resizable`."""
+        check_slots(slots)
+        self._take_rows(slots)
+
+    def close(self) -> None:
+        """Release the device."""
+        self.executor.close()
+
+    @contextmanager
+    def _judging(self, rows: Sequence[int]) -> Iterator[None]:
+        """Turn what a framework raises into the error the engine acts on."""
+        try:
+            yield
+        except BackendError:
+            raise
+        except Exception as error:  # frameworks' exceptions share no base but this one
+            raise self._judge.judge(error, tuple(rows)) from error
+        self._judge.note_success()
+
+
+class HostBackend(RowHost[FrameExecutor]):
+    """A codec, duplex or stt model over rows of an executor; see :class:`antiphon.backends.base.Backend`."""
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        """Advance the named rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
+        check_inputs(self._info, inputs)
+        assert inputs.pcm is not None
+        rows, is_fresh = inputs.rows, inputs.reset
+        with self._judging(rows.tolist()):
+            frames = np.where(is_fresh, 0, self._frames[rows])
+            emitted = frames >= self._spec.silent_frames
+            # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
+            # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
+            is_forgotten = (frames == 0) & (self._spec.kind is PipelineKind.DUPLEX)
+            work = Work(rows, frames, is_fresh, is_forgotten, emitted, inputs.pcm, inputs.is_fixed)
+            result = self.executor.run(work)
+            self._frames[rows] = frames + 1
+        tokens = result.text_tokens
+        if tokens is not None:
+            tokens = np.where(emitted, tokens, np.int32(NO_TOKEN))
+        return StepOutputs(
+            np.ones(inputs.count, np.bool_),
+            emitted,
+            result.pcm,
+            tokens,
+            result.vad,
+            stage_ms=result.stage_ms,
+        )
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """Raises UnsupportedError: this executor cannot force a row's tokens."""
+        check_row(self._info, row)
+        raise UnsupportedError(
+            f"the {self._info.name} backend takes no prompts (this one has {prompt.count} frames); torch does"
+        )
