@@ -64,11 +64,11 @@ def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_p
 
 def test_repeated_and_boolean_flags() -> None:
     config = parse_command_line(
-        ["--allow-origin", "https://a", "--allow-origin", "https://b", "--null-hold-gil", "--no-compaction"]
+        ["--allow-origin", "https://a", "--allow-origin", "https://b", "--null-hold-gil", "--no-fixed-batch"]
     )
     assert config.allow_origin == ("https://a", "https://b")
     assert config.null_hold_gil
-    assert not config.engine.compaction
+    assert not config.engine.fixed_batch
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -81,21 +82,17 @@ class FakeBackend:
         spec: ModelSpec | None = None,
         slots: int = 4,
         *,
-        buckets: Sequence[int] | None = None,
-        can_snapshot: bool = True,
+        is_packed: bool = True,
         step_s: Callable[[int], float] = lambda rows: 0.0,
         clock: FakeClock | None = None,
         memory: dict[str, int] | None = None,
     ) -> None:
         self.spec = spec or fake_spec()
-        powers = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
         self._info = BackendInfo(
             name="fake",
             device="cpu",
             spec=self.spec,
             slots=slots,
-            buckets=tuple(buckets) if buckets else powers,
-            can_snapshot=can_snapshot,
             can_prime=self.spec.kind in (PipelineKind.DUPLEX, PipelineKind.TTS),
             memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
         )
@@ -105,7 +102,7 @@ class FakeBackend:
         self.during_step: Callable[[], None] = lambda: None
         self.failures: list[Exception | None] = []
         self.steps: list[StepInputs] = []
-        self.moves: list[tuple[int, int]] = []
+        self.is_packed = is_packed
         self.pieces: list[tuple[int, int]] = []  # row and frame
         self.reading: dict[int, Prompt] = {}
         self.refused_seed: int | None = None
@@ -124,11 +121,14 @@ class FakeBackend:
             raise UnsupportedError(f"seed {parameters.text_seed} is refused")
         self.rows[row].parameters = parameters
 
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        return len(rows) if self.is_packed and not is_fixed else self.info.slots
+
     def step(self, inputs: StepInputs) -> StepOutputs:
-        assert inputs.rows in self.info.buckets
-        self.steps.append(replace(inputs, exec=inputs.exec.copy(), reset=inputs.reset.copy(), pcm=None))
+        assert len(set(inputs.rows.tolist())) == inputs.count > 0
+        self.steps.append(replace(inputs, rows=inputs.rows.copy(), reset=inputs.reset.copy(), pcm=None))
         if self.clock is not None:
-            self.clock.advance(self.step_s(inputs.rows))
+            self.clock.advance(self.step_s(self.plan(inputs.rows, is_fixed=inputs.is_fixed)))
         self.during_step()
         outputs = self._speak(inputs) if self.spec.kind is PipelineKind.TTS else self._hear(inputs)
         failure = self.failures.pop(0) if self.failures else None
@@ -143,32 +143,24 @@ class FakeBackend:
 
     def _hear(self, inputs: StepInputs) -> StepOutputs:
         assert inputs.pcm is not None
-        n = inputs.rows
+        n = inputs.count
         emitted = np.zeros(n, np.bool_)
-        pcm = np.full((n, FRAME), np.nan, np.float32)
+        pcm = np.zeros((n, FRAME), np.float32)
         tokens = np.full(n, NO_TOKEN, np.int32)
-        for row in range(n):
-            if inputs.reset[row]:
+        for place, row in enumerate(inputs.rows.tolist()):
+            if inputs.reset[place]:
                 self._reset(row)
-            if not inputs.exec[row]:
-                continue
             state = self.rows[row]
+            heard = float(inputs.pcm[place, 0])
             state.taken += 1
-            state.sum += float(inputs.pcm[row, 0])
-            emitted[row] = state.taken > self.spec.silent_frames
-            pcm[row] = 0.0
-            pcm[row, :5] = (
-                inputs.pcm[row, 0],
-                state.taken,
-                state.sum,
-                state.parameters.text_seed,
-                state.life,
-            )
-            tokens[row] = state.taken % 90
+            state.sum += heard
+            emitted[place] = state.taken > self.spec.silent_frames
+            pcm[place, :5] = (heard, state.taken, state.sum, state.parameters.text_seed, state.life)
+            tokens[place] = state.taken % 90
         is_text = self.spec.kind is not PipelineKind.CODEC
         is_stt = self.spec.kind is PipelineKind.STT
         return StepOutputs(
-            consumed=inputs.exec.copy(),
+            consumed=np.ones(n, np.bool_),
             emitted=emitted,
             pcm=None if is_stt else pcm,
             text_tokens=tokens if is_text else None,
@@ -178,29 +170,27 @@ class FakeBackend:
 
     def _speak(self, inputs: StepInputs) -> StepOutputs:
         assert inputs.pcm is None
-        n = inputs.rows
+        n = inputs.count
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm = np.full((n, FRAME), np.nan, np.float32)
-        for row in range(n):
-            if inputs.reset[row]:
+        for place, row in enumerate(inputs.rows.tolist()):
+            if inputs.reset[place]:
                 self._reset(row)
-            if not inputs.exec[row]:
-                continue
             state = self.rows[row]
-            if not state.words and inputs.text[row]:
-                state.words = list(inputs.text[row])
+            if not state.words and inputs.text[place]:
+                state.words = list(inputs.text[place])
                 state.spoken = 0
-                consumed[row] = True
+                consumed[place] = True
             if not state.words:
                 continue
             word = state.words[0]
             if word.tokens:
-                pcm[row] = word.tokens[0]
-                emitted[row] = True
+                pcm[place] = word.tokens[0]
+                emitted[place] = True
             state.spoken += 1
             if state.spoken > word.padding_frames:
                 state.words, state.spoken = state.words[1:], 0
-                finished[row] = word.is_last
+                finished[place] = word.is_last
         return StepOutputs(consumed=consumed, emitted=emitted, pcm=pcm, finished=finished)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
@@ -228,13 +218,6 @@ class FakeBackend:
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         self.rows[row] = replace(snapshot.tensors["row"])
-
-    def move(self, source: int, target: int) -> None:
-        self.moves.append((source, target))
-        self.rows[target] = replace(self.rows[source])
-        self.reading.pop(target, None)
-        if source in self.reading:
-            self.reading[target] = self.reading.pop(source)
 
     def state_bytes(self) -> int:
         return len(self.rows)

@@ -195,26 +195,6 @@ def test_draining_admits_nobody_and_empties_the_queue() -> None:
     assert (load.active, load.queued, load.is_admitting, load.is_draining) == (0, 0, False, True)
 
 
-def test_a_move_is_committed_only_if_both_rows_are_as_they_were() -> None:
-    admission, _ = make(4)
-    callers = fill(admission, 3)
-    admission.leave(callers[0], 1.0)
-    relocation = admission.propose_move((1, 2, 4))
-    assert relocation is not None
-    assert (relocation.caller, relocation.source.row, relocation.target_row) == (callers[2], 2, 0)
-    (newcomer,) = fill(admission, 1, 1.0)  # takes row 0 while the state is copied
-    assert newcomer.slot is not None
-    assert newcomer.slot.row == 0
-    assert not admission.commit_move(relocation)
-    admission.leave(newcomer, 2.0)
-    assert admission.commit_move(relocation)
-    assert callers[2].slot is not None
-    assert callers[2].slot.row == 0
-    assert admission.propose_move((1, 2, 4)) is None
-    admission.leave(callers[2], 2.0)
-    assert not admission.commit_move(relocation), "the caller has left"
-
-
 @given(
     st.integers(1, 5), st.lists(st.sampled_from(["join", "wait", "leave", "settle", "drain"]), max_size=40)
 )

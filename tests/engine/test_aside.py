@@ -155,17 +155,6 @@ def test_no_more_states_are_kept_than_allowed(aside_rows: int) -> None:
     assert [row.taken for row in engine.backend.rows[:3]] == [2] * aside_rows + [4] * (3 - aside_rows)
 
 
-def test_a_backend_without_snapshots_hears_the_silence_itself() -> None:
-    engine = Bench(FakeBackend(STT, can_snapshot=False))
-    session = engine.submit()
-    engine.push(session, 1.0)
-    session.listen_aside(2, engine.clock())
-    engine.ticks()
-    engine.push(session, 2.0)
-    engine.ticks()
-    assert tokens(session.take(), aside=False) == [1, 4]  # two frames of silence lie between them
-
-
 def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> None:
     engine = Bench(FakeBackend(STT, slots=1))
     first = engine.submit()
@@ -182,23 +171,6 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     engine.ticks()
     assert tokens(second.take(), aside=False) == [1]
     assert engine.backend.rows[0].sum == 4.0
-
-
-def test_a_row_that_moves_takes_its_silence_along() -> None:
-    engine = bench()
-    low, high = engine.submit(), engine.submit()
-    for session in (low, high):
-        engine.push(session, 1.0)
-    engine.ticks()
-    high.listen_aside(2, engine.clock())
-    engine.tick()
-    low.close()
-    engine.ticks()
-    assert engine.backend.moves == [(1, 0)]
-    engine.push(high, 2.0)
-    engine.ticks()
-    assert tokens(high.take(), aside=False) == [1, 2]
-    assert engine.backend.rows[0].sum == 3.0
 
 
 @pytest.mark.parametrize("kind", [PipelineKind.CODEC, PipelineKind.TTS])

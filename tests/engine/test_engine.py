@@ -338,7 +338,7 @@ def test_every_metric_has_help_and_the_model_label() -> None:
     assert bench.read("output_queue_frames") == 1
     assert bench.read("state_bytes") == 4
     assert bench.read("frames_taken_total") == bench.read("replies_total") == 1
-    assert bench.read("batch_rows_sum") == bench.read("bucket_rows_sum") == 1
+    assert bench.read("batch_rows_sum") == bench.read("physical_rows_sum") == 1
     for stage in ("gather", "scatter", "notify", "fake", "rest"):
         assert bench.read("stage_seconds_count", stage=stage) == 1
     assert bench.read("admissions_total", outcome="admitted") == 1
@@ -352,14 +352,16 @@ def test_every_metric_has_help_and_the_model_label() -> None:
     assert b'antiphon_tick_seconds_bucket{le="0.08",model="fake"}' in generate_latest(bench.registry)
 
 
-def test_a_fixed_batch_runs_over_all_rows_and_moves_nobody() -> None:
-    bench = Bench(FakeBackend(slots=4), config=EngineConfig(fixed_batch=True))
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_tick_names_the_ready_rows_and_a_fixed_one_computes_all(is_fixed: bool) -> None:
+    bench = Bench(FakeBackend(slots=4), config=EngineConfig(fixed_batch=is_fixed))
     sessions = [bench.submit() for _ in range(3)]
-    sessions[0].close()
     bench.push(sessions[2], 1)
     bench.tick()
-    assert bench.backend.steps[-1].rows == 4
-    assert bench.backend.moves == []
+    step = bench.backend.steps[-1]
+    assert (step.rows.tolist(), step.reset.tolist(), step.is_fixed) == ([2], [True], is_fixed)
+    assert bench.read("batch_rows_sum") == 1
+    assert bench.read("physical_rows_sum") == (4 if is_fixed else 1)
 
 
 @pytest.mark.parametrize(

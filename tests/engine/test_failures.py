@@ -91,7 +91,7 @@ def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> Non
     assert not backend.closed
 
 
-@pytest.mark.parametrize("call", ["move", "set_parameters", "step"])
+@pytest.mark.parametrize("call", ["set_parameters", "step"])
 def test_whatever_call_into_the_backend_hangs_is_seen(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     bench = Bench(FakeBackend(slots=4), clock=clock)
@@ -193,64 +193,3 @@ def test_a_session_that_leaves_during_its_tick_leaves_nothing_to_the_next_owner(
     (reply,) = second.take()
     assert reply.pcm is not None
     assert reply.pcm[:4].tolist() == [50, 1, 50, 2], "its own frame, as the first, under its own parameters"
-
-
-def test_a_high_row_moves_down_when_the_bucket_can_shrink() -> None:
-    bench = Bench(FakeBackend(slots=8))
-    sessions = [bench.submit(seed=index) for index in range(5)]
-    for session in sessions:
-        bench.push(session, 1)
-    bench.tick()
-    assert bench.backend.steps[-1].rows == 8
-    sessions[1].close()
-    bench.push(sessions[4], 2)
-    bench.tick()
-    assert bench.backend.moves == [(4, 1)]
-    assert bench.backend.steps[-1].rows == 2
-    assert bench.backend.steps[-1].reset.tolist() == [False, False]
-    replies = sessions[4].take()
-    assert [reply.pcm[:4].tolist() for reply in replies if reply.pcm is not None] == [
-        [1, 1, 1, 4],
-        [2, 2, 3, 4],
-    ]
-    assert bench.read("moved_rows_total") == 1
-    newcomer = bench.submit()
-    bench.push(newcomer, 3)
-    bench.tick()
-    assert bench.backend.steps[-1].exec.tolist() == [False] * 4 + [True] + [False] * 3, "row 4 was freed"
-
-
-def test_a_newcomer_during_the_copy_wins_the_row_and_the_mover_stays() -> None:
-    bench = Bench(FakeBackend(slots=4))
-    sessions = [bench.submit() for _ in range(3)]
-    for session in sessions:
-        bench.push(session, 1)
-    bench.tick()
-    sessions[0].close()
-    copy = bench.backend.move
-    newcomers: list[Session] = []
-
-    def move(source: int, target: int) -> None:
-        copy(source, target)
-        if not newcomers:
-            newcomers.append(bench.submit())
-
-    bench.backend.move = move  # type: ignore[method-assign]
-    bench.push(sessions[2], 2)
-    bench.tick()
-    bench.push(newcomers[0], 9)
-    bench.tick()
-    (reply,) = newcomers[0].take()
-    assert reply.pcm is not None
-    assert reply.pcm[:3].tolist() == [9, 1, 9]
-    assert heard(sessions[2].take()) == [1, 2]
-
-
-def test_a_backend_without_snapshots_moves_nobody() -> None:
-    bench = Bench(FakeBackend(slots=4, can_snapshot=False))
-    sessions = [bench.submit() for _ in range(3)]
-    sessions[0].close()
-    bench.push(sessions[2], 1)
-    bench.tick()
-    assert bench.backend.moves == []
-    assert bench.backend.steps[-1].rows == 4

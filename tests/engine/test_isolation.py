@@ -141,7 +141,7 @@ class Callers(RuleBasedStateMachine):
         ticked = self.bench.tick()
         self.bench.backend.failures = []
         if ticked:
-            executed = int(self.bench.backend.steps[-1].exec.sum())
+            executed = self.bench.backend.steps[-1].count
             failed = [caller for caller in self.callers if caller.session.error is not None]
             lost = sum(c.session.stats().lost - before[c.number] for c in self.callers if c not in failed)
             assert lost + len(failed) == executed, "those it touched ended, the others lost that one reply"

@@ -95,21 +95,6 @@ def test_a_session_that_waited_is_primed_when_it_gets_its_row() -> None:
     assert second.state == str(SessionState.ACTIVE)
 
 
-def test_a_session_may_be_moved_while_its_prompt_is_read() -> None:
-    bench = Bench(FakeBackend(DUPLEX, slots=4))
-    others = [bench.submit() for _ in range(2)]
-    session = bench.submit(prompt=prompt_of(1, 2, 3, 4))
-    bench.tick()
-    for other in others:
-        other.close()
-    bench.ticks()
-    assert bench.backend.moves == [(2, 0)]
-    assert session.state is SessionState.ACTIVE
-    bench.push(session, 5.0)
-    bench.ticks()
-    assert pcm_of(session.take()[0])[2] == 1 + 2 + 3 + 4 + 5
-
-
 def test_a_prompt_the_backend_cannot_read_ends_its_session_alone(bench: Bench) -> None:
     good, bad = bench.submit(prompt=prompt_of(1, 2)), bench.submit(prompt=prompt_of(1))
     bench.ticks()

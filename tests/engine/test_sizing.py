@@ -24,20 +24,20 @@ class Workshop:
         *,
         step_s: Callable[[int], float] = lambda rows: 0.0,
         kind: PipelineKind = PipelineKind.CODEC,
-        has_buckets: bool = True,
+        is_packed: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.memory = memory
         self.step_s = step_s
         self.kind = kind
-        self.has_buckets = has_buckets
+        self.is_packed = is_packed
         self.made: list[FakeBackend] = []
 
     def __call__(self, slots: int) -> FakeBackend:
         backend = FakeBackend(
             fake_spec(self.kind),
             slots,
-            buckets=None if self.has_buckets else [slots],
+            is_packed=self.is_packed,
             clock=self.clock,
             step_s=self.step_s,
             memory=self.memory,
@@ -60,9 +60,9 @@ def test_memory_decides_when_ticks_are_fast() -> None:
 
 def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> None:
     workshop = Workshop({"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.005 * rows)
-    assert workshop.size() == 8  # 40 ms: two ticks of it in a frame of 80 ms
-    assert [made.info.slots for made in workshop.made] == [1, 2, 64, 8]
-    assert [sorted({step.rows for step in made.steps}) for made in workshop.made] == [
+    assert workshop.size() == 16  # ticks of 40 ms hold 8 ready rows, and are met by half of all calls
+    assert [made.info.slots for made in workshop.made] == [1, 2, 64, 16]
+    assert [sorted({step.count for step in made.steps}) for made in workshop.made] == [
         [1],
         [2],
         [4, 8, 16],
@@ -74,11 +74,11 @@ def test_a_backend_that_always_runs_all_its_rows_is_doubled_until_it_is_too_slow
     workshop = Workshop(
         {"total": 10**9, "weights": 0, "state_per_row": 1},
         step_s=lambda rows: 0.010 + 0.005 * rows,
-        has_buckets=False,
+        is_packed=False,
     )
     assert workshop.size() == 6
     assert [made.info.slots for made in workshop.made] == [1, 2, 4, 8, 6]
-    patient = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, has_buckets=False)
+    patient = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, is_packed=False)
     assert patient.size() == 10
     assert [made.info.slots for made in patient.made] == [1, 2, 4, 8, 10]
 
@@ -164,7 +164,7 @@ def test_models_that_share_a_device_leave_one_another_room() -> None:
 def test_ticks_of_models_that_share_a_device_share_its_time() -> None:
     def size(models: int) -> int:
         workshop = Workshop(
-            {"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.0009 * rows
+            {"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.0018 * rows
         )
         return workshop.size(share=DeviceShare(models=models))
 
@@ -198,10 +198,10 @@ class ElasticBackend(FakeBackend):
     memory: dict[str, int]
 
 
-@pytest.mark.parametrize(("config", "asked"), [(EngineConfig(slots=8), [8]), (AUTO, [2, 10, 6])])
+@pytest.mark.parametrize(("config", "asked"), [(EngineConfig(slots=8), [8]), (AUTO, [2, 10, 8])])
 def test_a_backend_that_can_be_resized_is_made_once(config: EngineConfig, asked: list[int]) -> None:
     memory = {"total": 1000, "weights": 200, "state_per_row": 70}
-    workshop = Workshop(memory, step_s=lambda rows: 0.006 * rows)
+    workshop = Workshop(memory, step_s=lambda rows: 0.010 * rows)
     one = ElasticBackend.one(workshop)
 
     def factory(slots: int) -> FakeBackend:

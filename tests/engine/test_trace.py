@@ -42,7 +42,7 @@ def test_every_stage_of_every_tick_is_there_in_microseconds(tmp_path: Path) -> N
     }
     steps = [span for span in spans if span["name"] == "step"]
     assert [span["dur"] for span in steps] == [20_000, 20_000]
-    assert steps[0]["args"] == {"rows": 1, "bucket": 1}
+    assert steps[0]["args"] == {"rows": 1, "physical": 1}
     first, rest = (next(span for span in spans if span["name"] == name) for name in ("fake", "rest"))
     assert first["ts"] == steps[0]["ts"] == 0
     assert rest["ts"] == first["ts"] + first["dur"] == 500

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError, Relocation
+from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.scheduler import propose_move
 from antiphon.engine.slots import Slot, SlotTable
 from antiphon.errors import DrainingError, ServerFullError
 
@@ -30,10 +28,6 @@ class Caller(Protocol):
 
     def activate(self, slot: Slot) -> bool:
         """Take the slot; false when the session has closed meanwhile."""
-        ...
-
-    def relocate(self, slot: Slot) -> None:
-        """Go on in another slot."""
         ...
 
 
@@ -72,8 +66,8 @@ class _Lengths:
 class Admission(Generic[C]):
     """Rows and the queue for them; every method may be called from any thread and takes the time given.
 
-    Callers' ``activate`` and ``relocate`` run under the lock, so that the owner of a row in this table
-    and the row a session believes it owns never differ. They must not call back.
+    Callers' ``activate`` runs under the lock, so that the owner of a row in this table and the row a
+    session believes it owns never differ. It must not call back.
     """
 
     def __init__(self, slots: int, config: EngineConfig, pressure: LatePressure) -> None:
@@ -85,7 +79,6 @@ class Admission(Generic[C]):
         self._queue: list[_Seat[C]] = []
         self._lengths = _Lengths(config.session_guess_s)
         self._is_draining = False
-        self._may_have_holes = False
         self._lock = threading.Lock()
 
     def submit(self, caller: C, now_s: float, wait_s: float) -> Outcome:
@@ -124,7 +117,6 @@ class Admission(Generic[C]):
             if tenancy is None:
                 return Departure(False, None, Changes())
             self._slots.give_back(tenancy.slot)
-            self._may_have_holes = True
             active_s = now_s - tenancy.since_s
             self._lengths.measured_s.append(active_s)
             return Departure(False, active_s, self._settle(now_s))
@@ -151,36 +143,6 @@ class Admission(Generic[C]):
             waiting = tuple(seat.caller for seat in self._queue)
             self._queue.clear()
             return waiting
-
-    def propose_move(self, buckets: Sequence[int]) -> Relocation[C] | None:
-        """A caller to move down so that ticks may get smaller; nothing is reserved or changed."""
-        with self._lock:
-            if not self._may_have_holes:
-                return None
-            callers = {tenancy.slot.row: caller for caller, tenancy in self._active.items()}
-            move = propose_move(callers.keys(), buckets)
-            if move is None:
-                self._may_have_holes = False
-                return None
-            caller = callers[move.source]
-            return Relocation(caller, self._active[caller].slot, move.target)
-
-    def commit_move(self, relocation: Relocation[C]) -> bool:
-        """Let the caller own the row its state was copied to, if neither row has changed hands meanwhile.
-
-        A newcomer may have taken the target row during the copy: it resets that row before its first
-        frame, so the copy did no harm, and the caller stays where it is.
-        """
-        with self._lock:
-            tenancy = self._active.get(relocation.caller)
-            if tenancy is None or self._slots.lowest_free != relocation.target_row:
-                return False
-            target = self._slots.take()
-            assert target is not None
-            relocation.caller.relocate(target)
-            self._active[relocation.caller] = _Tenancy(target, tenancy.since_s)
-            self._slots.give_back(tenancy.slot)
-            return True
 
     def position(self, caller: C) -> int | None:
         """How many callers wait before this one, or None when it does not wait."""

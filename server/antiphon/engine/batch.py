@@ -23,19 +23,13 @@ class RowOutput(NamedTuple):
 
 
 class Batch:
-    """Inputs for rows ``0 .. slots-1``. Only the engine thread touches it.
-
-    Rows that take no part in a tick hold whatever they held before: the execution mask keeps it from
-    having any effect, and not clearing it keeps a tick's cost proportional to the rows that do.
-    """
+    """Where sessions put what goes into the next tick, a place a row. Only the engine thread touches it."""
 
     def __init__(self, spec: ModelSpec, slots: int) -> None:
         """Allocate for ``slots`` rows."""
         self._takes_text = spec.kind is PipelineKind.TTS
         self._pcm: FloatArray = np.zeros((0 if self._takes_text else slots, spec.frame_samples), np.float32)
         self._text: list[tuple[TextEntry, ...]] = [()] * slots
-        self._exec = np.zeros(slots, np.bool_)
-        self._reset = np.zeros(slots, np.bool_)
 
     def pcm_row(self, row: int) -> FloatArray:
         """Where a row's frame goes: a view, float32 ``[frame_samples]``."""
@@ -46,22 +40,17 @@ class Batch:
         """What a tts row is offered in this tick."""
         self._text[row] = entries
 
-    def inputs(self, rows: Sequence[int], fresh_rows: Sequence[int], bucket: int) -> StepInputs:
-        """The tick's input over rows ``0 .. bucket-1``: ``rows`` advance, ``fresh_rows`` start afresh."""
-        executed, reset = self._exec[:bucket], self._reset[:bucket]
-        executed[:] = False
-        executed[rows] = True
-        reset[:] = False
-        reset[fresh_rows] = True
-        if not self._takes_text:
-            return StepInputs(executed, reset, self._pcm[:bucket])
-        offered = set(rows)
-        text = tuple(self._text[row] if row in offered else () for row in range(bucket))
-        return StepInputs(executed, reset, None, text)
+    def inputs(self, rows: Sequence[int], is_fresh: Sequence[bool], *, is_fixed: bool) -> StepInputs:
+        """The tick's input for ``rows``, those of which ``is_fresh`` start afresh."""
+        named, reset = np.array(rows, np.int32), np.array(is_fresh, np.bool_)
+        if self._takes_text:
+            text = tuple(self._text[row] for row in rows)
+            return StepInputs(named, reset, None, text, is_fixed=is_fixed)
+        return StepInputs(named, reset, self._pcm[named], is_fixed=is_fixed)
 
 
-def read_rows(outputs: StepOutputs, rows: Sequence[int]) -> Iterator[RowOutput]:
-    """The outputs of ``rows``, in their order.
+def read_rows(outputs: StepOutputs) -> Iterator[RowOutput]:
+    """The outputs of a tick's rows, in their order.
 
     What did not emit has no PCM and no token, whatever the arrays hold there. PCM is copied row by
     row: a view would keep the whole tick's array alive for as long as one reply waits.
@@ -70,7 +59,7 @@ def read_rows(outputs: StepOutputs, rows: Sequence[int]) -> Iterator[RowOutput]:
     finished = None if outputs.finished is None else outputs.finished.tolist()
     tokens = None if outputs.text_tokens is None else outputs.text_tokens.tolist()
     pcm, vad = outputs.pcm, outputs.vad
-    for row in rows:
+    for row in range(len(emitted)):
         has_finished = finished is not None and finished[row]
         if not emitted[row]:
             yield RowOutput(consumed[row], False, None, None, (), has_finished)

@@ -102,6 +102,17 @@ def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) ->
     return frame_s * (1 - reserve_fraction) / 2 / models
 
 
+def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
+    """The calls at random phases whose ticks have at most ``rows`` ready rows.
+
+    A tick takes whoever became ready during the one before. Ticks of T seconds meet N T / frame ready rows of
+    N calls, so a tick at :func:`tick_limit_s` meets ``N (1 - reserve_fraction) / 2`` of them. (With a tick of
+    A + b m for m rows, that is the fixed point T = A / (1 - b N / frame).) Calls that all have one phase are
+    ready together and wait for no tick; theirs takes less than a frame then.
+    """
+    return int(rows * 2 / (1 - reserve_fraction))
+
+
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     """The most rows whose tick takes at most ``limit_s``, from measured ticks of ascending row counts.
 

@@ -36,7 +36,6 @@ class EngineConfig:
     fixed_batch: bool = option(
         False, "run every tick over all rows: identical results, whoever shares the batch"
     )
-    compaction: bool = option(True, "move a high row down when the batch could then be smaller")
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
     late_window_s: float = option(10.0, "the recent past that late pressure looks at", minimum=0.1)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from antiphon.engine.slots import Slot
 from antiphon.errors import ServerFullError
 
 C = TypeVar("C")
@@ -54,15 +53,6 @@ class Departure(Generic[C]):
     was_waiting: bool
     active_s: float | None
     changes: Changes[C]
-
-
-@dataclass(frozen=True, slots=True)
-class Relocation(Generic[C]):
-    """A proposal to move a caller from its slot to a free row."""
-
-    caller: C
-    source: Slot
-    target_row: int
 
 
 @dataclass(frozen=True, slots=True)

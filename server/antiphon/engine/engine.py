@@ -16,7 +16,6 @@ from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.ready import ReadyList
-from antiphon.engine.scheduler import usable_buckets
 from antiphon.engine.session import Session
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
@@ -122,9 +121,8 @@ class Engine:
             backend,
             self._admission,
             self._ready,
-            buckets=usable_buckets(info.buckets, is_fixed=self.config.fixed_batch),
+            is_fixed=self.config.fixed_batch,
             aside_rows=self.config.aside_rows,
-            can_move=self.config.compaction and info.can_snapshot and not self.config.fixed_batch,
             clock=self.clock,
             metrics=self.metrics,
             pressure=self._pressure,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from antiphon.backends.base import Backend, StepOutputs
 from antiphon.engine.admission import Admission
@@ -20,7 +20,6 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.ready import ReadyList
-from antiphon.engine.scheduler import bucket_for
 from antiphon.engine.session import Session, SessionState
 from antiphon.engine.trace import Tracer
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
@@ -43,8 +42,7 @@ class EngineLoop:
         admission: Admission[Session],
         ready: ReadyList[Session],
         *,
-        buckets: Sequence[int],
-        can_move: bool,
+        is_fixed: bool,
         aside_rows: int,
         clock: Callable[[], float],
         metrics: EngineMetrics,
@@ -53,12 +51,11 @@ class EngineLoop:
         on_lost: Callable[[Exception], None],
         tracer: Tracer | None,
     ) -> None:
-        """Allocate the batch; ``buckets`` are the row counts ticks may run over."""
+        """Allocate the batch; with ``is_fixed`` every tick computes all rows."""
         self._backend = backend
         self._admission = admission
         self._ready = ready
-        self._buckets = buckets
-        self._can_move = can_move
+        self._is_fixed = is_fixed
         self._aside_rows = aside_rows
         self._clock = clock
         self._metrics = metrics
@@ -75,7 +72,7 @@ class EngineLoop:
         self.is_lost = False
 
     def busy_s(self, now_s: float) -> float:
-        """How long the backend has been at work at ``now_s`` (move, parameters, step), 0 between ticks."""
+        """How long the backend has been at work at ``now_s`` (parameters, step), 0 between ticks."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
@@ -100,8 +97,6 @@ class EngineLoop:
         try:
             now_s = self._busy_since_s = self._clock()
             self._settle(now_s)
-            if self._can_move:
-                self._move_down()
             lanes = self._prepare(self._gather())
             if lanes:
                 self._tick(lanes)
@@ -122,18 +117,6 @@ class EngineLoop:
         now_s = self._clock()
         event_s = self._admission.next_event_s(now_s)
         return None if event_s is None else min(max(0.0, event_s - now_s), threading.TIMEOUT_MAX)
-
-    def _move_down(self) -> None:
-        relocation = self._admission.propose_move(self._buckets)
-        if relocation is None:
-            return
-        start_s = self._clock()
-        self._backend.move(relocation.source.row, relocation.target_row)
-        if self._admission.commit_move(relocation):
-            self._metrics.moved_rows.inc()
-        self._trace(
-            "move", start_s, self._clock(), source=relocation.source.row, target=relocation.target_row
-        )
 
     def _gather(self) -> list[Lane]:
         sessions = self._ready.take()
@@ -183,20 +166,21 @@ class EngineLoop:
             self._backend.restore(lane.slot.row, kept)
             if lane.visit is Visit.BACK:
                 session.keep(lane.slot, None)
-        elif lane.visit is Visit.LEAVE and self._backend.info.can_snapshot:
+        elif lane.visit is Visit.LEAVE:
             others = sum(other.kept is not None for other in self._admission.active())
             if others < self._aside_rows:
                 session.keep(lane.slot, self._backend.snapshot(lane.slot.row))
 
     def _tick(self, lanes: list[Lane]) -> None:
         rows = [lane.slot.row for lane in lanes]
-        bucket = bucket_for(max(rows) + 1, self._buckets)
-        inputs = self._batch.inputs(rows, [lane.slot.row for lane in lanes if lane.is_fresh], bucket)
+        is_fresh = [lane.is_fresh for lane in lanes]
+        inputs = self._batch.inputs(rows, is_fresh, is_fixed=self._is_fixed)
+        physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
         aside = sum(lane.visit.is_aside for lane in lanes)
         self._metrics.frames_taken.inc(len(lanes) - aside)
         self._metrics.aside_frames.inc(aside)
         self._metrics.batch_rows.observe(len(lanes))
-        self._metrics.bucket_rows.observe(bucket)
+        self._metrics.physical_rows.observe(physical)
         start_s = self._clock()
         if self._has_deadlines:
             self._pressure.begin_step(start_s, rows=len(lanes), frame_s=self._frame_s)
@@ -209,7 +193,7 @@ class EngineLoop:
             self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
-        self._trace("step", start_s, end_s, rows=len(lanes), bucket=bucket)
+        self._trace("step", start_s, end_s, rows=len(lanes), physical=physical)
         if failure is not None:
             self._fail(failure, lanes)
         self._scatter(lanes, outputs, TickTimes(start_s, end_s))
@@ -225,8 +209,7 @@ class EngineLoop:
 
     def _scatter(self, lanes: list[Lane], outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, then tell their owners."""
-        rows = [lane.slot.row for lane in lanes]
-        results = itertools.repeat(None) if outputs is None else read_rows(outputs, rows)
+        results = itertools.repeat(None) if outputs is None else read_rows(outputs)
         for lane, output in zip(lanes, results, strict=False):
             lane.session.end_tick(lane, output, times)
         end_s = self._clock()

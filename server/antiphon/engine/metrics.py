@@ -102,7 +102,9 @@ class EngineMetrics:
         )
         self.session_seconds = seconds("session_seconds", "How long sessions owned a row.", SESSION_BUCKETS_S)
         self.batch_rows = seconds("batch_rows", "Sessions that took part in a tick.", ROW_BUCKETS)
-        self.bucket_rows = seconds("bucket_rows", "Rows a tick ran over, idle ones included.", ROW_BUCKETS)
+        self.physical_rows = seconds(
+            "physical_rows", "Rows the backend computed in a tick, idle ones included.", ROW_BUCKETS
+        )
         self._stage_seconds = self.families.get(
             Histogram,
             "stage_seconds",
@@ -119,7 +121,6 @@ class EngineMetrics:
         self.lost_frames = self._counter(
             "lost_frames", "Frames taken by the model that have no reply, against design."
         )
-        self.moved_rows = self._counter("moved_rows", "Rows moved down to make ticks smaller.")
         self.failed_steps = self._counter("failed_steps", "Steps that failed for some rows.")
         dropped = self.families.get(
             Counter,

@@ -300,12 +300,6 @@ class Session:
             self._list_if_ready()  # text may have come while it waited
             return True
 
-    def relocate(self, slot: Slot) -> None:
-        """Go on in another slot. Called under admission's lock, by the engine thread, between ticks."""
-        with self._lock:
-            if self._slot is not None:
-                self._slot = slot
-
     def begin_priming(self) -> tuple[Slot, Prompt, SamplingParameters | None] | None:
         """The row, what it is to read, and its parameters if it lacks them; None once the session closed."""
         with self._lock:

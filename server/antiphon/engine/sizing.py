@@ -13,6 +13,7 @@ from antiphon.backends.base import Backend, BackendInfo, Resizable, StepInputs
 from antiphon.engine.capacity import (
     MemoryFacts,
     TickTime,
+    calls_in_time,
     check_fit,
     rows_in_time,
     rows_that_fit,
@@ -52,10 +53,11 @@ def make_sized(
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
-    For the latter, backends are made (or resized, where they can be) and timed with more and more rows, up
-    to what memory holds. One that runs ticks over fewer rows than it has is timed over all its buckets at
-    once; one that cannot is doubled until it is too slow. Contexts are empty while they are timed. A tts
-    model cannot be timed without a text: there memory decides, and what the backend says a row takes.
+    For the latter, backends are made (or resized, where they can be) and timed with more and more ready
+    rows, up to what memory holds. A backend whose ticks always compute all its rows (:meth:`Backend.plan`)
+    is doubled until it is too slow. Of another the ready rows of a tick are timed, and more calls fit than
+    that. A tts model cannot be timed without a text: there memory decides, and what the backend says a row
+    takes.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
@@ -83,22 +85,29 @@ def make_sized(
         reserve_fraction=config.tick_reserve_fraction,
         models=share.models,
     )
-    ticks = measure_ticks(backend, backend.info.buckets, clock, limit_s)
+    ticks = measure_ticks(backend, [1], clock, limit_s)
+    is_packed = False
     while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
         timed = backend.info.slots
-        more = fitting if len(backend.info.buckets) > 1 else min(2 * timed, fitting)
-        backend = _remake(backend, factory, more)
-        larger = [rows for rows in backend.info.buckets if rows > timed]
-        ticks += measure_ticks(backend, larger, clock, limit_s)
-    timely = rows_in_time(ticks, limit_s)
+        backend = _remake(backend, factory, fitting if is_packed else min(2 * timed, fitting))
+        is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
+        larger = [rows for rows in tick_sizes(backend.info.slots) if rows > timed]
+        ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, limit_s)
+    ready = rows_in_time(ticks, limit_s)
+    timely = ready
+    if is_packed and not config.fixed_batch:
+        timely = calls_in_time(ready, reserve_fraction=config.tick_reserve_fraction)
+    slots = min(timely, fitting)
     Log(__name__).info(
         "slots chosen",
-        slots=timely,
+        slots=slots,
         by_memory=fitting,
+        by_time=timely,
+        ready_rows=ready,
         tick_limit_ms=1000 * limit_s,
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
-    return _remake(backend, factory, timely)
+    return _remake(backend, factory, slots)
 
 
 def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:
@@ -164,18 +173,25 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
     return MemoryFacts(total, weights, row, share.taken_bytes.get(info.device, 0))
 
 
+def tick_sizes(slots: int) -> tuple[int, ...]:
+    """The ready rows that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
+    powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
+    return (*powers, slots)
+
+
 def measure_ticks(
-    backend: Backend, buckets: Sequence[int], clock: Callable[[], float], limit_s: float
+    backend: Backend, sizes: Sequence[int], clock: Callable[[], float], limit_s: float
 ) -> list[TickTime]:
-    """Ticks over ``buckets`` rows, all busy, in the order given, ending with the first over ``limit_s``.
+    """Ticks over so many ready rows, in the order given, ending with the first over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
     spec = backend.info.spec
     noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
     ticks: list[TickTime] = []
-    for rows in buckets:
-        inputs = StepInputs(np.ones(rows, np.bool_), np.zeros(rows, np.bool_), 0.1 * noise[:rows])
+    for rows in sizes:
+        named = np.arange(rows, dtype=np.int32)
+        inputs = StepInputs(named, np.zeros(rows, np.bool_), 0.1 * noise[:rows])
         seconds: list[float] = []
         for _ in range(UNTIMED_STEPS + TIMED_STEPS):
             start_s = clock()

@@ -32,11 +32,6 @@ class SlotTable:
         """Rows that nobody owns."""
         return len(self._free)
 
-    @property
-    def lowest_free(self) -> int | None:
-        """The row :meth:`take` would give, or None when all are owned."""
-        return self._free[0] if self._free else None
-
     def take(self) -> Slot | None:
         """The lowest free row under a new generation, or None when all are owned."""
         if not self._free:

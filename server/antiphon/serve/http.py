@@ -113,7 +113,7 @@ def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
             "silent_frames": spec.silent_frames,
         },
         "models": [each.name for each in models],
-        "backend": {"name": info.name, "device": info.device, "buckets": list(info.buckets)},
+        "backend": {"name": info.name, "device": info.device},
         "hardware": hardware(),
         "versions": {"python": platform.python_version(), **info.versions},
         "memory_bytes": {"process": process_bytes(), **info.memory},
