@@ -25,7 +25,7 @@ from antiphon.backends.base import BackendInfo, PrimeProgress, Progress, RowSnap
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

@@ -15,7 +15,7 @@ from antiphon.backends.base import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError

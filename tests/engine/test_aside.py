@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.errors import UnsupportedError
 from antiphon.models.spec import PipelineKind

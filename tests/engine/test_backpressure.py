@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.backends.base import FloatArray
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.errors import SessionError
 from antiphon.models.spec import PipelineKind

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.backends.base import TextEntry
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, frames, heard, words

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import TextEntry
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import SessionState
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.voicing import Voicing

@@ -7,6 +7,7 @@ row's state is kept before the first such frame, and put back before the next fr
 
 from __future__ import annotations
 
+import threading
 from enum import Enum
 
 import numpy as np
@@ -35,11 +36,11 @@ class Visit(Enum):
 
 
 class Aside:
-    """Where one session stands with its silence. Not thread-safe: the session locks.
+    """Where one session stands with its silence. Its lock is held for moments: both sides use it.
 
-    ``kept`` is the row's state without it; without one (nobody could or would keep it) the silence stays in
-    the row, as if the caller had sent it. ``run`` changes with every :meth:`interrupt`: a reply to silence of
-    an earlier run means nothing any more.
+    ``kept`` is the row's state without the silence, written by the engine thread alone; without one (none
+    could be had) the silence stays in the row, as if the caller had sent it. ``run`` changes with every
+    :meth:`interrupt`: a reply to silence of an earlier run means nothing any more.
     """
 
     def __init__(self, frame_samples: int) -> None:
@@ -48,25 +49,33 @@ class Aside:
         self.pending = 0
         self.run = 0
         self.received_s = 0.0
+        self._lock = threading.Lock()
         self._tail: FloatArray = np.zeros(frame_samples, np.float32)
         self._has_tail = False
         self._is_away = False
         self._is_stale = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether silence is to be heard, or was heard and is not undone yet."""
+        return self.pending > 0 or self._is_away
+
     def listen(self, frames: int, tail: FloatArray, now_s: float) -> None:
         """Hear so many more frames; the first of a run ends what the caller began: its ``tail [n]``."""
-        if not self._is_away or self._is_stale:
-            self._has_tail = True
-            self._tail[:] = 0.0
-            self._tail[: tail.size] = tail
-        self.pending += frames
-        self.received_s = now_s
+        with self._lock:
+            if not self._is_away or self._is_stale:
+                self._has_tail = True
+                self._tail[:] = 0.0
+                self._tail[: tail.size] = tail
+            self.pending += frames
+            self.received_s = now_s
 
     def interrupt(self) -> None:
         """The caller goes on: what is still to be heard is not, what was is undone before the next frame."""
-        self.pending = 0
-        self.run += 1
-        self._is_stale = self._is_away
+        with self._lock:
+            self.pending = 0
+            self.run += 1
+            self._is_stale = self._is_away
 
     def end(self) -> None:
         """Hear nothing any more and keep nothing."""
@@ -75,16 +84,18 @@ class Aside:
 
     def come_back(self) -> Visit:
         """The next tick takes the caller's audio."""
-        visit = Visit.BACK if self._is_away else Visit.LIVE
-        self._is_away = self._is_stale = False
-        return visit
+        with self._lock:
+            visit = Visit.BACK if self._is_away else Visit.LIVE
+            self._is_away = self._is_stale = False
+            return visit
 
-    def take_into(self, row: FloatArray) -> Visit:
-        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``."""
-        self.pending -= 1
-        row[:] = self._tail if self._has_tail else 0.0
-        self._has_tail = False
-        visit = Visit.ASIDE if self._is_away else Visit.LEAVE
-        visit = Visit.AGAIN if self._is_stale else visit
-        self._is_away, self._is_stale = True, False
-        return visit
+    def take_into(self, row: FloatArray) -> tuple[Visit, int]:
+        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``; its run."""
+        with self._lock:
+            self.pending = max(0, self.pending - 1)
+            row[:] = self._tail if self._has_tail else 0.0
+            self._has_tail = False
+            visit = Visit.ASIDE if self._is_away else Visit.LEAVE
+            visit = Visit.AGAIN if self._is_stale else visit
+            self._is_away, self._is_stale = True, False
+            return visit, self.run

@@ -1,17 +1,16 @@
-"""What became of one session's frames, counted for the session and for the metrics at once."""
+"""What became of the frames of every session: counters as arrays, and one session's as a value."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.engine.inbox import Inbox
+import numpy as np
+
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply, Outbox
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.rings import Counts, Times
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 RECENT_TICKS = 128
@@ -51,111 +50,107 @@ class SessionStats:
     wait_ms_p99: float
 
 
-class FrameLedger:
-    """The counters of one session. Not thread-safe: the session holds its lock."""
+class TickLedger:
+    """What the engine thread counts for each lease; it alone writes.
 
-    def __init__(self, spec: ModelSpec, metrics: EngineMetrics, pressure: LatePressure) -> None:
+    ``taken``, ``silent``, ``lost``, ``dropped_in``, ``flushed_in`` and ``flushed_out`` are int64 ``[L]``;
+    ``first_complete_s`` is when the first frame taken was complete; ``step_ms`` and ``wait_ms`` are
+    ``[L, RECENT_TICKS]``, the newest at ``taken mod RECENT_TICKS``.
+    """
+
+    def __init__(self, leases: int) -> None:
+        """Start with nothing counted."""
+        self.taken, self.silent, self.lost = (np.zeros(leases, np.int64) for _ in range(3))
+        self.dropped_in, self.flushed_in, self.flushed_out = (np.zeros(leases, np.int64) for _ in range(3))
+        self.first_complete_s: Times = np.zeros(leases)
+        self.step_ms = np.zeros((leases, RECENT_TICKS), np.float32)
+        self.wait_ms = np.zeros((leases, RECENT_TICKS), np.float32)
+
+    def clear(self, lease: int) -> None:
+        """Let a lease begin anew; only while nobody uses it."""
+        for counter in (
+            self.taken,
+            self.silent,
+            self.lost,
+            self.dropped_in,
+            self.flushed_in,
+            self.flushed_out,
+        ):
+            counter[lease] = 0
+        self.first_complete_s[lease] = 0.0
+
+    def take(self, leases: Counts, complete_s: Times) -> None:
+        """A frame of each of ``leases [n]`` goes into a tick."""
+        first = self.taken[leases] == 0
+        self.first_complete_s[leases[first]] = complete_s[first]
+        self.taken[leases] += 1
+
+    def time(self, leases: Counts, wait_ms: Times, step_ms: float) -> None:
+        """The tick took so long, after the frames had waited so long."""
+        slots = (self.taken[leases] - 1) % RECENT_TICKS
+        self.wait_ms[leases, slots] = wait_ms
+        self.step_ms[leases, slots] = step_ms
+
+    def recent(self, lease: int) -> tuple[list[float], list[float]]:
+        """The step and wait times of a lease's last ticks, in no order."""
+        count = min(int(self.taken[lease]), RECENT_TICKS)
+        return self.step_ms[lease, :count].tolist(), self.wait_ms[lease, :count].tolist()
+
+
+class SendLedger:
+    """What one session's own side counts: frames sent, late ones, replies given up."""
+
+    def __init__(
+        self, spec: ModelSpec, *, is_live: bool, metrics: EngineMetrics, pressure: LatePressure
+    ) -> None:
         """Start with nothing counted; ``metrics`` and ``pressure`` are shared by all sessions."""
         self._metrics = metrics
         self._pressure = pressure
-        self._silent_frames = spec.silent_frames
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS  # text is complete long before it is spoken
-        self._is_live = POLICIES[spec.kind].is_live
-        self._step_ms: deque[float] = deque(maxlen=RECENT_TICKS)
-        self._wait_ms: deque[float] = deque(maxlen=RECENT_TICKS)
-        self._first_complete_s: float | None = None
+        self._is_live = is_live
         self._is_heard = False
         self._due_s = float("-inf")
-        self.taken = 0
         self.out = 0
         self.late = 0
-        self.lost = 0
-        self.silent = 0
+        self.dropped_out = 0
         self.flushed_out = 0
 
-    def take(self, complete_s: float) -> None:
-        """A frame goes into a tick."""
-        if self.taken == 0:
-            self._first_complete_s = complete_s
-        self.taken += 1
+    def sent(
+        self, complete_s: float, sent_s: float, peer_wait_s: float, *, first_complete_s: float | None
+    ) -> None:
+        """A reply was handed to the socket at ``sent_s``, of which ``peer_wait_s`` went into a slow peer.
 
-    def time(self, wait_ms: float, step_ms: float) -> None:
-        """The tick took so long, after the frame had waited so long."""
-        self._wait_ms.append(wait_ms)
-        self._step_ms.append(step_ms)
-        if self._has_deadlines:
-            self._metrics.frame_wait_seconds.observe(wait_ms / 1000.0)
+        ``first_complete_s`` is when the session's first frame was complete, None for a reply without audio.
 
-    def no_reply(self, *, consumed: bool) -> None:
-        """The tick's frame has no reply: by design while a duplex row is in its first frames, else lost."""
-        is_by_design = consumed and self.taken <= self._silent_frames
-        if is_by_design or not self._has_deadlines:
-            self.silent += 1
-        else:
-            self.lost += 1
-            self._metrics.lost_frames.inc()
-
-    def dropped_in(self, complete_s: Sequence[float], now_s: float) -> None:
-        """Frames complete at these times were pushed out, unheard, by newer ones at ``now_s``.
-
-        One that was due long before counts towards late pressure as if its reply were late; one that its
-        sender's burst pushed out does not count at all, else a flood would make all others look well.
+        A live frame's latency counts from when it was complete. What presses on admission is less: a frame
+        that came in a burst counts from the time real time would have brought it, and the peer's own slowness
+        is taken off. A pipeline that is not live counts every latency from when the frame is due: its callers
+        may send a recording as fast as it is read, and a second at a time.
         """
-        if complete_s:
-            self._metrics.dropped_in.inc(len(complete_s))
-        for frame_complete_s in complete_s:
-            if now_s - self._next_due_s(frame_complete_s) > self._frame_s:
-                self._pressure.record(now_s, is_late=True)
-
-    def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
-        """A reply was handed to the socket at ``sent_s``, ``peer_wait_s`` of it spent waiting for the peer.
-
-        Late is late, whoever caused it. But only what the server is to blame for counts towards late
-        pressure, else one caller who floods or does not read would shut out everybody: a frame is due
-        from the time real time would have brought it, and the peer's own slowness is taken off.
-
-        A pipeline that is not live counts every latency from when the frame is due: its callers may send a
-        recording as fast as it is read, and a second at a time.
-        """
-        if reply.pcm is not None and not self._is_heard and self._first_complete_s is not None:
+        if first_complete_s is not None and not self._is_heard:
             self._is_heard = True
-            self._metrics.first_audio_seconds.observe(sent_s - self._first_complete_s)
+            self._metrics.first_audio_seconds.observe(sent_s - first_complete_s)
         if not self._has_deadlines:
             return
-        due_s = self._next_due_s(reply.complete_s)
-        latency_s = max(0.0, sent_s - (reply.complete_s if self._is_live else due_s))
+        due_s = self._due_s = max(complete_s, self._due_s + PACE * self._frame_s)
+        latency_s = max(0.0, sent_s - (complete_s if self._is_live else due_s))
         self._metrics.frame_latency_seconds.observe(latency_s)
         if latency_s > self._frame_s:
             self.late += 1
             self._metrics.late_frames.inc()
         self._pressure.record(sent_s, is_late=sent_s - peer_wait_s - due_s > self._frame_s)
 
-    def _next_due_s(self, complete_s: float) -> float:
-        """When the session's next frame is due: when it was complete, or when real time would have it."""
-        self._due_s = max(complete_s, self._due_s + PACE * self._frame_s)
-        return self._due_s
+    def overdue(self, complete_s: Times, now_s: float) -> int:
+        """How many frames, complete at these times and dropped unheard at ``now_s``, were due long before.
 
-    def stats(self, inbox: Inbox, outbox: Outbox) -> SessionStats:
-        """All counters, with those that the session's queues keep themselves."""
-        return SessionStats(
-            frames_in=inbox.next_frame,
-            frames_taken=self.taken,
-            frames_out=self.out,
-            late=self.late,
-            lost=self.lost,
-            silent=self.silent,
-            dropped_in=inbox.dropped,
-            dropped_out=outbox.dropped,
-            flushed_in=inbox.flushed,
-            flushed_out=self.flushed_out,
-            queue_frames=inbox.waiting,
-            reply_frames=len(outbox),
-            step_ms_p50=percentile(self._step_ms, 0.5),
-            step_ms_p99=percentile(self._step_ms, 0.99),
-            wait_ms_p50=percentile(self._wait_ms, 0.5),
-            wait_ms_p99=percentile(self._wait_ms, 0.99),
-        )
+        One that its sender's burst pushed out is not, else a flood would make all others look well.
+        """
+        due_s, overdue = self._due_s, 0
+        for frame_complete_s in complete_s.tolist():
+            due_s = max(frame_complete_s, due_s + PACE * self._frame_s)
+            overdue += now_s - due_s > self._frame_s
+        return overdue
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:

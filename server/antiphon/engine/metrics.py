@@ -85,12 +85,12 @@ class EngineMetrics:
         self._model = model
         seconds = self._histogram
         self.tick_seconds = seconds("tick_seconds", "Time of one backend step.", FRAME_BUCKETS_S)
-        self.frame_latency_seconds = seconds(
+        self.frame_latency_seconds = self._array_histogram(
             "frame_latency_seconds",
             "From an input frame's last sample to its reply handed to the socket.",
             FRAME_BUCKETS_S,
         )
-        self.frame_wait_seconds = seconds(
+        self.frame_wait_seconds = self._array_histogram(
             "frame_wait_seconds",
             "From an input frame's last sample to the step that takes it.",
             FRAME_BUCKETS_S,
@@ -197,4 +197,8 @@ class EngineMetrics:
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
         family = self.families.get(Histogram, name, help_text, ("model",), buckets=buckets)
+        return family.labels(self._model)
+
+    def _array_histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> ArrayHistogram:
+        family = self.families.get(ArrayHistogramFamily, name, help_text, ("model",), buckets=buckets)
         return family.labels(self._model)

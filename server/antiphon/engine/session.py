@@ -1,9 +1,9 @@
 """One caller: where it is in its life, whose row it is, and the lock around its frames.
 
-A session is touched from three sides: the socket's tasks push, take and close; the engine thread begins
-and ends ticks; admission gives it a row. One lock per session guards all of it, for microseconds at a
-time. Locks are taken in one order: admission's, a session's, the ready list's. The caller's ``notify``
-is never called under any of them.
+A session is touched from two sides: the socket's tasks push, take and close; admission gives it a row. One
+lock per session guards that, for microseconds at a time. What the engine thread does with frames goes through
+the arrays of :mod:`antiphon.engine.rows` and takes no lock of a session's. Locks are taken in one order:
+admission's, a session's, the engine's wake-up. The caller's ``notify`` is never called under any of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from enum import StrEnum
 from typing import Protocol
 
 from antiphon.backends.base import FloatArray, RowSnapshot, TextEntry
-from antiphon.engine.batch import Batch, RowOutput
+from antiphon.engine.aside import Aside
+from antiphon.engine.channel import Channel
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.frames import Frames
-from antiphon.engine.lane import Lane, TickTimes
-from antiphon.engine.ledger import SessionStats
+from antiphon.engine.inbox import TextInbox
+from antiphon.engine.ledger import SendLedger, SessionStats
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.outbox import FrameReply, TakenReplies
+from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.ready import ReadyList
+from antiphon.engine.replies import FrameReply, TakenReplies
+from antiphon.engine.rows import Rows
 from antiphon.engine.slots import Slot
+from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -73,25 +75,29 @@ class Session:
         config: EngineConfig,
         metrics: EngineMetrics,
         pressure: LatePressure,
-        ready: ReadyList[Session],
+        rows: Rows,
+        wake: Wake,
         host: Host,
-        notify: Callable[[], None],
+        notify: Callable[[], None] | None,
         prompt: Prompt | None = None,
     ) -> None:
-        """Start QUEUED; ``host``, ``ready``, ``metrics`` and ``pressure`` are the engine's own."""
+        """Start QUEUED; ``host``, ``rows``, ``wake``, ``metrics`` and ``pressure`` are the engine's own.
+
+        With ``notify`` None the session is not told of its replies: whoever owns it takes them anyway.
+        """
         self.id = session_id
         self.state = SessionState.QUEUED
         self.error: AntiphonError | None = None
-        self._frames = Frames(spec, config, metrics, pressure)
-        self._ready = ready
+        self._frames = Channel(spec, config, rows, metrics, pressure)
+        self._rows = rows
+        self._wake = wake
         self._host = host
         self._notify = notify
         self._parameters = parameters
         self._has_new_parameters = True
         self._prompt = prompt
         self._slot: Slot | None = None
-        self._is_fresh = True  # its row still holds its last owner's state
-        self._is_listed = False  # it is in the ready list
+        self._is_live = POLICIES[spec.kind].is_live
         self._lock = threading.Lock()
 
     @property
@@ -147,11 +153,10 @@ class Session:
         with self._lock:
             return self._frames.is_done
 
-    def push(self, pcm: FloatArray, received_s: float) -> int:
+    def push(self, pcm: FloatArray, received_s: float) -> None:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
 
-        Returns:
-            Whole frames that were dropped to make room, oldest first (live pipelines only).
+        A live pipeline drops its oldest whole frames for it, at the next tick at the latest.
 
         Raises:
             UnsupportedError: this pipeline takes text.
@@ -160,10 +165,10 @@ class Session:
         self._frames.must_take_audio()
         with self._lock:
             if self.state is not SessionState.ACTIVE or self._frames.is_finished:
-                return 0
-            dropped = self._frames.push(pcm, received_s)
-            self._list_if_ready()
-        return dropped
+                return
+            is_ready = self._frames.push(pcm, received_s)
+        if is_ready:
+            self._wake.nudge()
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words to be spoken, received at ``received_s`` (the engine's clock).
@@ -179,7 +184,7 @@ class Session:
             if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return
             self._frames.push_text(entries, received_s)
-            self._list_if_ready()
+        self._wake.nudge()
 
     def prime(self, prompt: Prompt) -> None:
         """Let the row read this prompt before anything else, instead of the one given before, if any.
@@ -195,7 +200,9 @@ class Session:
             self._prompt = prompt
             if self.state is SessionState.ACTIVE:
                 self.state = SessionState.PRIMING
-                self._list()
+                self._frames.prime(is_primed=False)
+                self._frames.ask_for_care()
+        self._wake.nudge()
 
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
@@ -203,8 +210,8 @@ class Session:
             if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return
             self._frames.finish()
-            self._list_if_ready()
             is_done = self._frames.is_done
+        self._wake.nudge()
         if is_done:
             self.tell()
 
@@ -222,7 +229,7 @@ class Session:
             if self.state is not SessionState.ACTIVE or self._frames.is_finished:
                 return
             self._frames.listen_aside(frames, now_s)
-            self._list_if_ready()
+        self._wake.nudge()
 
     def take(self) -> list[FrameReply]:
         """All replies that wait, oldest first, for who need not know of a gap before them."""
@@ -232,21 +239,24 @@ class Session:
         """All replies that wait, and the gap before them if older ones were dropped since last taken."""
         with self._lock:
             taken = self._frames.take()
-            self._list_if_ready()
-            return taken
+        if taken.replies and not self._is_live:
+            self._wake.nudge()  # there is room for replies now
+        return taken
 
     def flush(self) -> int:
         """Throw away input that waits and replies not taken; returns the first frame that may still come."""
         with self._lock:
             first_kept = self._frames.flush()
-            self._list_if_ready()
-            return first_kept
+        self._wake.nudge()
+        return first_kept
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on."""
         with self._lock:
             self._parameters = parameters
             self._has_new_parameters = True
+            self._frames.limit(parameters.max_steps)
+            self._frames.ask_for_care()
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
@@ -265,8 +275,6 @@ class Session:
             self.error = error
             self.state = SessionState.CLOSED
             self._slot = None
-            if self._is_listed:
-                self._ready.remove(self)
             self._frames.end()
         self._host.leave(self)
         self.tell()
@@ -278,8 +286,40 @@ class Session:
 
     # What follows is for the engine alone.
 
+    @property
+    def is_notified(self) -> bool:
+        """Whether the owner is to be called after a tick."""
+        return self._notify is not None
+
+    @property
+    def lease(self) -> int | None:
+        """The session's lease of a row, None while it has none."""
+        return self._frames.lease
+
+    @property
+    def aside(self) -> Aside:
+        """Where the session stands with silence heard aside."""
+        return self._frames.aside
+
+    @property
+    def kept(self) -> RowSnapshot | None:
+        """The row's state without the silence it has heard aside, while there is any."""
+        return self._frames.aside.kept
+
+    @property
+    def text(self) -> TextInbox:
+        """The words that wait to be spoken."""
+        return self._frames.text
+
+    @property
+    def sends(self) -> SendLedger:
+        """What was sent, and how late."""
+        return self._frames.sends
+
     def tell(self) -> None:
         """Call ``notify``."""
+        if self._notify is None:
+            return
         try:
             self._notify()
         except Exception as error:  # the caller's code: what breaks in it ends its session, not the engine
@@ -291,23 +331,30 @@ class Session:
         with self._lock:
             if self.state is not SessionState.QUEUED:
                 return False
+            lease = self._rows.lease(self, slot.row)
+            if lease is None:
+                return False
             self._slot = slot
-            if self._prompt is not None:
-                self.state = SessionState.PRIMING
-                self._list()
-                return True
-            self.state = SessionState.ACTIVE
-            self._list_if_ready()  # text may have come while it waited
-            return True
+            is_primed = self._prompt is None
+            self.state = SessionState.ACTIVE if is_primed else SessionState.PRIMING
+            self._frames.open(lease, self._parameters.max_steps, is_primed=is_primed)
+            self._frames.ask_for_care()
+        self._wake.nudge()  # text may have come while it waited
+        return True
+
+    def new_parameters(self) -> SamplingParameters | None:
+        """The parameters the row lacks, once; None while it has them."""
+        with self._lock:
+            parameters = self._parameters if self._has_new_parameters else None
+            self._has_new_parameters = False
+            return parameters
 
     def begin_priming(self) -> tuple[Slot, Prompt, SamplingParameters | None] | None:
         """The row, what it is to read, and its parameters if it lacks them; None once the session closed."""
+        parameters = self.new_parameters()
         with self._lock:
-            self._is_listed = False
             if self._slot is None or self._prompt is None:
                 return None
-            parameters = self._parameters if self._has_new_parameters else None
-            self._has_new_parameters = self._is_fresh = False
             return self._slot, self._prompt, parameters
 
     def end_priming(self, slot: Slot, prompt: Prompt) -> bool:
@@ -322,53 +369,6 @@ class Session:
                 return True
             self._prompt = None
             self.state = SessionState.ACTIVE
-            self._list_if_ready()  # text may have come while it was read
+            self._frames.prime(is_primed=True)  # text may have come while it was read
         self.tell()
         return False
-
-    def begin_tick(self, batch: Batch) -> Lane | None:
-        """Put one frame into the batch, or return None when there is none (any more)."""
-        with self._lock:
-            self._is_listed = False
-            if self._slot is None or not self._frames.can_tick:
-                return None
-            begun = self._frames.begin_tick(batch, self._slot.row)
-            parameters = self._parameters if self._has_new_parameters else None
-            lane = Lane(
-                *(self, self._slot, begun.frame, begun.complete_s, self._is_fresh, parameters),
-                *(begun.visit, begun.run),
-            )
-            self._has_new_parameters = self._is_fresh = False
-            return lane
-
-    @property
-    def kept(self) -> RowSnapshot | None:
-        """The row's state without the silence it has heard aside, while there is any."""
-        return self._frames.kept
-
-    def keep(self, slot: Slot, snapshot: RowSnapshot | None) -> None:
-        """Hold on to the row's state, or let it go; a session that lost the slot holds nothing."""
-        with self._lock:
-            self._frames.kept = snapshot if self._slot == slot else None
-
-    def end_tick(self, lane: Lane, output: RowOutput | None, times: TickTimes) -> None:
-        """Queue the reply of a tick (``output`` is None when the step failed, for other rows).
-
-        What was computed in a slot the session no longer owns is thrown away: the slots compare unequal.
-        """
-        with self._lock:
-            if self._slot != lane.slot:
-                self._frames.leave_tick()
-                return
-            self._frames.end_tick(lane, output, times, self._parameters.max_steps)
-            self._list_if_ready()
-
-    def _list_if_ready(self) -> None:
-        """Tell the engine thread that there is something for the next tick, unless it knows."""
-        is_primed = self.state is SessionState.ACTIVE
-        if is_primed and not self._is_listed and self._slot is not None and self._frames.can_tick:
-            self._list()
-
-    def _list(self) -> None:
-        self._is_listed = True
-        self._ready.add(self)

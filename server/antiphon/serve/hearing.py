@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.models.sampling import SamplingParameters

@@ -20,7 +20,7 @@ from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.audio.opus import SAMPLE_RATE
 from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.outbox import FrameReply
+from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 from antiphon.protocol import events, moshi

@@ -1,0 +1,323 @@
+"""One session's side of its frames: what it brings, what it is answered, and what became of each.
+
+A channel exists as long as its session. Audio needs a lease, which comes with the row; text may come before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from antiphon.backends.base import FloatArray, TextEntry
+from antiphon.engine.aside import Aside
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.inbox import TextInbox
+from antiphon.engine.ledger import SendLedger, SessionStats, percentile
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.policy import POLICIES
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.replies import FrameReply, TakenReplies, as_replies
+from antiphon.engine.rings import InputWriter
+from antiphon.engine.rows import NO_LIMIT, Rows
+from antiphon.errors import SessionError, UnsupportedError
+from antiphon.models.spec import ModelSpec
+
+
+class Channel:
+    """The frames of one session. Not thread-safe: the session locks, and the engine takes no part in that."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: EngineConfig,
+        rows: Rows,
+        metrics: EngineMetrics,
+        pressure: LatePressure,
+    ) -> None:
+        """Start with none; ``rows``, ``metrics`` and ``pressure`` are shared by all sessions."""
+        policy = POLICIES[spec.kind]
+        self._kind, self._rows, self._metrics = spec.kind, rows, metrics
+        self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
+        self._writer: InputWriter | None = None
+        self._aside_void = 0  # replies to silence below this position are not to be seen
+        self._is_finished = False
+        self._lease: int | None = None
+        self._final: SessionStats | None = None
+        self.aside = Aside(spec.frame_samples)
+        self.text = TextInbox(config.text_entries)
+        self.sends = SendLedger(spec, is_live=policy.is_live, metrics=metrics, pressure=pressure)
+
+    @property
+    def lease(self) -> int | None:
+        """The lease in use."""
+        return self._lease
+
+    def open(self, lease: int, max_steps: int | None, *, is_primed: bool) -> None:
+        """Begin to use a lease."""
+        rows = self._rows
+        self._lease = lease
+        self.limit(max_steps)
+        if self._takes_audio:
+            self._writer = InputWriter(rows.inputs, lease)
+            if self._is_finished:
+                self._writer.finish()
+        rows.is_primed[lease] = is_primed
+
+    def limit(self, max_steps: int | None) -> None:
+        """Take at most so many steps."""
+        if self._lease is not None:
+            self._rows.max_steps[self._lease] = NO_LIMIT if max_steps is None else max_steps
+
+    def prime(self, *, is_primed: bool) -> None:
+        """Whether the row may be ticked."""
+        if self._lease is not None:
+            self._rows.is_primed[self._lease] = is_primed
+
+    def ask_for_care(self) -> None:
+        """Have the engine look at this session before its next frame."""
+        if self._lease is not None:
+            self._rows.needs_care[self._lease] = True
+
+    @property
+    def room_samples(self) -> int:
+        """Samples that fit without dropping any; 0 where the input is text."""
+        return 0 if self._writer is None else self._writer.free_samples
+
+    @property
+    def room_entries(self) -> int:
+        """Words that fit; 0 where the input is audio."""
+        return 0 if self._takes_audio else self.text.free_entries
+
+    @property
+    def waiting(self) -> int:
+        """Whole frames (tts: words) waiting for the model."""
+        if not self._takes_audio:
+            return self.text.waiting
+        return 0 if self._writer is None else min(self._writer.waiting, self._rows.inputs.bound)
+
+    @property
+    def replies(self) -> int:
+        """Replies waiting to be taken."""
+        return 0 if self._lease is None else max(0, int(self._rows.outputs.waiting(self._lease)))
+
+    @property
+    def _is_in_tick(self) -> bool:
+        return self._lease is not None and bool(self._rows.in_tick[self._lease])
+
+    @property
+    def _is_over(self) -> bool:
+        return self._lease is not None and bool(self._rows.is_over[self._lease])
+
+    @property
+    def _has_input(self) -> bool:
+        return self.waiting > 0 if self._takes_audio else self.text.is_ready
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything has come that is, or will be, answered."""
+        taken = 0 if self._lease is None else int(self._rows.ledger.taken[self._lease])
+        return bool(taken or self.waiting or self.is_finished)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no frame waits or is being answered, and no reply waits; a frame may be unfinished."""
+        # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
+        # before that mark goes.
+        is_waiting = self._has_input or self.aside.pending
+        return not (is_waiting or self._is_in_tick or self.replies)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no more input is taken: its owner, or its last word, said so, or it took all its steps."""
+        return self._is_over or self._is_finished or self.text.is_finished
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the input is finished, answered, and every reply taken."""
+        is_spent = self._is_finished and not self._has_input if self._takes_audio else self.text.is_spent
+        if not (is_spent or self._is_over):
+            return False
+        return not (self._is_in_tick or self.replies)
+
+    def must_take_audio(self) -> None:
+        """Check that audio may be pushed.
+
+        Raises:
+            UnsupportedError: this pipeline takes text.
+        """
+        if not self._takes_audio:
+            raise UnsupportedError(f"a {self._kind} session takes text, not audio")
+
+    def must_take_text(self) -> None:
+        """Check that text may be pushed.
+
+        Raises:
+            UnsupportedError: this pipeline takes audio.
+        """
+        if self._takes_audio:
+            raise UnsupportedError(f"a {self._kind} session takes audio, not text")
+
+    def push(self, pcm: FloatArray, received_s: float) -> bool:
+        """Add audio; whether a whole frame waits now.
+
+        Raises:
+            SessionError: it does not fit and nothing may be dropped.
+        """
+        writer = self._writer
+        assert writer is not None
+        if not self._is_live and pcm.size > writer.free_samples:
+            raise SessionError(
+                f"{pcm.size} samples were pushed where {writer.free_samples} fit; "
+                "read room_samples first, nothing is dropped here"
+            )
+        self._interrupt()
+        before = writer.refused
+        writer.write(pcm, received_s)
+        if writer.refused > before:
+            self._metrics.dropped_in.inc(writer.refused - before)
+        return writer.waiting > 0
+
+    def listen_aside(self, frames: int, now_s: float) -> None:
+        """Let so many frames of silence be heard once all audio has been, without a trace.
+
+        Raises:
+            UnsupportedError: this pipeline is live, or takes text.
+        """
+        if not self._takes_audio or self._is_live:
+            raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
+        if self._writer is None or self._lease is None:
+            return
+        if self._rows.ledger.taken[self._lease] or self._writer.waiting:  # else there is nothing to bring out
+            self.aside.listen(frames, self._writer.unfinished, now_s)
+            self.ask_for_care()
+
+    def _interrupt(self) -> None:
+        if self.aside.is_busy and self._lease is not None:
+            self.aside.interrupt()
+            self._aside_void = int(self._rows.outputs.written[self._lease])
+
+    def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
+        """Add words.
+
+        Raises:
+            SessionError: they do not fit.
+        """
+        self.text.push(entries, received_s)
+
+    def finish(self) -> None:
+        """No more input comes."""
+        self._interrupt()
+        self._is_finished = True
+        if not self._takes_audio:
+            self.text.finish()
+        elif self._writer is not None:
+            self._writer.finish()
+
+    def take(self) -> TakenReplies:
+        """All replies that wait, and the gap before them."""
+        if self._lease is None:
+            return TakenReplies([], None)
+        first = int(self._rows.outputs.taken[self._lease])
+        found, given_up = self._rows.outputs.take(self._lease)
+        self.sends.dropped_out += given_up
+        replies = as_replies(found)
+        interrupted_at = replies[0].frame if given_up and replies else None
+        if self._aside_void > first:
+            void = self._aside_void - first - given_up
+            replies = [reply for place, reply in enumerate(replies) if place >= void or not reply.is_aside]
+        self.sends.out += sum(not reply.is_aside for reply in replies)
+        return TakenReplies(replies, interrupted_at)
+
+    def flush(self) -> int:
+        """Throw away what waits on either side; returns the first frame whose reply may still come."""
+        self._interrupt()
+        if not self._takes_audio:
+            self.text.clear()
+            first_kept = self.text.steps
+        else:
+            first_kept = 0 if self._writer is None else self._writer.discard()
+        if self._lease is not None:
+            self._rows.first_kept[self._lease] = first_kept
+            found, given_up = self._rows.outputs.take(self._lease)
+            self.sends.dropped_out += given_up
+            self.sends.flushed_out += int((~found.is_aside).sum())
+        return first_kept
+
+    def end(self) -> None:
+        """Throw away everything, what is being computed included, and give the lease back."""
+        now = self.stats()
+        unanswered = (
+            now.frames_taken - now.silent - now.lost - now.flushed_out - now.dropped_out - now.frames_out
+        )
+        self._final = replace(
+            now,
+            flushed_in=now.flushed_in + (now.queue_frames if self._takes_audio else 0),
+            flushed_out=now.flushed_out + unanswered,
+            queue_frames=0,
+            reply_frames=0,
+        )
+        self.aside.end()
+        lease, self._lease, self._writer = self._lease, None, None
+        if lease is not None:
+            self._rows.release(lease)
+
+    def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
+        """A reply was handed to the socket at ``sent_s``; ``peer_wait_s`` of it went into waiting."""
+        if reply.is_aside:
+            return
+        first_s = None
+        if reply.pcm is not None and self._lease is not None:
+            first_s = float(self._rows.ledger.first_complete_s[self._lease])
+        self.sends.sent(reply.complete_s, sent_s, peer_wait_s, first_complete_s=first_s)
+        if self._final is not None:
+            self._final = replace(self._final, late=self.sends.late)
+
+    def stats(self) -> SessionStats:
+        """What became of all frames so far."""
+        if self._final is not None:
+            return self._final
+        while True:
+            turn = self._rows.turn
+            if turn % 2 == 0:
+                found = self._read_stats()
+                if self._rows.turn == turn:
+                    return found
+            time.sleep(0)  # the engine thread is between two of its counters
+
+    def _read_stats(self) -> SessionStats:
+        sends, rings, outputs, lease = self.sends, self._rows.inputs, self._rows.outputs, self._lease
+        if lease is None:
+            frames_in = 0 if self._takes_audio else self.text.steps
+            return _no_stats(frames_in, self.waiting)
+        ledger = self._rows.ledger
+        frames_in, dropped_in, queue = self.text.steps, 0, self.waiting
+        flushed_in = int(ledger.flushed_in[lease])
+        if self._writer is not None:
+            frames_in = self._writer.frames
+            flushed_in += max(0, int(rings.discarded[lease] - rings.taken[lease]))
+            over = self._writer.waiting - queue if self._is_live else 0
+            dropped_in = int(ledger.dropped_in[lease]) + self._writer.refused + over
+        step_ms, wait_ms = ledger.recent(lease)
+        return SessionStats(
+            frames_in=frames_in,
+            frames_taken=int(ledger.taken[lease]),
+            frames_out=sends.out,
+            late=sends.late,
+            lost=int(ledger.lost[lease]),
+            silent=int(ledger.silent[lease]),
+            dropped_in=dropped_in,
+            dropped_out=sends.dropped_out + max(0, int(outputs.discarded[lease] - outputs.taken[lease])),
+            flushed_in=flushed_in,
+            flushed_out=sends.flushed_out + int(ledger.flushed_out[lease]),
+            queue_frames=queue,
+            reply_frames=outputs.waiting_for_caller(lease),
+            step_ms_p50=percentile(step_ms, 0.5),
+            step_ms_p99=percentile(step_ms, 0.99),
+            wait_ms_p50=percentile(wait_ms, 0.5),
+            wait_ms_p99=percentile(wait_ms, 0.99),
+        )
+
+
+def _no_stats(frames_in: int, queue_frames: int) -> SessionStats:
+    return SessionStats(frames_in, 0, 0, 0, 0, 0, 0, 0, 0, 0, queue_frames, 0, 0.0, 0.0, 0.0, 0.0)

@@ -1,0 +1,255 @@
+"""Audio and replies between sessions and the engine thread: rings, one a lease, as arrays.
+
+A session leases a ring for as long as it owns a row. Every counter has one writer: the session's side or the
+engine thread, as the classes say. So the engine moves frames of all sessions with a few array operations, and
+neither side waits for a lock of the other's. Counters are positions since the lease began; position p lies
+in slot ``p mod capacity``. Rings hold twice what a session may have waiting, so that the side that reads can
+enforce the bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import FloatArray, IntArray
+
+Counts = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+RING_BOUNDS = 2
+"""Slots of a ring, in units of what may wait in it."""
+
+
+class InputRings:
+    """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
+
+    The session writes ``written`` (whole frames), ``discarded`` (frames below it are not to be heard) and
+    ``is_finished``; the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say
+    which frame of the session a slot holds and when its last sample had come.
+    """
+
+    def __init__(self, leases: int, bound_frames: int, frame_samples: int) -> None:
+        """Allocate; memory is taken as it is first written."""
+        self.bound = bound_frames
+        self.capacity = RING_BOUNDS * bound_frames
+        self.frame_samples = frame_samples
+        self.pcm: FloatArray = np.zeros((leases, self.capacity, frame_samples), np.float32)
+        self.frame: Counts = np.zeros((leases, self.capacity), np.int64)
+        self.complete_s: Times = np.zeros((leases, self.capacity))
+        self.written: Counts = np.zeros(leases, np.int64)
+        self.discarded: Counts = np.zeros(leases, np.int64)
+        self.taken: Counts = np.zeros(leases, np.int64)
+        self.is_finished = np.zeros(leases, np.bool_)
+
+    def clear(self, lease: int) -> None:
+        """Let a lease begin anew; only while nobody uses it."""
+        self.pcm[lease] = 0.0
+        for counter in (self.written, self.discarded, self.taken):
+            counter[lease] = 0
+        self.is_finished[lease] = False
+
+    def waiting(self, leases: Any = slice(None)) -> Counts:
+        """Whole frames that wait, by lease; more than ``bound`` where some are about to be dropped."""
+        waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
+        return waiting
+
+
+class InputWriter:
+    """The session's side of one lease of :class:`InputRings`: samples in any portions in."""
+
+    def __init__(self, rings: InputRings, lease: int) -> None:
+        """Write to a lease that was cleared."""
+        self._rings, self._lease = rings, lease
+        self._next_frame = 0  # of the session, dropped ones included
+        self._filled = 0  # samples of the frame that is not whole yet
+        self._is_skipping = False  # that frame found no slot
+        self._received_s = 0.0
+        self.refused = 0
+
+    @property
+    def frames(self) -> int:
+        """Whole frames that came, wherever they went."""
+        return self._next_frame
+
+    @property
+    def waiting(self) -> int:
+        """Whole frames that wait and may be heard."""
+        return int(self._rings.waiting(self._lease))
+
+    @property
+    def free_samples(self) -> int:
+        """Samples that fit before the bound is reached."""
+        room = self._rings.bound - self.waiting
+        return max(0, room * self._rings.frame_samples - self._filled)
+
+    @property
+    def unfinished(self) -> FloatArray:
+        """A copy of the samples after the last whole frame, fewer than a frame of them."""
+        return self._slot[: 0 if self._is_skipping else self._filled].copy()
+
+    @property
+    def _slot(self) -> FloatArray:
+        rings = self._rings
+        slot: FloatArray = rings.pcm[self._lease, int(rings.written[self._lease]) % rings.capacity]
+        return slot
+
+    def write(self, pcm: FloatArray, received_s: float) -> None:
+        """Add float32 ``[N]``. What finds no slot is refused, the oldest first, a whole frame at a time."""
+        size = self._rings.frame_samples
+        touched = -(-(self._filled + pcm.size) // size) - (self._filled > 0 and self._is_skipping)
+        excess = touched - self._free_slots()
+        self._received_s = received_s
+        while pcm.size:
+            if self._filled == 0:
+                self._is_skipping = excess > 0
+                excess -= 1
+            count = min(size - self._filled, pcm.size)
+            if not self._is_skipping:
+                self._slot[self._filled : self._filled + count] = pcm[:count]
+            self._filled += count
+            pcm = pcm[count:]
+            if self._filled == size:
+                self._end_frame()
+
+    def _free_slots(self) -> int:
+        rings, lease = self._rings, self._lease
+        return rings.capacity - int(rings.written[lease] - rings.taken[lease])
+
+    def _end_frame(self) -> None:
+        rings, lease = self._rings, self._lease
+        if self._is_skipping:
+            self.refused += 1
+        else:
+            slot = int(rings.written[lease]) % rings.capacity
+            rings.frame[lease, slot] = self._next_frame
+            rings.complete_s[lease, slot] = self._received_s
+            rings.written[lease] += 1  # last: from here on the engine may read the slot
+        self._next_frame += 1
+        self._filled, self._is_skipping = 0, False
+
+    def finish(self) -> None:
+        """Fill an unfinished frame up with silence; no more comes."""
+        if self._filled and not self._is_skipping:
+            self._slot[self._filled :] = 0.0
+            self._end_frame()
+        self._filled = 0
+        self._rings.is_finished[self._lease] = True
+
+    def discard(self) -> int:
+        """Have all whole frames so far not heard; returns the number of the next frame.
+
+        The samples of an unfinished frame become silence, so that frame numbers keep their meaning.
+        """
+        if not self._is_skipping:
+            self._slot[: self._filled] = 0.0
+        self._rings.discarded[self._lease] = self._rings.written[self._lease]
+        return self._next_frame
+
+
+class Replies(NamedTuple):
+    """Replies of one lease, oldest first, each array ``[n]`` or ``[n, ...]``; see :class:`OutputRings`."""
+
+    frame: Counts
+    pcm: FloatArray | None
+    token: IntArray
+    vad: FloatArray
+    times: Times
+    is_aside: NDArray[np.bool_]
+
+    def after(self, count: int) -> Replies:
+        """All but the first ``count``."""
+        return Replies(
+            self.frame[count:],
+            None if self.pcm is None else self.pcm[count:],
+            self.token[count:],
+            self.vad[count:],
+            self.times[count:],
+            self.is_aside[count:],
+        )
+
+
+class OutputRings:
+    """Replies: ``frame``, ``token``, ``is_aside`` ``[L, D]``, ``vad`` ``[L, D, heads]``, ``pcm``, ``times``.
+
+    ``times`` float64 ``[L, D, 4]`` are step_ms, wait_ms, complete_s and replied_s. The engine writes
+    ``written`` and ``discarded`` (replies below it are given up, the oldest first); the session writes
+    ``taken``. The engine overwrites only slots of replies that it had given up a whole bound before, and a
+    reader looks afterwards whether that happened to what it copied.
+    """
+
+    def __init__(self, leases: int, bound: int, frame_samples: int) -> None:
+        """Allocate; ``frame_samples`` is 0 for a model without PCM. The first reply says how many heads."""
+        self.bound = bound
+        self.capacity = capacity = RING_BOUNDS * bound
+        self.pcm: FloatArray | None = None
+        if frame_samples:
+            self.pcm = np.zeros((leases, capacity, frame_samples), np.float32)
+        self.frame: Counts = np.zeros((leases, capacity), np.int64)
+        self.token: IntArray = np.zeros((leases, capacity), np.int32)
+        self.vad: FloatArray = np.zeros((leases, capacity, 0), np.float32)
+        self.times: Times = np.zeros((leases, capacity, 4))
+        self.is_aside = np.zeros((leases, capacity), np.bool_)
+        self.written: Counts = np.zeros(leases, np.int64)
+        self.discarded: Counts = np.zeros(leases, np.int64)
+        self.taken: Counts = np.zeros(leases, np.int64)
+
+    def clear(self, lease: int) -> None:
+        """Let a lease begin anew; only while nobody uses it."""
+        if self.pcm is not None:
+            self.pcm[lease] = 0.0
+        for counter in (self.written, self.discarded, self.taken):
+            counter[lease] = 0
+
+    def waiting(self, leases: Any = slice(None)) -> Counts:
+        """Replies that wait, by lease."""
+        waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
+        return waiting
+
+    def waiting_for_caller(self, lease: int) -> int:
+        """Replies of one lease that wait and answer what its caller sent."""
+        start = max(int(self.taken[lease]), int(self.discarded[lease]))
+        slots = np.arange(start, int(self.written[lease])) % self.capacity
+        return int((~self.is_aside[lease, slots]).sum())
+
+    def publish(self, leases: Counts, replies: Replies) -> int:
+        """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
+        is_full = self.waiting(leases) >= self.bound
+        full = leases[is_full]
+        self.discarded[full] = np.maximum(self.taken[full], self.discarded[full]) + 1
+        slots = self.written[leases] % self.capacity
+        if self.pcm is not None and replies.pcm is not None:
+            self.pcm[leases, slots] = replies.pcm
+        self.frame[leases, slots] = replies.frame
+        self.token[leases, slots] = replies.token
+        if self.vad.shape[2] != replies.vad.shape[1]:
+            self.vad = np.zeros((*self.frame.shape, replies.vad.shape[1]), np.float32)
+        self.vad[leases, slots] = replies.vad
+        self.times[leases, slots] = replies.times
+        self.is_aside[leases, slots] = replies.is_aside
+        self.written[leases] += 1  # last: from here on a session may read the slots
+        return int(full.size)
+
+    def take(self, lease: int) -> tuple[Replies, int]:
+        """Every reply of a lease that waits, and how many older ones were given up since the last call."""
+        before = int(self.taken[lease])
+        end = int(self.written[lease])
+        start = max(before, int(self.discarded[lease]))
+        slots = np.arange(start, end) % self.capacity
+        found = Replies(
+            self.frame[lease, slots],
+            None if self.pcm is None else self.pcm[lease, slots],
+            self.token[lease, slots],
+            self.vad[lease, slots],
+            self.times[lease, slots],
+            self.is_aside[lease, slots],
+        )
+        first_whole = int(self.written[lease]) - self.capacity + 1  # older ones may have been overwritten
+        if first_whole > start:
+            cut = min(first_whole, end) - start
+            found = found.after(cut)
+            start += cut
+        self.taken[lease] = end
+        return found, start - before

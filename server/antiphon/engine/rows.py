@@ -1,0 +1,363 @@
+"""Every session that owns a row, as arrays: who is ready, what goes into a tick, what becomes of its results.
+
+A session takes a lease when it gets a row; the engine thread attaches it to the row between two ticks, and
+detaches it between two ticks after the session has closed. Until then the lease belongs to no other session,
+so what a running tick writes for a session that has left reaches no other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, StepOutputs
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.ledger import TickLedger
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.policy import POLICIES
+from antiphon.engine.pressure import LatePressure
+from antiphon.engine.rings import Counts, InputRings, OutputRings, Replies, Times
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.engine.session import Session
+
+LEASES_PER_ROW: Final = 4
+"""A row may change hands so often within one tick; then newcomers wait for the tick's end."""
+
+NO_LIMIT: Final = np.iinfo(np.int64).max
+"""In ``Rows.max_steps``: a session may take any number of steps."""
+
+LEAST_LEASES: Final = 8
+"""A single row may change hands several times within one tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The sessions of one tick, each array ``[m]`` in one order.
+
+    ``frame`` is the session's number of the frame, -1 for silence heard aside; ``complete_s`` when its last
+    sample had come. ``run`` tells which silence it is.
+    """
+
+    leases: Counts
+    frame: Counts
+    complete_s: Times
+    run: Counts
+    inputs: StepInputs
+
+    @property
+    def is_aside(self) -> BoolArray:
+        """Which places hear silence that the caller did not send."""
+        return self.frame < 0
+
+
+@dataclass(frozen=True, slots=True)
+class TickTimes:
+    """When a tick's step started and ended."""
+
+    start_s: float
+    end_s: float
+
+
+class Rows:
+    """The leases of all rows. Sessions use what is marked as theirs; all else is the engine thread's.
+
+    Sessions': :meth:`lease`, :meth:`release`, the arrays ``is_primed`` (the row may be ticked),
+    ``needs_care`` (something beside a frame is to be done first), ``is_closed``, ``first_kept`` (replies to
+    earlier frames were flushed) and ``max_steps``. Each is one element a lease.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: EngineConfig,
+        slots: int,
+        *,
+        metrics: EngineMetrics,
+        pressure: LatePressure,
+    ) -> None:
+        """Allocate for ``slots`` rows."""
+        policy = POLICIES[spec.kind]
+        leases = max(LEAST_LEASES, LEASES_PER_ROW * slots)
+        self.inputs = InputRings(leases if policy.takes_audio else 0, config.input_frames, spec.frame_samples)
+        samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
+        self.outputs = OutputRings(leases, config.output_frames, samples)
+        self.ledger = TickLedger(leases)
+        self.is_primed, self.needs_care, self.is_closed = (np.zeros(leases, np.bool_) for _ in range(3))
+        self.first_kept: Counts = np.zeros(leases, np.int64)
+        self.max_steps: Counts = np.full(leases, NO_LIMIT)
+        self.in_tick = np.zeros(leases, np.bool_)
+        self.is_over = np.zeros(leases, np.bool_)
+        self.turn = 0  # odd while the engine thread changes what a session's statistics are made of
+        self._row: IntArray = np.full(leases, -1, np.int32)
+        self._is_fresh = np.zeros(leases, np.bool_)
+        self._sessions: list[Session | None] = [None] * leases
+        self._free = deque(range(leases))
+        self._commands: deque[tuple[int, Session | None, int]] = deque()
+        self._frame_samples = spec.frame_samples
+        self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
+        self._has_deadlines = spec.kind is not PipelineKind.TTS
+        self._silent_frames = spec.silent_frames
+        self._metrics, self._pressure = metrics, pressure
+
+    # The sessions' side.
+
+    def lease(self, session: Session, row: int) -> int | None:
+        """A lease for a session that was given a row; None while all are in use."""
+        try:
+            lease = self._free.popleft()
+        except IndexError:
+            return None
+        self._commands.append((lease, session, row))
+        return lease
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether :meth:`lease` would give one."""
+        return bool(self._free)
+
+    def release(self, lease: int) -> None:
+        """Give a lease back; the engine thread makes it free."""
+        self.is_closed[lease] = True
+        self._commands.append((lease, None, -1))
+
+    # The engine thread's side.
+
+    def settle(self) -> None:
+        """Attach and detach what changed hands since the last tick."""
+        while self._commands:
+            lease, session, row = self._commands.popleft()
+            if session is None:
+                self._clear(lease)
+                self._free.append(lease)
+            else:
+                self._sessions[lease], self._row[lease] = session, row
+                self._is_fresh[lease] = True
+
+    def _clear(self, lease: int) -> None:
+        self._sessions[lease], self._row[lease] = None, -1
+        for flags in (self.is_primed, self.needs_care, self.is_closed, self.in_tick, self.is_over):
+            flags[lease] = False
+        self.first_kept[lease], self.max_steps[lease] = 0, NO_LIMIT
+        self.outputs.clear(lease)
+        self.ledger.clear(lease)
+        if self._takes_audio:
+            self.inputs.clear(lease)
+
+    def cared_for(self, *, is_primed: bool) -> list[tuple[int, Session]]:
+        """Leases that need care before their next frame, with their sessions; they are unmarked."""
+        chosen = self.needs_care & (self._row >= 0) & (self.is_primed == is_primed)
+        leases: list[int] = np.flatnonzero(chosen).tolist()
+        self.needs_care[chosen] = False
+        return [(lease, self.session(lease)) for lease in leases]
+
+    def session(self, lease: int) -> Session:
+        """The session that an attached lease is of."""
+        session = self._sessions[lease]
+        assert session is not None
+        return session
+
+    def session_of_row(self, row: int, tick: Tick) -> Session:
+        """The session that has ``row`` in a tick."""
+        place = int(np.flatnonzero(tick.inputs.rows == row)[0])
+        return self.session(int(tick.leases[place]))
+
+    def row(self, lease: int) -> int:
+        """The row that an attached lease is of."""
+        return int(self._row[lease])
+
+    def mark_used(self, lease: int | None) -> None:
+        """The row holds this session's state already, by a prompt: it is not to be reset."""
+        if lease is not None:
+            self._is_fresh[lease] = False
+
+    def ready(self, now_s: float) -> Counts:
+        """The leases with something for the next tick and room for its reply, int64 ``[m]``.
+
+        Frames over the bound of a live input, and flushed ones, are gone before.
+        """
+        if self._takes_audio:
+            self._forget_old(now_s)
+            has_input = self.inputs.waiting() > 0
+            if not self._is_live:
+                for lease in np.flatnonzero(self.needs_care).tolist():
+                    session = self._sessions[lease]
+                    has_input[lease] |= session is not None and session.aside.pending > 0
+        else:
+            has_input = np.array([s is not None and s.text.is_ready for s in self._sessions])
+        can_run = has_input & self.is_primed & ~self.is_over & ~self.is_closed & (self._row >= 0)
+        if not self._is_live:
+            can_run &= self.outputs.waiting() < self.outputs.bound
+        return np.flatnonzero(can_run)
+
+    def _forget_old(self, now_s: float) -> None:
+        """Take flushed frames and those over the bound out of the rings, and count them."""
+        rings, ledger = self.inputs, self.ledger
+        flushed = np.maximum(rings.discarded - rings.taken, 0)
+        over = rings.written - rings.taken - flushed - rings.bound
+        if not (flushed.any() or (self._is_live and (over > 0).any())):
+            return
+        with self._turning():
+            ledger.flushed_in += flushed
+            rings.taken += flushed
+            if self._is_live:
+                for lease in np.flatnonzero(over > 0).tolist():
+                    self._drop(lease, int(over[lease]), now_s)
+
+    def _drop(self, lease: int, frames: int, now_s: float) -> None:
+        """The oldest frames of one lease give way, and press on admission if they were due long before."""
+        rings, session = self.inputs, self._sessions[lease]
+        slots = (rings.taken[lease] + np.arange(frames)) % rings.capacity
+        if session is not None:
+            for _ in range(session.sends.overdue(rings.complete_s[lease, slots], now_s)):
+                self._pressure.record(now_s, is_late=True)
+        self.ledger.dropped_in[lease] += frames
+        rings.taken[lease] += frames
+        self._metrics.dropped_in.inc(frames)
+
+    def begin(self, leases: Counts, *, is_fixed: bool) -> Tick:
+        """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
+        count = leases.size
+        rows, fresh = self._row[leases], self._is_fresh[leases]
+        self._is_fresh[leases] = False
+        run = np.zeros(count, np.int64)
+        with self._turning():
+            self.in_tick[leases] = True
+            if not self._takes_audio:
+                offers = [self.session(lease).text.offer() for lease in leases.tolist()]
+                words = tuple(entries for entries, _, _ in offers)
+                frame = np.array([index for _, index, _ in offers])
+                complete_s = np.array([received_s for _, _, received_s in offers])
+                self.ledger.take(leases, complete_s)
+                return Tick(
+                    leases, frame, complete_s, run, StepInputs(rows, fresh, None, words, is_fixed=is_fixed)
+                )
+            rings = self.inputs
+            has_frame = rings.waiting(leases) > 0
+            slots = rings.taken[leases] % rings.capacity
+            pcm, frame = rings.pcm[leases, slots], rings.frame[leases, slots]
+            complete_s = rings.complete_s[leases, slots]
+            live = leases[has_frame]
+            rings.taken[live] += 1
+            self.ledger.take(live, complete_s[has_frame])
+        for place in np.flatnonzero(~has_frame).tolist():
+            aside = self.session(int(leases[place])).aside
+            frame[place], complete_s[place] = -1, aside.received_s
+            _, run[place] = aside.take_into(pcm[place])
+        return Tick(leases, frame, complete_s, run, StepInputs(rows, fresh, pcm, is_fixed=is_fixed))
+
+    def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
+        """Publish a tick's replies, and count what became of its frames; ``outputs`` None: the step failed."""
+        ledger = self.ledger
+        step_ms = 1000.0 * (times.end_s - times.start_s)
+        wait_ms = 1000.0 * (times.start_s - tick.complete_s)
+        is_aside, is_here = tick.is_aside, ~self.is_closed[tick.leases]
+        consumed: BoolArray = np.zeros(tick.leases.size, np.bool_)
+        emitted: BoolArray = consumed
+        if outputs is not None:
+            consumed, emitted = outputs.consumed, outputs.emitted
+        live = is_here & ~is_aside
+        with self._turning():
+            ledger.time(tick.leases[live], wait_ms[live], step_ms)
+            if not self._takes_audio and outputs is not None:
+                self._settle_texts(tick, outputs)
+            self._count_silent(tick.leases[live & ~emitted], consumed[live & ~emitted])
+            is_flushed = live & emitted & (tick.frame < self.first_kept[tick.leases])
+            ledger.flushed_out[tick.leases[is_flushed]] += 1
+            is_wanted = is_here & emitted & ~is_flushed & self._is_current(tick)
+            if outputs is not None and is_wanted.any():
+                self._publish(tick, outputs, is_wanted, wait_ms, step_ms, times.end_s)
+            self._end_sessions(tick.leases[live])
+            self.in_tick[tick.leases] = False
+        if self._has_deadlines:
+            self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
+        self._metrics.replies.inc(int(np.count_nonzero(is_wanted & ~is_aside)))
+
+    def _is_current(self, tick: Tick) -> BoolArray:
+        """Which places answer the caller, or silence that the caller has not interrupted since."""
+        is_current = ~tick.is_aside
+        for place in np.flatnonzero(tick.is_aside).tolist():
+            is_current[place] = self.session(int(tick.leases[place])).aside.run == tick.run[place]
+        return is_current
+
+    def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
+        finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
+        flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
+        for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
+            self.session(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
+
+    def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
+        """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
+        by_design = consumed & (self.ledger.taken[leases] <= self._silent_frames)
+        if not self._has_deadlines:
+            by_design = np.ones(leases.size, np.bool_)
+        self.ledger.silent[leases[by_design]] += 1
+        lost = leases[~by_design]
+        self.ledger.lost[lost] += 1
+        if lost.size:
+            self._metrics.lost_frames.inc(int(lost.size))
+
+    def _publish(
+        self,
+        tick: Tick,
+        outputs: StepOutputs,
+        wanted: BoolArray,
+        wait_ms: Times,
+        step_ms: float,
+        end_s: float,
+    ) -> None:
+        count = int(np.count_nonzero(wanted))
+        times = np.stack(
+            [np.full(count, step_ms), wait_ms[wanted], tick.complete_s[wanted], np.full(count, end_s)], axis=1
+        )
+        tokens: IntArray = np.full(count, NO_TOKEN, np.int32)
+        if outputs.text_tokens is not None:
+            tokens = outputs.text_tokens[wanted]
+        vad = np.zeros((count, 0), np.float32) if outputs.vad is None else outputs.vad[wanted]
+        pcm = None if outputs.pcm is None else outputs.pcm[wanted]
+        replies = Replies(tick.frame[wanted], pcm, tokens, vad, times, tick.is_aside[wanted])
+        given_up = self.outputs.publish(tick.leases[wanted], replies)
+        if given_up:
+            self._metrics.dropped_out.inc(given_up)
+
+    def _end_sessions(self, leases: Counts) -> None:
+        """Sessions that took as many steps as they may: input that still waits is thrown away."""
+        over = leases[self.ledger.taken[leases] >= self.max_steps[leases]]
+        self.is_over[over] = True
+        for lease in over.tolist():
+            if self._takes_audio:
+                waiting = int(self.inputs.waiting(lease))
+                self.ledger.flushed_in[lease] += waiting
+                self.inputs.taken[lease] += waiting
+            else:
+                self.session(lease).text.clear()
+
+    def waiting_frames(self) -> int:
+        """Whole frames (tts: words) that wait for the model, all sessions together."""
+        if self._takes_audio:
+            return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
+        return sum(session.text.waiting for session in list(self._sessions) if session is not None)
+
+    def waiting_replies(self) -> int:
+        """Replies that wait for their sockets, all sessions together."""
+        return int(np.maximum(self.outputs.waiting(), 0).sum())
+
+    def listeners(self, leases: Counts) -> list[Session]:
+        """The sessions of ``leases`` that have to be called after a tick."""
+        sessions = (self._sessions[lease] for lease in leases.tolist())
+        return [session for session in sessions if session is not None and session.is_notified]
+
+    @contextmanager
+    def _turning(self) -> Iterator[None]:
+        """Statistics read meanwhile are read again."""
+        self.turn += 1
+        try:
+            yield
+        finally:
+            self.turn += 1
