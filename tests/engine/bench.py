@@ -63,9 +63,9 @@ class Bench:
             SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify, prompt=prompt
         )
 
-    def push(self, session: Session, *values: float) -> int:
+    def push(self, session: Session, *values: float) -> None:
         """Push whole frames, each filled with one value."""
-        return session.push(frames(*values), self.clock())
+        session.push(frames(*values), self.clock())
 
     def ticks(self) -> int:
         """Tick until nothing is ready; returns how many ticks there were."""

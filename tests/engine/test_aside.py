@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
@@ -81,7 +82,14 @@ def test_silence_is_heard_after_all_audio_and_ends_an_unfinished_frame() -> None
     session.push(np.full(2 * FRAME + 3, 5.0, np.float32), engine.clock())
     session.listen_aside(3, engine.clock())
     heard: list[float] = []
-    engine.backend.during_step = lambda: heard.append(float(engine.engine.loop._batch.pcm_row(0).sum()))
+    step = engine.backend.step
+
+    def hear(inputs: StepInputs) -> StepOutputs:
+        assert inputs.pcm is not None
+        heard.append(float(inputs.pcm[0].sum()))
+        return step(inputs)
+
+    engine.backend.step = hear  # type: ignore[method-assign]
     assert engine.ticks() == 5
     assert heard == [5.0 * FRAME, 5.0 * FRAME, 15.0, 0.0, 0.0]
     replies = session.take()

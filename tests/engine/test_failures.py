@@ -150,7 +150,7 @@ def test_what_fails_between_ticks_ends_everybody_too() -> None:
     def broken(timeout_s: float | None) -> bool:
         raise ZeroDivisionError("a bug")
 
-    engine._ready.wait = broken  # type: ignore[method-assign]
+    engine._wake.wait = broken  # type: ignore[method-assign]
     engine.loop.run()
     assert [str(error) for error in lost] == ["the model can no longer run: ZeroDivisionError: a bug"]
     assert session.state is SessionState.CLOSED

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import TextEntry
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError, SessionFailedError, StepError, UnsupportedError
 from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, heard, pcm_of
 from tests.engine.fakes import FakeBackend, fake_spec
@@ -150,12 +157,14 @@ def test_prompts_are_counted_by_how_they_came_about(bench: Bench) -> None:
 
 
 def test_the_engine_thread_does_not_sleep_over_a_prompt() -> None:
-    bench = Bench(FakeBackend(DUPLEX))
-    bench.submit(prompt=prompt_of(*range(5)))
-    bench.tick()
-    assert bench.engine.loop._timeout_s() == 0.0
-    bench.ticks()
-    assert bench.engine.loop._timeout_s() is None
+    engine = Engine(
+        FakeBackend(DUPLEX), EngineConfig(), metrics=EngineMetrics(CollectorRegistry(), model="fake")
+    )
+    engine.start()
+    is_read = threading.Event()
+    engine.submit(SamplingParameters(), wait_s=0, notify=is_read.set, prompt=prompt_of(*range(50)))
+    assert is_read.wait(5.0), "all pieces follow from one wake-up"
+    assert engine.stop(5.0)
 
 
 def test_text_that_came_while_a_voice_was_read_is_spoken() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -70,8 +71,16 @@ class Admission(Generic[C]):
     session believes it owns never differ. It must not call back.
     """
 
-    def __init__(self, slots: int, config: EngineConfig, pressure: LatePressure) -> None:
-        """Start with ``slots`` free rows and nobody waiting."""
+    def __init__(
+        self,
+        slots: int,
+        config: EngineConfig,
+        pressure: LatePressure,
+        *,
+        has_lease: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Start with ``slots`` free rows and an empty queue; without a lease no row can be given."""
+        self._has_lease = has_lease
         self._config = config
         self._pressure = pressure
         self._slots = SlotTable(slots)
@@ -169,7 +178,8 @@ class Admission(Generic[C]):
 
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
-        return not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
+        is_calm = not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
+        return is_calm and self._has_lease()
 
     def _check_queue(self, now_s: float, wait_s: float) -> None:
         """Whether a newcomer may wait; raises why not."""
@@ -187,7 +197,9 @@ class Admission(Generic[C]):
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
         is_late = self._pressure.is_high(now_s)
-        while self._queue and self._slots.free and not is_late and not self._is_draining:
+        while (
+            self._queue and self._slots.free and self._has_lease() and not is_late and not self._is_draining
+        ):
             caller = self._queue.pop(0).caller
             if self._give_row(caller, now_s):
                 promoted.append(caller)

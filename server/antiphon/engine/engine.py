@@ -15,10 +15,11 @@ from antiphon.engine.health import Health
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.ready import ReadyList
+from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
+from antiphon.engine.wake import Wake
 from antiphon.errors import (
     AntiphonError,
     ConfigError,
@@ -66,12 +67,13 @@ class Engine:
         self._tracer = tracer
         self._share = share
         self._pressure = LatePressure(config)
-        self._ready: ReadyList[Session] = ReadyList()
+        self._wake = Wake()
         self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
         self._is_prepared = False
         self._backend: Backend
         self._admission: Admission[Session]
+        self._rows: Rows
         self.loop: EngineLoop
 
     @property
@@ -116,11 +118,15 @@ class Engine:
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
         backend.warm_up(progress)
         self._backend = backend
-        self._admission = Admission(info.slots, self.config, self._pressure)
+        self._rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pressure=self._pressure)
+        self._admission = Admission(
+            info.slots, self.config, self._pressure, has_lease=lambda: self._rows.has_lease
+        )
         self.loop = EngineLoop(
             backend,
             self._admission,
-            self._ready,
+            self._rows,
+            self._wake,
             is_fixed=self.config.fixed_batch,
             aside_rows=self.config.aside_rows,
             clock=self.clock,
@@ -138,14 +144,15 @@ class Engine:
         parameters: SamplingParameters,
         *,
         wait_s: float,
-        notify: Callable[[], None],
+        notify: Callable[[], None] | None,
         prompt: Prompt | None = None,
     ) -> Session:
         """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
 
         ``notify`` is called, from any thread and never under a lock, whenever the session has changed:
         replies, state, position, error, interruption, room. It must be cheap; one that raises ends its
-        session. A session that waits in vain is closed with ServerFullError, or DrainingError.
+        session. With None nothing is called: the owner looks at all sessions of a tick at once. A session
+        that waits in vain is closed with ServerFullError, or DrainingError.
 
         Raises:
             ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
@@ -165,7 +172,8 @@ class Engine:
             config=self.config,
             metrics=self.metrics,
             pressure=self._pressure,
-            ready=self._ready,
+            rows=self._rows,
+            wake=self._wake,
             host=self,
             notify=notify,
             prompt=prompt,
@@ -181,7 +189,7 @@ class Engine:
             raise
         self.metrics.admission(outcome)
         if outcome is Outcome.QUEUED:
-            self._ready.nudge()  # the engine thread sleeps no longer than this caller waits
+            self._wake.nudge()  # the engine thread sleeps no longer than this caller waits
         if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
             session.close(self._lost)
         self._check_not_lost()
@@ -214,7 +222,7 @@ class Engine:
         self.drain()
         for session in self._admission.active():
             session.close(DrainingError("the server is leaving; its sessions are closed"))
-        self._ready.stop()
+        self._wake.stop()
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -250,7 +258,7 @@ class Engine:
         if departure.active_s is not None:
             self.metrics.session_seconds.observe(departure.active_s)
         self._apply(departure.changes)
-        self._ready.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
+        self._wake.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
     def position(self, session: Session) -> int | None:
         """How many callers wait before this one."""
@@ -305,12 +313,12 @@ class Engine:
         gauge(
             "input_queue_frames",
             "Whole input frames waiting for the model, all sessions together.",
-            lambda: sum(session.queue_frames for session in self._admission.active()),
+            self._rows.waiting_frames,
         )
         gauge(
             "output_queue_frames",
             "Replies waiting for their sockets, all sessions together.",
-            lambda: sum(session.reply_frames for session in self._admission.active()),
+            self._rows.waiting_replies,
         )
         state_bytes = self._backend.state_bytes()  # asked now, on the only thread that may ask
         gauge("state_bytes", "Model state of all rows: keys and values above all.", lambda: state_bytes)

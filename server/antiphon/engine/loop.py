@@ -1,27 +1,25 @@
 """The one thread that touches the backend: it sleeps until a session is ready, then runs a tick.
 
-A tick takes every ready session, one frame each, however many more it has waiting. Who becomes ready
-while it runs takes part in the next one. Nothing polls: the thread sleeps on the ready list, with a
-timeout only while somebody waits in the queue.
+A tick takes every ready session, one frame each, however many more it has waiting (iteration-level batching,
+after Orca, Yu et al., OSDI 2022). Sessions that become ready while it runs take part in the next one. The
+thread sleeps on a wake-up, with a timeout only while a session waits in the queue.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 
 from antiphon.backends.base import Backend, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.aside import Visit
-from antiphon.engine.batch import Batch, read_rows
-from antiphon.engine.lane import Lane, TickTimes
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
-from antiphon.engine.ready import ReadyList
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.rows import Rows, Tick, TickTimes
+from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
+from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
@@ -40,7 +38,8 @@ class EngineLoop:
         self,
         backend: Backend,
         admission: Admission[Session],
-        ready: ReadyList[Session],
+        rows: Rows,
+        wake: Wake,
         *,
         is_fixed: bool,
         aside_rows: int,
@@ -51,10 +50,11 @@ class EngineLoop:
         on_lost: Callable[[Exception], None],
         tracer: Tracer | None,
     ) -> None:
-        """Allocate the batch; with ``is_fixed`` every tick computes all rows."""
+        """Begin with no sessions; with ``is_fixed`` every tick computes all rows."""
         self._backend = backend
         self._admission = admission
-        self._ready = ready
+        self._rows = rows
+        self._wake = wake
         self._is_fixed = is_fixed
         self._aside_rows = aside_rows
         self._clock = clock
@@ -66,8 +66,7 @@ class EngineLoop:
         spec = backend.info.spec
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS
-        self._priming = PrimingQueue(backend, metrics)
-        self._batch = Batch(backend.info.spec, backend.info.slots)
+        self._priming = PrimingQueue(backend, rows, metrics)
         self._busy_since_s: float | None = None
         self.is_lost = False
 
@@ -77,15 +76,17 @@ class EngineLoop:
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
     def run(self) -> None:
-        """Tick until the ready list is stopped or the device is lost."""
+        """Tick until the wake-up is stopped or the device is lost."""
         while not self.is_lost and self._sleep():
-            self.tick_once()
+            while self.tick_once():  # frames that wait need no further wake-up
+                if not self._wake.wait(0.0):
+                    return
 
     def _sleep(self) -> bool:
         """Wait until there may be something to do; false when stopped, or when even that failed."""
         try:
-            return self._ready.wait(self._timeout_s())
-        except Exception as error:  # nobody above this thread would hear of it
+            return self._wake.wait(self._timeout_s())
+        except Exception as error:  # nothing above this thread would hear of it
             self._lose(error)
             return False
 
@@ -97,10 +98,10 @@ class EngineLoop:
         try:
             now_s = self._busy_since_s = self._clock()
             self._settle(now_s)
-            lanes = self._prepare(self._gather())
-            if lanes:
-                self._tick(lanes)
-            return self._prime() or bool(lanes)
+            tick = self._gather(now_s)
+            if tick is not None:
+                self._tick(tick)
+            return self._prime() or tick is not None
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self._lose(error)
             return False
@@ -112,27 +113,28 @@ class EngineLoop:
         self._on_lost(error)
 
     def _timeout_s(self) -> float | None:
-        if self._priming:
-            return 0.0
         now_s = self._clock()
         event_s = self._admission.next_event_s(now_s)
         return None if event_s is None else min(max(0.0, event_s - now_s), threading.TIMEOUT_MAX)
 
-    def _gather(self) -> list[Lane]:
-        sessions = self._ready.take()
-        if not sessions:
-            return []
+    def _gather(self, now_s: float) -> Tick | None:
+        """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
-        lanes = []
-        for session in sessions:
-            if session.state is SessionState.PRIMING:
-                self._priming.add(session)
-            elif (lane := session.begin_tick(self._batch)) is not None:
-                lanes.append(lane)
+        self._rows.settle()
+        for _, session in self._rows.cared_for(is_primed=False):
+            self._priming.add(session)
+        leases = self._rows.ready(now_s)
+        if not leases.size:
+            return None
+        if self._care():
+            leases = self._rows.ready(now_s)  # without those whose parameters were refused
+            if not leases.size:
+                return None
+        tick = self._rows.begin(leases, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
-        self._trace("gather", start_s, end_s, sessions=len(lanes))
-        return lanes
+        self._trace("gather", start_s, end_s, sessions=len(leases))
+        return tick
 
     def _prime(self) -> bool:
         if not self._priming:
@@ -144,46 +146,48 @@ class EngineLoop:
         self._trace("prompt", start_s, end_s)
         return is_done
 
-    def _prepare(self, lanes: list[Lane]) -> list[Lane]:
-        """Give rows their new parameters; a session whose parameters the backend cannot use ends."""
-        usable = []
-        for lane in lanes:
+    def _care(self) -> bool:
+        """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
+        has_ended = False
+        for lease, session in self._rows.cared_for(is_primed=True):
+            if session.aside.is_busy:
+                self._rows.needs_care[lease] = True
+            parameters = session.new_parameters()
+            if parameters is None:
+                continue
             try:
-                if lane.parameters is not None:
-                    self._backend.set_parameters(lane.slot.row, lane.parameters)
-                if lane.visit not in (Visit.LIVE, Visit.ASIDE):
-                    self._exchange_state(lane)
+                self._backend.set_parameters(self._rows.row(lease), parameters)
             except UnsupportedError as error:
-                lane.session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
-            else:
-                usable.append(lane)
-        return usable
+                session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
+                has_ended = True
+        return has_ended
 
-    def _exchange_state(self, lane: Lane) -> None:
-        """Keep a row's state before silence that nobody sent, or put it back after it."""
-        session, kept = lane.session, lane.session.kept
-        if lane.visit.puts_back and kept is not None:
-            self._backend.restore(lane.slot.row, kept)
-            if lane.visit is Visit.BACK:
-                session.keep(lane.slot, None)
-        elif lane.visit is Visit.LEAVE:
+    def _exchange_state(self, lease: int, visit: Visit) -> None:
+        """Keep a row's state before silence that the caller did not send, or put it back after it."""
+        session, row = self._rows.session(lease), self._rows.row(lease)
+        aside = session.aside
+        if visit.puts_back and aside.kept is not None:
+            self._backend.restore(row, aside.kept)
+            if visit is Visit.BACK:
+                aside.kept = None
+        elif visit is Visit.LEAVE:
             others = sum(other.kept is not None for other in self._admission.active())
             if others < self._aside_rows:
-                session.keep(lane.slot, self._backend.snapshot(lane.slot.row))
+                aside.kept = self._backend.snapshot(row)
 
-    def _tick(self, lanes: list[Lane]) -> None:
-        rows = [lane.slot.row for lane in lanes]
-        is_fresh = [lane.is_fresh for lane in lanes]
-        inputs = self._batch.inputs(rows, is_fresh, is_fixed=self._is_fixed)
+    def _tick(self, tick: Tick) -> None:
+        for lease, visit in tick.visits:
+            self._exchange_state(lease, visit)
+        inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        aside = sum(lane.visit.is_aside for lane in lanes)
-        self._metrics.frames_taken.inc(len(lanes) - aside)
+        aside = int(tick.is_aside.sum())
+        self._metrics.frames_taken.inc(inputs.count - aside)
         self._metrics.aside_frames.inc(aside)
-        self._metrics.batch_rows.observe(len(lanes))
+        self._metrics.batch_rows.observe(inputs.count)
         self._metrics.physical_rows.observe(physical)
         start_s = self._clock()
         if self._has_deadlines:
-            self._pressure.begin_step(start_s, rows=len(lanes), frame_s=self._frame_s)
+            self._pressure.begin_step(start_s, rows=inputs.count, frame_s=self._frame_s)
         outputs, failure = None, None
         try:
             outputs = self._backend.step(inputs)
@@ -193,28 +197,28 @@ class EngineLoop:
             self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
-        self._trace("step", start_s, end_s, rows=len(lanes), physical=physical)
+        self._trace("step", start_s, end_s, rows=inputs.count, physical=physical)
         if failure is not None:
-            self._fail(failure, lanes)
-        self._scatter(lanes, outputs, TickTimes(start_s, end_s))
+            self._fail(failure, tick)
+        self._scatter(tick, outputs, TickTimes(start_s, end_s))
 
-    def _fail(self, failure: StepError, lanes: list[Lane]) -> None:
+    def _fail(self, failure: StepError, tick: Tick) -> None:
         """End the sessions of the rows that failed; the others were advanced, but have no reply."""
         self._metrics.failed_steps.inc()
         failed = set(failure.rows)
         Log(__name__).error("step failed", rows=sorted(failed), exc_info=failure)
-        for lane in lanes:
-            if lane.slot.row in failed:
-                lane.session.close(SessionFailedError(f"the model failed at frame {lane.frame}: {failure}"))
+        places = zip(tick.leases.tolist(), tick.inputs.rows.tolist(), tick.frame.tolist(), strict=True)
+        for lease, row, frame in places:
+            if row in failed:
+                error = SessionFailedError(f"the model failed at frame {frame}: {failure}")
+                self._rows.session(lease).close(error)
 
-    def _scatter(self, lanes: list[Lane], outputs: StepOutputs | None, times: TickTimes) -> None:
+    def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, then tell their owners."""
-        results = itertools.repeat(None) if outputs is None else read_rows(outputs)
-        for lane, output in zip(lanes, results, strict=False):
-            lane.session.end_tick(lane, output, times)
+        self._rows.end(tick, outputs, times)
         end_s = self._clock()
-        for lane in lanes:
-            lane.session.tell()
+        for session in self._rows.listeners(tick.leases):
+            session.tell()
         told_s = self._clock()
         self._metrics.stage("scatter", end_s - times.end_s)
         self._metrics.stage("notify", told_s - end_s)

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from antiphon import __version__
 from antiphon.backends.base import BackendInfo
 from antiphon.engine.decisions import Outcome
+from antiphon.engine.histogram import ArrayHistogram, ArrayHistogramFamily
 
-M = TypeVar("M", Counter, Gauge, Histogram)
+M = TypeVar("M", Counter, Gauge, Histogram, ArrayHistogramFamily)
 
 # Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
 FRAME_BUCKETS_S: Final = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.backends.base import Backend
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.rows import Rows
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
 
@@ -21,9 +22,10 @@ class PrimingQueue:
     those who are there; and who talks already waits for one piece at most.
     """
 
-    def __init__(self, backend: Backend, metrics: EngineMetrics) -> None:
-        """Begin with nobody."""
+    def __init__(self, backend: Backend, rows: Rows, metrics: EngineMetrics) -> None:
+        """Begin with none."""
         self._backend = backend
+        self._rows = rows
         self._metrics = metrics
         self._sessions: deque[Session] = deque()
 
@@ -32,8 +34,9 @@ class PrimingQueue:
         return len(self._sessions)
 
     def add(self, session: Session) -> None:
-        """A session has got its row."""
-        self._sessions.append(session)
+        """A session has got its row, or another prompt for it."""
+        if session not in self._sessions:
+            self._sessions.append(session)
 
     def advance(self) -> bool:
         """Do one piece for whoever's turn it is; false when nobody is here (any more)."""
@@ -52,6 +55,7 @@ class PrimingQueue:
         try:
             if parameters is not None:
                 self._backend.set_parameters(slot.row, parameters)
+            self._rows.mark_used(session.lease)
             progress = self._backend.prime(slot.row, prompt)
         except UnsupportedError as error:
             session.close(SessionFailedError(f"the model cannot be prompted like this: {error}"))

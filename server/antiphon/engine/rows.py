@@ -7,6 +7,7 @@ so what a running tick writes for a session that has left reaches no other.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, StepOutputs
+from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.ledger import TickLedger
 from antiphon.engine.metrics import EngineMetrics
@@ -50,6 +52,7 @@ class Tick:
     complete_s: Times
     run: Counts
     inputs: StepInputs
+    visits: tuple[tuple[int, Visit], ...] = ()
 
     @property
     def is_aside(self) -> BoolArray:
@@ -99,7 +102,9 @@ class Rows:
         self._is_fresh = np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
         self._free = deque(range(leases))
-        self._commands: deque[tuple[int, Session | None, int]] = deque()
+        self._coming: dict[int, tuple[Session, int]] = {}
+        self._leaving: list[int] = []
+        self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
         self._frame_samples = spec.frame_samples
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._has_deadlines = spec.kind is not PipelineKind.TTS
@@ -110,12 +115,12 @@ class Rows:
 
     def lease(self, session: Session, row: int) -> int | None:
         """A lease for a session that was given a row; None while all are in use."""
-        try:
+        with self._lock:
+            if not self._free:
+                return None
             lease = self._free.popleft()
-        except IndexError:
-            return None
-        self._commands.append((lease, session, row))
-        return lease
+            self._coming[lease] = session, row
+            return lease
 
     @property
     def has_lease(self) -> bool:
@@ -123,22 +128,30 @@ class Rows:
         return bool(self._free)
 
     def release(self, lease: int) -> None:
-        """Give a lease back; the engine thread makes it free."""
-        self.is_closed[lease] = True
-        self._commands.append((lease, None, -1))
+        """Give a lease back; where the engine thread has seen it, that thread makes it free."""
+        with self._lock:
+            if self._coming.pop(lease, None) is not None:
+                self._clear(lease)
+                self._free.append(lease)
+                return
+            self.is_closed[lease] = True
+            self._leaving.append(lease)
 
     # The engine thread's side.
 
     def settle(self) -> None:
         """Attach and detach what changed hands since the last tick."""
-        while self._commands:
-            lease, session, row = self._commands.popleft()
-            if session is None:
+        if not (self._leaving or self._coming):
+            return
+        with self._lock:
+            for lease in self._leaving:
                 self._clear(lease)
                 self._free.append(lease)
-            else:
+            self._leaving.clear()
+            for lease, (session, row) in self._coming.items():
                 self._sessions[lease], self._row[lease] = session, row
                 self._is_fresh[lease] = True
+            self._coming.clear()
 
     def _clear(self, lease: int) -> None:
         self._sessions[lease], self._row[lease] = None, -1
@@ -246,14 +259,22 @@ class Rows:
             live = leases[has_frame]
             rings.taken[live] += 1
             self.ledger.take(live, complete_s[has_frame])
-        for place in np.flatnonzero(~has_frame).tolist():
-            aside = self.session(int(leases[place])).aside
-            frame[place], complete_s[place] = -1, aside.received_s
-            _, run[place] = aside.take_into(pcm[place])
-        return Tick(leases, frame, complete_s, run, StepInputs(rows, fresh, pcm, is_fixed=is_fixed))
+        visits: list[tuple[int, Visit]] = []
+        for place in np.flatnonzero(self.needs_care[leases]).tolist():
+            lease = int(leases[place])
+            aside = self.session(lease).aside
+            if has_frame[place]:
+                visit = aside.come_back()
+            else:
+                frame[place], complete_s[place] = -1, aside.received_s
+                visit, run[place] = aside.take_into(pcm[place])
+            if visit not in (Visit.LIVE, Visit.ASIDE):
+                visits.append((lease, visit))
+        inputs = StepInputs(rows, fresh, pcm, is_fixed=is_fixed)
+        return Tick(leases, frame, complete_s, run, inputs, tuple(visits))
 
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Publish a tick's replies, and count what became of its frames; ``outputs`` None: the step failed."""
+        """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
         ledger = self.ledger
         step_ms = 1000.0 * (times.end_s - times.start_s)
         wait_ms = 1000.0 * (times.start_s - tick.complete_s)
