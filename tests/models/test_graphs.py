@@ -26,7 +26,7 @@ GRAPH: dict[str, Any] = {
 def test_a_tensor_knows_its_size() -> None:
     past = graph_from_json(GRAPH, "g").input("past")
     array = past.allocate(5)
-    assert (array.shape, array.dtype) == ((5, 3, 6), np.float32)
+    assert (array.shape, array.dtype) == ((5, 3, 6), np.dtype(np.float32))
     assert array.nbytes == 5 * past.row_bytes
     assert str(past) == "float32 [rows, 3, 6]"
 
