@@ -139,7 +139,7 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     assert engine._admission.active() == (), "it left no row taken"
 
 
-def test_what_fails_between_ticks_ends_everybody_too() -> None:
+def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[AntiphonError] = []
     backend = FakeBackend()
     metrics = EngineMetrics(CollectorRegistry(), model="fake")
@@ -150,7 +150,7 @@ def test_what_fails_between_ticks_ends_everybody_too() -> None:
     def broken(timeout_s: float | None) -> bool:
         raise ZeroDivisionError("a bug")
 
-    engine._ready.wait = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(engine._ready, "wait", broken)
     engine.loop.run()
     assert [str(error) for error in lost] == ["the model can no longer run: ZeroDivisionError: a bug"]
     assert session.state is SessionState.CLOSED
@@ -220,7 +220,7 @@ def test_a_high_row_moves_down_when_the_bucket_can_shrink() -> None:
     assert bench.backend.steps[-1].exec.tolist() == [False] * 4 + [True] + [False] * 3, "row 4 was freed"
 
 
-def test_a_newcomer_during_the_copy_wins_the_row_and_the_mover_stays() -> None:
+def test_a_newcomer_during_the_copy_wins_the_row_and_the_mover_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(FakeBackend(slots=4))
     sessions = [bench.submit() for _ in range(3)]
     for session in sessions:
@@ -235,7 +235,7 @@ def test_a_newcomer_during_the_copy_wins_the_row_and_the_mover_stays() -> None:
         if not newcomers:
             newcomers.append(bench.submit())
 
-    bench.backend.move = move  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.backend, "move", move)
     bench.push(sessions[2], 2)
     bench.tick()
     bench.push(newcomers[0], 9)
