@@ -39,7 +39,7 @@ def damaged(change: Callable[[Any], object]) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda card: card.update(sytem="x"), "c.json has an unknown key 'sytem' .did you mean 'system'"),
+        (lambda card: card.update(ssystem="x"), "c.json has an unknown key 'ssystem' .did you mean 'system'"),
         (
             lambda card: card["entries"][1]["memory"].pop("peak_rss"),
             r"c.json.entries\[1\].memory lacks peak_rss",
