@@ -36,9 +36,10 @@ demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep t
 test: check ## set up, run every check and every test (ARGS=...)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(DEV_READY) $(WEB_READY) ## lint, format, types, import contracts
+check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	node_modules/.bin/tsc --project web

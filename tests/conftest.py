@@ -26,7 +26,7 @@ def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if reason in ALLOWED_SKIPS:
         return
     if expected is not None:
-        del report.wasxfail  # type: ignore[union-attr]
+        del report.wasxfail
     report.outcome = "failed"
     report.longrepr = f"a skip that tests/conftest.py does not allow: {reason or 'no reason given'}"
 

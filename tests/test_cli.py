@@ -15,7 +15,7 @@ from antiphon.errors import ConfigError
 
 def add_command(monkeypatch: pytest.MonkeyPatch, name: str, main: object) -> dict[str, cli.Command]:
     module = types.ModuleType(f"fake_{name}")
-    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "main", main, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return {name: cli.Command(f"{module.__name__}:main", "a command for this test")}
 
@@ -41,7 +41,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_arguments_and_exit_code_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    commands = add_command(monkeypatch, "echo", lambda argv: seen.append(argv) or 7)
+
+    def main(argv: list[str]) -> int:
+        seen.append(argv)
+        return 7
+
+    commands = add_command(monkeypatch, "echo", main)
     assert cli.run(["echo", "--a", "b"], commands) == 7
     assert seen == [["--a", "b"]]
 

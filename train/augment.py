@@ -56,7 +56,7 @@ def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
     knots = np.linspace(np.log2(60.0), np.log2(SAMPLE_RATE / 2), 7)
     gain_db = np.interp(octaves, knots, rng.uniform(-8, 8, knots.size))
     coloured = np.fft.irfft(spectrum * 10 ** (gain_db / 20), pcm.size)
-    loudness = np.sqrt(np.mean(pcm**2) / (np.mean(coloured**2) + 1e-12))
+    loudness = float(np.sqrt(np.mean(pcm**2) / (np.mean(coloured**2) + 1e-12)))
     return (coloured * loudness).astype(np.float32)
 
 

@@ -166,8 +166,8 @@ class Voice:
             bent = f"int_f0_target_mean={120 * 2 ** ((self.pitch - 50) / 50):.0f}"
             melody = [] if self.pitch == 50 else ["--setf", bent]
             return ["flite", "-voice", self.name, "--setf", stretch, *melody, "-t", text, "-o", str(wav)]
-        speed, pitch = str(self.words_per_minute), str(self.pitch)
-        return ["espeak-ng", "-v", self.name, "-s", speed, "-p", pitch, "-w", str(wav), text]
+        manner = ["-s", str(self.words_per_minute), "-p", str(self.pitch)]
+        return ["espeak-ng", "-v", self.name, *manner, "-w", str(wav), text]
 
     @property
     def of_its_own(self) -> tuple[float, float]:

@@ -166,7 +166,7 @@ class DepformerStage(Stage):
         hidden, text, noise, inverse_temperature, topk = inputs
         widest = cast("int", topk.max().item())
         for is_sure in (widest >= 1, widest <= self.depformer.config.card):
-            torch._check(is_sure)  # type: ignore[no-untyped-call]
+            torch._check(is_sure)
 
         def sample(codebook: int, logits: Tensor) -> Tensor:
             scaled = logits.float() * inverse_temperature[:, None]

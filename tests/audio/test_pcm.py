@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -55,10 +57,10 @@ def test_any_bytes_are_samples_or_an_audio_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("write", [s16le_from_float, f32le_from_float, limited])
-def test_a_sample_that_is_not_finite_is_refused(bad: float, write: object) -> None:
+def test_a_sample_that_is_not_finite_is_refused(bad: float, write: Callable[[FloatArray], object]) -> None:
     samples = np.array([0, 2, bad, 0.5], np.float32)
     with pytest.raises(AudioError, match=r"sample 2 of 4 is (nan|inf|-inf), it must be finite"):
-        write(samples)  # type: ignore[operator]
+        write(samples)
     with pytest.raises(AudioError, match="sample 2 of 4"):
         float_from_f32le(samples.tobytes())
 

@@ -10,8 +10,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from antiphon.audio.pcm import FloatArray
+
 BLOCK_S = 0.02
-Callback = Callable[[Any, int, Any, Any], None]
+Callback = Callable[[FloatArray, int, object, object], None]
 
 
 class PortAudioError(Exception):
@@ -21,7 +23,7 @@ class PortAudioError(Exception):
 class Stream:
     """Calls back every 20 ms from a thread of its own while open."""
 
-    def __init__(self, module: FakeSoundDevice, device: Any, callback: Callback, **shape: Any) -> None:
+    def __init__(self, module: FakeSoundDevice, device: object, callback: Callback, **shape: object) -> None:
         if device == "broken":
             raise PortAudioError("Error opening stream: Invalid device")
         self.device = device
@@ -52,24 +54,24 @@ class Stream:
             self._callback(block, len(block), None, None)
             self.played(block)
 
-    def fill(self) -> Any:
+    def fill(self) -> FloatArray:
         return np.zeros((480, 1), np.float32)
 
-    def played(self, block: Any) -> None:
+    def played(self, block: FloatArray) -> None:
         pass
 
 
 class InputStream(Stream):
     """Hears a tone at -9 dB."""
 
-    def fill(self) -> Any:
+    def fill(self) -> FloatArray:
         return (0.5 * np.sin(np.arange(480) * 2 * np.pi / 48)).astype(np.float32)[:, None]
 
 
 class OutputStream(Stream):
     """Keeps what is played."""
 
-    def played(self, block: Any) -> None:
+    def played(self, block: FloatArray) -> None:
         self._module.heard.append(block[:, 0].copy())
 
 
@@ -81,7 +83,7 @@ class FakeSoundDevice:
     def __init__(self) -> None:
         self.opened: list[Stream] = []
         self.closed: list[Stream] = []
-        self.heard: list[Any] = []
+        self.heard: list[FloatArray] = []
 
     def InputStream(self, **options: Any) -> Stream:  # noqa: N802 - the module's own name
         return InputStream(self, options.pop("device"), options.pop("callback"), **options)

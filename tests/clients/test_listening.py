@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ async def test_every_session_is_told_the_text_and_measured() -> None:
         ]  # fmt: skip
 
 
-async def test_the_command_writes_what_it_heard(tmp_path: Path, capsys: Any) -> None:
+async def test_the_command_writes_what_it_heard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, report = tmp_path / "said.wav", tmp_path / "report.json"
     async with speaking() as (server, _):
         argv = [f"127.0.0.1:{server.port}", "--protocol", "tts", "--text", "abc", "--out", str(out)]
@@ -61,7 +60,7 @@ async def test_nobody_there_is_a_session_not_let_in() -> None:
 
 
 @pytest.mark.parametrize("option", [["--audio", "x.wav"], ["--stock"], ["--seconds", "3"]])
-def test_options_of_no_use_are_refused(option: list[str], capsys: Any) -> None:
+def test_options_of_no_use_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(["--protocol", "tts", *option])
     assert "is of no use with --protocol tts" in capsys.readouterr().err

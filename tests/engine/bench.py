@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -99,6 +98,6 @@ def heard(replies: Sequence[FrameReply]) -> list[float]:
     return [float(pcm_of(reply)[0]) for reply in replies]
 
 
-def pcm_of(reply: FrameReply) -> Any:
+def pcm_of(reply: FrameReply) -> FloatArray:
     assert reply.pcm is not None
     return reply.pcm

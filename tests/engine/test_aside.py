@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,8 +21,8 @@ from tests.engine.fakes import FRAME, FakeBackend, fake_spec
 STT = fake_spec(PipelineKind.STT)
 
 
-def bench(**config: int) -> Bench:
-    return Bench(FakeBackend(STT), config=EngineConfig(**config))  # type: ignore[arg-type]
+def bench(**config: Any) -> Bench:
+    return Bench(FakeBackend(STT), config=EngineConfig(**config))
 
 
 def tokens(replies: list[FrameReply], *, aside: bool) -> list[int | None]:

@@ -139,7 +139,7 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     assert engine._admission.active() == (), "it left no row taken"
 
 
-def test_what_fails_between_ticks_ends_everybody_too() -> None:
+def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[AntiphonError] = []
     backend = FakeBackend()
     metrics = EngineMetrics(CollectorRegistry(), model="fake")
@@ -150,7 +150,7 @@ def test_what_fails_between_ticks_ends_everybody_too() -> None:
     def broken(timeout_s: float | None) -> bool:
         raise ZeroDivisionError("a bug")
 
-    engine._wake.wait = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(engine._wake, "wait", broken)
     engine.loop.run()
     assert [str(error) for error in lost] == ["the model can no longer run: ZeroDivisionError: a bug"]
     assert session.state is SessionState.CLOSED

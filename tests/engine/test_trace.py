@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from antiphon.engine import trace as trace_module
 from antiphon.engine.trace import Tracer
 from tests.engine.bench import Bench
@@ -57,7 +59,7 @@ def test_a_trace_of_no_ticks_records_nothing() -> None:
     assert events_of(tracer, "X") == []
 
 
-def test_room_is_bounded_and_what_was_left_out_is_counted(monkeypatch: Any) -> None:
+def test_room_is_bounded_and_what_was_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "MAX_SPANS", 10)
     tracer = Tracer(1)
     for index in range(25):

@@ -66,7 +66,7 @@ def test_the_patterns_find_what_they_are_for() -> None:
         "a package registry's host": "https://files.python" + "hosted.org/x",
         "somebody's home folder": "open('/ho" + "me/ada/x')",
         "a path of one machine": "cd /wo" + "rk/main",
-        "an issue's number": "see iss" + "ue #2",
+        "an issue's number": "see is" + "sue #2",
         "unfinished work": "# TO" + "DO later",
         "a conflict that was committed": "<<<<" + "<<< ours",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def test_json_reads_back_as_the_same_card(tmp_path: Path) -> None:
     assert card_to_json(read_card(path)) == path.read_text()
 
 
-def damaged(change: Any) -> str:
+def damaged(change: Callable[[Any], object]) -> str:
     values = json.loads(card_to_json(made_card()))
     change(values)
     return json.dumps(values)
@@ -38,7 +39,7 @@ def damaged(change: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda card: card.update(sytem="x"), "c.json has an unknown key 'sytem' .did you mean 'system'"),
+        (lambda card: card.update(ssystem="x"), "c.json has an unknown key 'ssystem' .did you mean 'system'"),
         (
             lambda card: card["entries"][1]["memory"].pop("peak_rss"),
             r"c.json.entries\[1\].memory lacks peak_rss",
@@ -50,7 +51,7 @@ def damaged(change: Any) -> str:
         (lambda card: card.update(schema=9), "c.json has schema 9, this version reads 1"),
     ],
 )
-def test_what_is_no_card_is_refused(change: Any, said: str) -> None:
+def test_what_is_no_card_is_refused(change: Callable[[Any], object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         card_from_json(damaged(change), "c.json")
 

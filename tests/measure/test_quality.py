@@ -130,7 +130,8 @@ def test_files_are_in_the_order_of_the_models_without_the_baseline(tmp_path: Pat
         path.write_text(json.dumps(verdict(passed=passed)))
         files.append(str(path))
     source = QualitySource(B, [A, B, C], files, no_gate)
-    assert [source.quality(label).is_passed for label in "ac"] == [True, False]  # type: ignore[union-attr]
+    found = [source.quality(label) for label in "ac"]
+    assert [quality and quality.is_passed for quality in found] == [True, False]
     with pytest.raises(ConfigError, match="1 files of quality for 2 models that are not the baseline"):
         QualitySource(B, [A, B, C], files[:1], no_gate)
     with pytest.raises(ConfigError, match="quality is given without baseline"):

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import Manifest, QuantizationRecipe
 
 
-def rounded(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
+def rounded(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:
     assert isinstance(checkpoint.manifest, Manifest)
-    recipe = replace(QuantizationRecipe("int8-weight-per-channel", 8), **changes)  # type: ignore[arg-type]
+    recipe = replace(QuantizationRecipe("int8-weight-per-channel", 8), **changes)
     return replace(checkpoint, manifest=replace(checkpoint.manifest, quantization=recipe, backends={}))
 
 

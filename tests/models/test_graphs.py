@@ -26,7 +26,7 @@ GRAPH: dict[str, Any] = {
 def test_a_tensor_knows_its_size() -> None:
     past = graph_from_json(GRAPH, "g").input("past")
     array = past.allocate(5)
-    assert (array.shape, array.dtype) == ((5, 3, 6), np.float32)
+    assert (array.shape, array.dtype) == ((5, 3, 6), np.dtype(np.float32))
     assert array.nbytes == 5 * past.row_bytes
     assert str(past) == "float32 [rows, 3, 6]"
 
@@ -48,7 +48,7 @@ def test_state_that_is_only_read_has_no_next_value() -> None:
     [
         ("inputs", "dtype", "float8", "g.inputs.pcm: dtype is 'float8', known: bool, float16, float32"),
         ("inputs", "shape", ["rows", 3], r"g.inputs.pcm: shape is \['rows', 3\], expected whole numbers"),
-        ("inputs", "nam", "x", r"g.inputs has an unknown key 'nam' \(did you mean 'name'\?\)"),
+        ("inputs", "nname", "x", r"g.inputs has an unknown key 'nname' \(did you mean 'name'\?\)"),
         ("state", "name", "pas", r"graph onnx.encode: inputs lack 'pas' \(did you mean 'past'\?\)"),
         ("state", "output", "next", "graph onnx.encode: outputs lack 'next'.*there are past.next"),
         ("outputs", "shape", [3, 5], r"past is float32 \[rows, 3, 6\], but .* is float32 \[rows, 3, 5\]"),

@@ -131,7 +131,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     [
         ("schema", 2, "a.json has schema 2, this version reads 1"),
         ("schema", None, "a.json lacks schema"),
-        ("nam", "x", "a.json has an unknown key 'nam' (did you mean 'name'?)"),
+        ("nname", "x", "a.json has an unknown key 'nname' (did you mean 'name'?)"),
         ("zzz", 1, "a.json has an unknown key 'zzz'"),
         ("name", 5, "a.json.name is 5, expected str"),
         ("family", "moshy", "a.json: unknown family 'moshy' (did you mean 'moshi'?), known: moshi, hibiki,"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import UnsupportedError
-from antiphon.models.prompt import Prompt, check_prompt
+from antiphon.models.prompt import IntArray, Prompt, check_prompt
 from antiphon.models.spec import LMSpec
 
 LM = LMSpec(
@@ -14,7 +14,7 @@ LM = LMSpec(
 )
 
 
-def frames(count: int, value: int = 1) -> np.ndarray:
+def frames(count: int, value: int = 1) -> IntArray:
     return np.full((count, 3), value, np.int32)
 
 

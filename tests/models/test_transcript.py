@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from antiphon.models.spec import LMSpec
 from antiphon.models.transcript import MAX_PATIENCE_FRAMES, Event, Heard, Marked, Transcript
 from antiphon.models.words import SpeechTiming, Word, WordEnd
 
+Kind = TypeVar("Kind")
 FRAME = 10
 DELAY = 4
 PAUSES = (0.25, 0.5)
@@ -58,7 +59,7 @@ class Caller:
             heard += 1
         return heard
 
-    def told(self, kind: type) -> list[Any]:
+    def told(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def texts(self) -> list[str]:
@@ -153,8 +154,8 @@ def test_a_last_word_ends_no_later_than_the_audio() -> None:
     caller.say([3, 3, 0, 5])
     caller.mark(1)
     caller.stop()
-    assert caller.told(Word) == [Word("5", pytest.approx(0.32), 8)]
-    assert caller.told(WordEnd) == [WordEnd(pytest.approx(0.32))]
+    assert caller.told(Word) == [Word("5", pytest.approx(0.32), 8)]  # type: ignore[arg-type]
+    assert caller.told(WordEnd) == [WordEnd(pytest.approx(0.32))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("has_spoken", [False, True])

@@ -116,7 +116,7 @@ def test_what_is_said_before_the_audio_can_have_been_heard_is_no_word() -> None:
     words = WordAssembler(timing_of(audio_delay_seconds=2.5, audio_silence_prefix_seconds=1.0), spelled)
     assert [words.feed(token) for token in [0, 5, 0] * 14] == [[]] * 42
     assert words.feed(5) == []
-    assert words.feed(0) == [Word("5", 0.0, 42), WordEnd(pytest.approx(0.06))]
+    assert words.feed(0) == [Word("5", 0.0, 42), WordEnd(pytest.approx(0.06))]  # type: ignore[arg-type]
 
 
 def test_the_end_tells_what_is_left_and_ends_no_later_than_the_audio() -> None:
@@ -124,7 +124,7 @@ def test_the_end_tells_what_is_left_and_ends_no_later_than_the_audio() -> None:
     for token in (0, 5, 6):
         assert words.feed(token) == []
     assert words.is_in_word
-    assert words.fork().finish(end_s=9.0) == [Word("5-6", 0.08, 1), WordEnd(pytest.approx(0.24))]
+    assert words.fork().finish(end_s=9.0) == [Word("5-6", 0.08, 1), WordEnd(pytest.approx(0.24))]  # type: ignore[arg-type]
     assert words.finish(end_s=0.2) == [Word("5-6", 0.08, 1), WordEnd(0.2)]
     assert words.finish(end_s=0.2) == []
 

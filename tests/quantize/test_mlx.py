@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from antiphon import cli
 from antiphon.backends.mlx.files import load_arrays
-from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.errors import CheckpointFormatError, ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.weights import read_header
 from antiphon_quantize import main as module
@@ -19,7 +20,7 @@ from antiphon_quantize.main import main
 from antiphon_quantize.mlx_target import widest_group
 from tools.make_checkpoint import make_checkpoint
 
-WIDE = {"dim": 128, "hidden_scale": 4.125}
+WIDE: Mapping[str, Any] = {"dim": 128, "hidden_scale": 4.125}
 UPSTREAM_LAYER = (
     "norm1.weight",
     "norm2.weight",
@@ -161,7 +162,7 @@ def test_what_cannot_be_done_is_said(source: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(UnsupportedError, match=r"the recipe chooses none of the \d+ tensors of"):
         run(recipe_file(tmp_path, EVERYTHING.replace("*", "nowhere.*")))
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(module.MissingExtraError, match=r"antiphon\[mlx\]"):
+    with pytest.raises(MissingExtraError, match=r"antiphon\[mlx\]"):
         run("q8")
 
 

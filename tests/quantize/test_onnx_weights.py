@@ -157,7 +157,7 @@ def test_data_beside_a_graph_stays_beside_it(tmp_path: Path) -> None:
     assert (tmp_path / "8-a.onnx.data").is_file()
     assert not (tmp_path / "8-inside.onnx.data").exists()
     found = [run_graph(tmp_path / name, {"x": x})[0] for name in ("8-a.onnx", "8-inside.onnx")]
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_a_recipe_of_32_bits_copies(tmp_path: Path) -> None:

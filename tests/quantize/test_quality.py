@@ -25,7 +25,8 @@ def babble(seconds: float, rate: int, seed: int = 0) -> Floats:
     spectrum *= 1 / (1 + np.fft.rfftfreq(count, 1 / rate) / 500)
     when = np.arange(count) / rate
     loudness = np.clip(np.sin(2 * math.pi * 2.3 * when), 0, 1) * (np.sin(2 * math.pi * 0.31 * when) > -0.5)
-    return np.fft.irfft(spectrum, count) * loudness
+    noise: Floats = np.fft.irfft(spectrum, count) * loudness
+    return noise
 
 
 @pytest.mark.parametrize("rate", [10_000, 16_000, 24_000])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchao.quantization import Int8WeightOnlyConfig, quantize_
+from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig, quantize_
 
 from antiphon import cli
 from antiphon.backends.base import FloatArray, StepInputs
@@ -88,6 +88,7 @@ def test_every_layer_is_loaded_bit_by_bit_as_torchao_rounded_it(pair: tuple[Chec
         layer = nn.Linear(original.in_features, original.out_features, bias=False)
         layer.weight = nn.Parameter(original.weight, requires_grad=False)
         quantize_(layer, Int8WeightOnlyConfig(version=2))
+        assert isinstance(layer.weight, Int8Tensor)
         assert torch.equal(loaded.get_parameter("weight"), layer.weight.qdata)
         assert torch.equal(loaded.get_parameter("scale")[:, None], layer.weight.scale)
         assert loaded.get_parameter("scale").dtype == torch.float32
@@ -218,8 +219,7 @@ def test_progress_is_a_line_in_a_terminal_and_a_few_elsewhere() -> None:
 
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
-        ticks = itertools.count()
-        show = module._progress(stream, lambda ticks=ticks: 2.0 * next(ticks))  # type: ignore[misc]
+        show = module._progress(stream, itertools.count(0.0, 2.0).__next__)
         for done in range(101):
             show(done, 100, "x")
     assert terminal.getvalue().count("\n") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +18,8 @@ from antiphon_quantize.torch_methods import damping, rounding_of
 WIDTH = 128
 
 
-def recipe(form: str, method: str, **options: object) -> Recipe:
-    fields = {"format": form, "method": method, "block": 32, **options}
-    return Recipe("", "x", 4, (), (), {}, **fields)  # type: ignore[arg-type]
+def recipe(form: str, method: str, **options: Any) -> Recipe:
+    return Recipe("", "x", 4, (), (), {}, format=form, method=method, **{"block": 32, **options})
 
 
 def round_matrix(form: str, method: str, weight: Tensor, rows: Tensor | None) -> Rounded:

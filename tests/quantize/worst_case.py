@@ -64,7 +64,7 @@ def extremes(bits: int) -> NDArray[np.uint8]:
     top = (1 << bits) - 1
     third = (OUT // 3, IN)
     both = np.random.default_rng(0).integers(0, 2, third) * top
-    return np.concatenate([np.full(third, top), np.zeros(third, int), both]).astype(np.uint8)
+    return np.concatenate([np.full(third, top, np.int64), np.zeros(third, np.int64), both]).astype(np.uint8)
 
 
 def nbits_error() -> float:

@@ -25,6 +25,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.app import build_app
+from antiphon.serve.call import Call
 from antiphon.serve.served import ServedModel, serve_model
 from antiphon.serve.services import SERVICES, Services
 
@@ -144,6 +145,11 @@ class Server:
     def services(self) -> Services:
         return self.app[SERVICES]
 
+    @property
+    def calls(self) -> list[Call]:
+        """The open conversations over ``/api/chat``."""
+        return [call for call in self.services.calls if isinstance(call, Call)]
+
     def url(self, path: str, scheme: str = "http") -> str:
         return f"{scheme}://127.0.0.1:{self.port}{path}"
 
@@ -153,10 +159,10 @@ class Server:
 
     @asynccontextmanager
     async def call(
-        self, query: str = "", *, path: str = "/api/chat", autoping: bool = True, **headers: str
+        self, query: str = "", *, path: str = "/api/chat", **headers: str
     ) -> AsyncIterator[Client]:
         async with self.http.ws_connect(
-            self.url(f"{path}?{query}", "ws"), headers=headers, autoping=autoping, max_msg_size=0
+            self.url(f"{path}?{query}", "ws"), headers=headers, max_msg_size=0
         ) as ws:
             yield Client(ws)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -34,6 +34,7 @@ from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai, kyutai_tts
 from tests.serve.harness import FRAME_SAMPLES, MIMI, PATIENCE_S, Closed, Server, serving
 
+Kind = TypeVar("Kind")
 SENTENCE = 'a be <break time="0.4s"/> cat'
 SAID = [1, 2, 2, *[0] * 5, 3, 3, 3]
 """The levels that are heard when SENTENCE is said, a frame each, in thousandths."""
@@ -162,7 +163,7 @@ class Listener:
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, *, is_packed: bool) -> None:
         self.ws, self.is_packed = ws, is_packed
-        self.messages: list[Any] = []
+        self.messages: list[kyutai_tts.ServerMessage | bytes] = []
         self.closed: Closed | None = None
 
     @property
@@ -175,7 +176,7 @@ class Listener:
     async def send(self, message: kyutai_tts.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai_tts.encode_client(message))
 
-    async def receive(self) -> Any:
+    async def receive(self) -> kyutai_tts.ServerMessage | bytes | Closed:
         async with asyncio.timeout(PATIENCE_S):
             while (message := await self.ws.receive()).type is WSMsgType.PING:
                 pass  # a client without autoping that gives no sign of life
@@ -187,12 +188,12 @@ class Listener:
         self.closed = Closed(message.data if is_close else self.ws.close_code, str(message.extra or ""))
         return self.closed
 
-    async def until(self, kind: type) -> Any:
+    async def until(self, kind: type[Kind]) -> Kind:
         while not isinstance(message := await self.receive(), kind):
             assert not isinstance(message, Closed), f"closed with {message} after {self.messages[-3:]}"
         return message
 
-    def told(self, kind: type) -> list[Any]:
+    def told(self, kind: type[Kind]) -> list[Kind]:
         return [message for message in self.messages if isinstance(message, kind)]
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import numpy as np
@@ -31,6 +31,7 @@ from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai
 from tests.serve.harness import FRAME_SAMPLES, MIMI, PATIENCE_S, Closed, Server, serving
 
+Kind = TypeVar("Kind")
 DELAY_FRAMES = 6
 PAUSES = (0.5, 0.25, 0.125, 0.0)
 LM = LMSpec(
@@ -185,12 +186,12 @@ class Scribe:
         self.closed = Closed(message.data if message.type is WSMsgType.CLOSE else self.ws.close_code, "")
         return self.closed
 
-    async def until(self, kind: type) -> Any:
+    async def until(self, kind: type[Kind]) -> Kind:
         while not isinstance(message := await self.receive(), kind):
             assert not isinstance(message, Closed), f"closed with {message} after {self.messages[-3:]}"
         return message
 
-    def told(self, kind: type) -> list[Any]:
+    def told(self, kind: type[Kind]) -> list[Kind]:
         return [message for message in self.messages if isinstance(message, kind)]
 
     @property

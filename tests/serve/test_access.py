@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import aiohttp
@@ -104,6 +105,7 @@ async def test_a_key_has_as_many_sessions_as_its_line_says(keys: str) -> None:
         async with server.call("ext=1", **header) as first:
             await first.event("ready")
             refusal = await refused(server, **header)
+            assert refusal.headers is not None
             assert (refusal.status, refusal.headers["Retry-After"]) == (429, "10")
             async with server.call("ext=1", **header) as second:
                 assert (await second.event("error")).fields == {
@@ -176,7 +178,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = SessionLedger(Limits(max_sessions_per_key=2, max_sessions_per_address=3))
-        self.open: list[tuple[Caller, object]] = []
+        self.open: list[tuple[Caller, AbstractContextManager[None]]] = []
 
     @rule(name=st.sampled_from("ab") | st.none(), address=st.sampled_from(["1.1.1.1", "2.2.2.2", ""]))
     def begin(self, name: str | None, address: str) -> None:
@@ -195,7 +197,7 @@ class Ledger(RuleBasedStateMachine):
     def end(self, data: st.DataObject, error: BaseException | None) -> None:
         if self.open:
             _, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
-            held.__exit__(None if error is None else type(error), error, None)  # type: ignore[attr-defined]
+            held.__exit__(None if error is None else type(error), error, None)
 
     @invariant()
     def counts_are_what_is_open(self) -> None:

@@ -7,10 +7,10 @@ import json
 from dataclasses import replace
 
 import aiohttp
-import numpy as np
 import pytest
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.backends.base import FloatArray
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
@@ -36,7 +36,7 @@ async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int,
         return response.status, await response.text(), response
 
 
-async def speak_ogg(client: Client, pcm: np.ndarray) -> None:
+async def speak_ogg(client: Client, pcm: FloatArray) -> None:
     encoder = AudioEncoder(AudioFormat.OGG)
     for start in range(0, pcm.shape[0], FRAME_SAMPLES):
         for payload in encoder.encode(pcm[start : start + FRAME_SAMPLES]):
@@ -274,9 +274,12 @@ async def test_no_control_byte_makes_a_stock_caller_hear_of_our_extension() -> N
 
 
 async def test_pings_of_the_peer_are_answered() -> None:
-    async with serving() as server, server.call(autoping=False) as client:
-        await client.receive()
-        await client.ws.ping(b"there?")
+    async with (
+        serving() as server,
+        server.http.ws_connect(server.url("/api/chat", "ws"), autoping=False) as ws,
+    ):
+        assert (await ws.receive()).data == moshi.encode(moshi.Handshake(0, 0))
+        await ws.ping(b"there?")
         async with asyncio.timeout(5):
-            answer = await client.ws.receive()
+            answer = await ws.receive()
         assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there?")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -58,7 +59,7 @@ def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:
 def test_auto_slots_of_several_share_the_machine() -> None:
     """One alone gets all the rows it may have; of two each has to leave half of the time."""
     engine = EngineConfig(max_slots=64)
-    options = {"backend": "null", "null_step_ms": 15.0, "engine": engine}
+    options: dict[str, Any] = {"backend": "null", "null_step_ms": 15.0, "engine": engine}
     with run(ServerConfig(model=("echo",), **options)) as models:
         assert models[0].engine.info.slots == 64
     with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
@@ -78,9 +79,9 @@ def test_auto_slots_of_several_share_the_machine() -> None:
         {"voices": "/nowhere/voices"},
     ],
 )
-def test_a_model_that_cannot_be_served_ends_those_before_it(broken: dict[str, object]) -> None:
+def test_a_model_that_cannot_be_served_ends_those_before_it(broken: dict[str, Any]) -> None:
     first = ModelConfig(model="echo", backend="null", slots=1)
-    second = ModelConfig(**{"model": "tiny", "backend": "null", "slots": 1, **broken})  # type: ignore[arg-type]
+    second = ModelConfig(**{"model": "tiny", "backend": "null", "slots": 1, **broken})
     before = engine_threads()
     with pytest.raises(ConfigError), run(ServerConfig(models=(first, second))):
         raise AssertionError("served")

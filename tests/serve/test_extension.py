@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
-from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend, NullFaults, read_stamp
 from antiphon.backends.null.stamp import STAMP_SAMPLES
 from antiphon.errors import DrainingError
@@ -78,7 +78,7 @@ async def test_every_format_carries_speech_both_ways(
     seconds = np.arange(12 * FRAME_SAMPLES) / 24000
     tone = (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)
     encoder, decoder = AudioEncoder(audio_format), AudioDecoder(audio_format)
-    heard: list[np.ndarray] = []
+    heard: list[FloatArray] = []
     frames: list[int] = []
     async with serving() as server, server.call(f"ext=1&format={audio_format}") as client:
         await client.event("ready")
@@ -123,7 +123,7 @@ async def test_stats_come_once_a_second_and_add_up() -> None:
 async def test_set_changes_parameters_and_a_bad_one_ends_the_call() -> None:
     async with serving() as server, server.caller() as client:
         await client.send(events.set_parameters({"text_temperature": 0.5}))
-        session = next(iter(server.services.calls))._session
+        session = server.calls[0]._session
         assert session is not None
         await server.eventually(lambda: session.parameters.text_temperature == 0.5)
         await client.send(events.set_parameters({"text_temperature": 9}))
@@ -176,7 +176,7 @@ async def test_flushes_in_the_queue_are_told_as_one_at_the_beginning() -> None:
             await client.event("queued")
             for _ in range(100):
                 await client.send(events.flush())
-            (call,) = (it for it in server.services.calls if not it._is_ready)
+            (call,) = (it for it in server.calls if not it._is_ready)
             await server.eventually(lambda: call._transcoder._is_held)
             assert len(call._transcoder._outbox) <= MAX_BATCHES
             await first.send(events.bye())

@@ -10,7 +10,9 @@ import weakref
 import numpy as np
 
 from antiphon.audio.formats import AudioEncoder
+from antiphon.backends.base import FloatArray
 from antiphon.backends.null import extend_history, hash_frames, read_stamp
+from antiphon.backends.null.stamp import WordArray
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
@@ -39,7 +41,7 @@ async def one_call(server: Server, seed: int) -> int:
         return heard
 
 
-async def send_paced(client: Client, pcm: np.ndarray, chance: random.Random) -> None:
+async def send_paced(client: Client, pcm: FloatArray, chance: random.Random) -> None:
     for frame in pcm:
         cut = chance.randrange(FRAME_SAMPLES)
         for piece in (frame[:cut], frame[cut:]):
@@ -47,9 +49,9 @@ async def send_paced(client: Client, pcm: np.ndarray, chance: random.Random) -> 
             await asyncio.sleep(chance.random() * 0.02)
 
 
-async def hear(client: Client, pcm: np.ndarray, count: int, first: int = 0) -> int:
+async def hear(client: Client, pcm: FloatArray, count: int, first: int = 0) -> int:
     """Check ``count`` replies from frame ``first`` on against what was said."""
-    history = np.zeros(1, np.uint32)
+    history: WordArray = np.zeros(1, np.uint32)
     hashes = hash_frames(pcm)
     for index in range(first):
         history = extend_history(history, hashes[index : index + 1])
@@ -108,7 +110,7 @@ async def test_a_call_that_is_over_leaves_nothing_behind() -> None:
             for audio_format in ("ogg", "pcm_f32le"):
                 async with server.call(f"ext=1&format={audio_format}") as client:
                     await client.event("ready")
-                    calls += [weakref.ref(call._transcoder) for call in server.services.calls]
+                    calls += [weakref.ref(call._transcoder) for call in server.calls]
                 await server.is_empty()
             await server.eventually(lambda: not any(call() for call in calls))
             assert len(calls) == 2

@@ -141,7 +141,12 @@ async def test_the_loop_runs_lanes_woken_from_threads_and_from_one_another() -> 
     worker = LoopWorker(asyncio.get_running_loop())
     ran: list[str] = []
     faults: list[Exception] = []
-    second = Lane(worker, lambda: bool(ran.append("second")), no_fault)
+
+    def second_turn() -> bool:
+        ran.append("second")
+        return False
+
+    second = Lane(worker, second_turn, no_fault)
 
     def first_turn() -> bool:
         ran.append("first")

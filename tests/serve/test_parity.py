@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,7 +101,7 @@ async def pcm_call(server: Server, speech: Speech, delay_s: float) -> FloatArray
         return np.stack([pcm for _, pcm in replies])
 
 
-async def send_all(client: Client, messages: list[moshi.Message]) -> None:
+async def send_all(client: Client, messages: Sequence[moshi.Message]) -> None:
     for message in messages:
         await client.send(message)
         await asyncio.sleep(0.004)

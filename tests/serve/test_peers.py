@@ -42,7 +42,7 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
     async with serving(limits=limits, engine={"output_frames": 10}) as server, server.caller() as client:
         async with server.caller() as bystander:
             stop_reading(client)
-            calls = list(server.services.calls)
+            calls = list(server.calls)
             for index in range(600):
                 await client.speak(speech(1, index))
                 await asyncio.sleep(0.002)
@@ -68,7 +68,7 @@ async def test_answers_to_one_who_does_not_read_stay_bounded(asks: str) -> None:
     limits = {"max_unsent_bytes": 4096, "max_messages_per_s": 100_000}
     async with serving(limits=limits) as server, server.caller("") as client:
         stop_reading(client)
-        (call,) = server.services.calls
+        (call,) = server.calls
         assert call._socket is not None
         flush = moshi.encode(events.flush())
         for _ in range(10_000):
@@ -96,12 +96,12 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
         start = time.monotonic()
         pouring = asyncio.create_task(pour())
         took = await well_served(bystander, 60)
-        for call in server.services.calls:
+        for call in server.calls:
             assert len(call._transcoder._inbox) <= 32
         pouring.cancel()
         flood.cut()
         assert sorted(took)[len(took) // 2] < 0.25
-        stats = [call._session.stats() for call in server.services.calls if call._session is not None]
+        stats = [call._session.stats() for call in server.calls if call._session is not None]
         flooded = max(stats, key=lambda it: it.frames_in)
         # 50 frames a second are 200 packets; the first second may be spent at once.
         assert 50 <= flooded.frames_in <= 50 * (time.monotonic() - start) + 50 + 16
@@ -114,7 +114,7 @@ async def test_a_flooding_writer_is_not_taken_for_dead() -> None:
         for index in range(300):
             await client.speak(speech(1, index)[:240])
         await asyncio.sleep(3.0)
-        assert server.services.calls
+        assert server.calls
 
 
 async def test_a_half_open_peer_is_closed_after_the_liveness_timeout() -> None:
@@ -133,7 +133,7 @@ async def test_a_silent_peer_that_answers_pings_lives() -> None:
         reading = asyncio.create_task(client.closed())
         await asyncio.sleep(4.0)
         assert not reading.done()
-        assert server.services.calls
+        assert server.calls
         reading.cancel()
 
 

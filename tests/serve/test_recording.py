@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,11 +94,18 @@ def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) 
     assert other.is_file()
 
 
-def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(tmp_path: Path) -> None:
+def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder(tmp_path, GENEROUS)
     gate = threading.Event()
     write = recorder._write
-    recorder._write = lambda name, data: (gate.wait(), write(name, data))[1]  # type: ignore[method-assign]
+
+    def write_late(name: str, data: bytes | None) -> None:
+        gate.wait()
+        write(name, data)
+
+    monkeypatch.setattr(recorder, "_write", write_late)
     recording = recorder.open("ab")
     for _ in range(2000):
         recording.heard(speech(1)[:240])
@@ -114,10 +122,17 @@ def test_a_file_is_a_whole_recording_after_every_piece(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, GENEROUS)
     stem = recorder.open("ab")._stem
     recording, path = Recording(recorder, stem, 10**6), tmp_path / f"{stem}-heard.wav"
+
+    def has_bytes(size: int) -> bool:
+        return path.is_file() and path.stat().st_size == size
+
+    def has_samples(samples: int) -> bool:
+        return bool(read_wav(path)[0].size == samples)
+
     for pieces in (1, 2, 3):
         recording.heard(speech(1))
-        wait_until(lambda size=44 + pieces * 3840: path.is_file() and path.stat().st_size == size)
-        wait_until(lambda samples=pieces * 1920: read_wav(path)[0].size == samples)
+        wait_until(partial(has_bytes, 44 + pieces * 3840))
+        wait_until(partial(has_samples, pieces * 1920))
     recorder.close()
     assert read_wav(path)[0].size == 3 * 1920
 

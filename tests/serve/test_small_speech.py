@@ -41,7 +41,8 @@ async def read(http: aiohttp.ClientSession, text: str) -> FloatArray:
         assert response.status == 200, await response.text()
         pcm, rate = decode_wav(await response.read())
     assert (pcm.shape[0], rate) == (1, SAMPLE_RATE)
-    return pcm[0]
+    sound: FloatArray = pcm[0]
+    return sound
 
 
 def loudness(pcm: FloatArray) -> float:

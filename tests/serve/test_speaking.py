@@ -47,14 +47,14 @@ async def test_words_may_come_one_by_one_as_text_frames_and_end_with_a_byte() ->
         await client.ws.send_bytes(b"\0")
         closed = await client.until(Closed)
     assert closed.code == 1000
-    assert levels(np.frombuffer(b"".join(client.messages), "<f4")) == SAID
+    assert levels(np.frombuffer(b"".join(client.told(bytes)), "<f4")) == SAID
 
 
 @pytest.mark.parametrize("format_", ["OggOpus", "OggOpusMessagePack"])
 async def test_ogg_is_one_stream_to_its_end(format_: str) -> None:
     async with speaking() as (server, _), listening(server, format_) as client:
         assert (await converse(client, SENTENCE)).code == 1000
-    told = client.messages if format_ == "OggOpus" else [it.data for it in client.told(kyutai.OggOpus)]
+    told = client.told(bytes) if format_ == "OggOpus" else [it.data for it in client.told(kyutai.OggOpus)]
     decoder = AudioDecoder("ogg")
     pcm = np.concatenate([decoder.feed(data) for data in told])
     assert pcm.size == len(SAID) * FRAME_SAMPLES
@@ -81,7 +81,7 @@ async def test_a_long_text_is_said_whole_and_in_order() -> None:
         closed = await converse(client, " ".join(words[:100]), " ".join(words[100:]))
     assert closed.code == 1000
     expected = [len(word) for word in words for _ in word]
-    assert levels(np.frombuffer(b"".join(client.messages), "<f4")) == expected
+    assert levels(np.frombuffer(b"".join(client.told(bytes)), "<f4")) == expected
 
 
 async def test_everybody_hears_what_was_said_for_them() -> None:
@@ -111,7 +111,7 @@ async def test_speech_is_made_no_faster_than_it_is_taken() -> None:
         assert steps < 1400
         client.transport.resume_reading()
         await client.until(Closed)
-    assert sum(map(len, client.messages)) == 1600 * FRAME_SAMPLES * 4
+    assert sum(map(len, client.told(bytes))) == 1600 * FRAME_SAMPLES * 4
 
 
 async def test_a_listener_that_takes_nothing_is_let_go() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -21,9 +21,10 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
 from antiphon.audio.wav import write_wav
-from antiphon.backends.base import FloatArray
+from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol.kyutai import PATH, Audio, EndWord, Marker, Step, Word
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.speech_fakes import Scribe, scribe
@@ -120,7 +121,7 @@ def words(told: Told, after_s: float = -1.0) -> list[str]:
     return [it[0] for it in told if isinstance(it, tuple) and it[1] > after_s]
 
 
-def model_of(folder: Path, slots: int) -> Any:
+def model_of(folder: Path, slots: int) -> tuple[Checkpoint, Backend]:
     checkpoint = load_checkpoint(str(folder))
     return checkpoint, make_backend("torch", checkpoint, slots=slots, device="cpu", options={})
 

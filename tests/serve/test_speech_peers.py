@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import tracemalloc
-from typing import Any
 
 import msgpack
 import numpy as np
@@ -186,7 +185,7 @@ async def test_random_bytes_never_hurt_a_neighbour() -> None:
         assert not good.told(Error)
 
 
-async def _babble(bad: Scribe, rng: Any) -> None:
+async def _babble(bad: Scribe, rng: np.random.Generator) -> None:
     """Nonsense until the server has had enough; its last words are an error."""
     for _ in range(20):
         size = int(rng.integers(0, 60))

@@ -7,14 +7,15 @@ import importlib
 import sys
 import threading
 import time
-import types
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
 
+from antiphon.backends.base import FloatArray
+from antiphon.models.spec import ModelSpec
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, serving
 
 LOUD_FRAMES = 5
@@ -25,12 +26,12 @@ PERIOD_S = 0.02
 class FakeStream:
     """Calls back with a block of samples each period, on a thread of its own, as PortAudio does."""
 
-    def __init__(self, *, blocksize: int, channels: int, callback: Callable[..., None], **_: Any) -> None:
+    def __init__(self, *, blocksize: int, channels: int, callback: Callable[..., None], **_: object) -> None:
         self._shape = (blocksize, channels)
         self._callback = callback
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.blocks: list[np.ndarray] = []
+        self.blocks: list[FloatArray] = []
         self.opened.append(self)
 
     opened: list[FakeStream]
@@ -43,7 +44,7 @@ class FakeStream:
         self._stop.set()
         self._thread.join()
 
-    def block(self, index: int) -> np.ndarray:
+    def block(self, index: int) -> FloatArray:
         return np.zeros(self._shape, np.float32)
 
     def _run(self) -> None:
@@ -58,9 +59,10 @@ class FakeStream:
 class Microphone(FakeStream):
     opened: list[FakeStream] = []  # noqa: RUF012 (reset by the fixture)
 
-    def block(self, index: int) -> np.ndarray:
+    def block(self, index: int) -> FloatArray:
         seconds = (index * self._shape[0] + np.arange(self._shape[0])) / 24000
-        return (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)[:, None]
+        tone = (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)
+        return tone[:, None]
 
 
 class Speaker(FakeStream):
@@ -88,10 +90,10 @@ class Printer:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    sounddevice = types.ModuleType("sounddevice")
-    sounddevice.InputStream = Microphone  # type: ignore[attr-defined]
-    sounddevice.OutputStream = Speaker  # type: ignore[attr-defined]
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    sounddevice = ModuleType("sounddevice")
+    monkeypatch.setattr(sounddevice, "InputStream", Microphone, raising=False)
+    monkeypatch.setattr(sounddevice, "OutputStream", Speaker, raising=False)
     monkeypatch.setitem(sys.modules, "sounddevice", sounddevice)
     monkeypatch.setattr(Microphone, "opened", [])
     monkeypatch.setattr(Speaker, "opened", [])
@@ -110,7 +112,7 @@ def complaints(printer: Printer) -> list[str]:
 
 
 @pytest.mark.parametrize("spec", [CODEC, DUPLEX], ids=["codec", "duplex"])
-async def test_moshi_client_hears_itself(client: Any, spec: Any) -> None:
+async def test_moshi_client_hears_itself(client: ModuleType, spec: ModelSpec) -> None:
     printer = Printer()
     async with serving(spec=spec) as server:
         address = Namespace(url=f"http://127.0.0.1:{server.port}", host="", port=0, https=False)

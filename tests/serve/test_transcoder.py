@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from antiphon.audio.formats import AudioDecoder
 from antiphon.audio.opus import OpusEncoder
 from antiphon.audio.packets import packet_ms
+from antiphon.backends.base import FloatArray
+from antiphon.engine.outbox import FrameReply
 from antiphon.engine.session import SessionState
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
@@ -31,14 +33,14 @@ class HeardSession:
         self.state = SessionState.ACTIVE
         self.id = "s"
         self.is_done = False
-        self.pushed: list[tuple[np.ndarray, float]] = []
+        self.pushed: list[tuple[FloatArray, float]] = []
         self.flushes = 0
 
     @property
     def samples(self) -> int:
         return sum(pcm.size for pcm, _ in self.pushed)
 
-    def push(self, pcm: np.ndarray, received_s: float) -> int:
+    def push(self, pcm: FloatArray, received_s: float) -> int:
         self.pushed.append((pcm, received_s))
         return 0
 
@@ -46,7 +48,7 @@ class HeardSession:
         self.flushes += 1
         return 0
 
-    def take_with_gap(self) -> tuple[list[Any], None]:
+    def take_with_gap(self) -> tuple[list[FrameReply], None]:
         return [], None
 
 

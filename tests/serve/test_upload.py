@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ async def post(server: Server, data: Any, **headers: str) -> tuple[int, Any]:
         return response.status, json.loads(text) if text[:1] in "[{" else text
 
 
-def words(answer: Any) -> list[str]:
+def words(answer: list[dict[str, str]]) -> list[str]:
     return [entry["text"] for entry in answer if entry["type"] == "Word"]
 
 
@@ -93,7 +94,7 @@ async def test_what_is_no_recording_is_refused(data: bytes, says: str) -> None:
 async def test_a_recording_of_too_many_bytes_is_refused(is_announced: bool) -> None:
     wav = encode_wav(np.zeros(24_000, np.float32), 24_000)
 
-    async def stream() -> Any:
+    async def stream() -> AsyncIterator[bytes]:
         for start in range(0, len(wav), 5000):
             yield wav[start : start + 5000]
 
@@ -115,7 +116,7 @@ async def test_a_recording_that_lasts_too_long_is_refused() -> None:
 
 
 async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> None:
-    async def trickle() -> Any:
+    async def trickle() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b"RIFF"
             await asyncio.sleep(0.05)

@@ -18,7 +18,7 @@ from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.manifest import sha256
 from tools import make_checkpoint as make_checkpoint_module
 from tools.make_checkpoint import main, make_checkpoint
-from tools.small_models import KINDS, trial_signal
+from tools.small_models import KINDS, make_lm, trial_signal
 
 FRAMES = 40
 LMS = sorted(KINDS.keys() - {"codec", "personaplex"})  # personaplex's config is wrong on purpose
@@ -108,7 +108,6 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads(
 ) -> None:
     """On few cores the sums may agree by chance, so the number of threads is looked at as well."""
     seen: set[int] = set()
-    make_lm = make_checkpoint_module.make_lm
 
     def noting(arguments: Mapping[str, Any]) -> LMModel:
         seen.add(torch.get_num_threads())

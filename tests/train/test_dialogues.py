@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from moshi.models.lm import _delay_sequence
+from moshi.models.lm_utils import _delay_sequence
 from moshi.utils.compile import no_compile
 
 from train import talker as talker_module
@@ -32,7 +32,7 @@ from train.dialogues import (
 )
 from train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain, Fact, is_fact_held_out
 from train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
-from train.segments import STRIP_FRAMES, Scene, Segment
+from train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from train.sequences import delay
 from train.talker import Settings, Talker, Trainer, collate, lm_config, recitable
 from train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
@@ -60,7 +60,7 @@ def voicebox(tokenizer: TalkerTokenizer) -> Voicebox:
 
 
 def _scene(rng: np.random.Generator, frames: int = 20) -> Scene:
-    def codes(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+    def codes(count: int) -> CodeArray:
         return rng.integers(0, 512, (8, count)).astype(np.int16)
 
     segments = [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from moshi.models import loaders
+from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 from numpy.typing import NDArray
 
@@ -215,7 +216,7 @@ def test_marks_count_words_and_time_those_in_both() -> None:
     assert (nothing.word_error, nothing.start_error_ms) == (1.0, None)
 
 
-def small_lm(**arguments: Any) -> Any:
+def small_lm(**arguments: Any) -> LMModel:
     config = {**lm_config(9), "dim": 64, "num_heads": 2, "card": 5, **arguments}
     config["delays"] = [0] * (1 + config["n_q"])
     arguments = {key: value for key, value in config.items() if key not in NOT_LM}
@@ -235,7 +236,7 @@ def published(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("names", [dict, published], ids=["the modules' names", "the published names"])
 def test_a_model_starts_with_a_talkers_ear_and_layers(
-    names: Callable[[Any], dict[str, torch.Tensor]],
+    names: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]],
 ) -> None:
     torch.manual_seed(0)
     talker = small_lm(n_q=4, num_layers=3).state_dict()

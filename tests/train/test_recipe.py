@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -67,7 +67,8 @@ def harmonics(pitch_hz: float) -> NDArray[np.float32]:
         np.sin(2 * np.pi * n * pitch_hz * time_s) * np.exp(-(((n * pitch_hz - 1000) / 250) ** 2))
         for n in range(1, 40)
     ]
-    return (0.2 * np.sum(parts, axis=0)).astype(np.float32)
+    buzz: NDArray[np.float64] = np.sum(parts, axis=0)
+    return (0.2 * buzz).astype(np.float32)
 
 
 def spectrum(pcm: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -194,7 +195,7 @@ def test_rhvoice_asks_in_the_whole_recipe_where_it_is_told_to(tmp_path: Path) ->
 
 @pytest.mark.parametrize("module", [recipe, questions])
 def test_what_is_missing_is_said_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType
 ) -> None:
     def missing() -> None:
         raise SystemExit("not installed: RHVoice-test")

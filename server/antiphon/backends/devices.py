@@ -47,7 +47,7 @@ def device_bytes(device: torch.device) -> dict[str, int]:
 
 def memory_in_use() -> dict[str, tuple[int, int]]:
     """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():
         return {}
     found = {}
     for index in range(torch.cuda.device_count()):

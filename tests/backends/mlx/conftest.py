@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -12,7 +13,7 @@ import torch
 from antiphon import cli
 from tools.make_checkpoint import make_checkpoint
 
-WIDE = {"dim": 128, "hidden_scale": 4.125}
+WIDE: Mapping[str, Any] = {"dim": 128, "hidden_scale": 4.125}
 """A language model whose matrices, all of them, divide into groups of 32."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from antiphon import cli
-from antiphon.backends.base import StepInputs
+from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.backends.mlx.backend import MlxBackend, read_bucket, row_buckets
 from antiphon.backends.mlx.factory import make
 from antiphon.backends.mlx.files import load_arrays
@@ -29,12 +29,15 @@ from tests.backends.contract import GREEDY, voice
 from tools.make_checkpoint import make_checkpoint
 
 
-def run(backend: MlxBackend, frames: int = 6) -> list[Any]:
+def run(backend: MlxBackend, frames: int = 6) -> list[FloatArray]:
     """The PCM of a greedy session."""
     backend.set_parameters(0, GREEDY)
-    yes = np.array([True])
-    ticks = enumerate(voice(1, frames, backend.info))
-    return [backend.step(StepInputs(yes, yes & (index == 0), frame[None])).pcm for index, frame in ticks]
+    yes, replies = np.array([True]), list[FloatArray]()
+    for index, frame in enumerate(voice(1, frames, backend.info)):
+        pcm = backend.step(StepInputs(yes, yes & (index == 0), frame[None])).pcm
+        assert pcm is not None
+        replies.append(pcm)
+    return replies
 
 
 def republish(source: Path, target: Path) -> Path:
@@ -84,7 +87,7 @@ def test_a_rounded_matrix_multiplies_and_is_looked_up_as_its_values(
         assert small is not None
         layers = [g.model.transformer.layers[1].self_attn.in_proj for g in (whole, small)]
         wanted, got = (layer(x) for layer in layers)
-        error = float((mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted)).item())
+        error = float(mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted))
         assert 0 < error < most
         index = mx.array([[0, 5], [77, 3]])
         tables = [g.model.text_emb.table.rows(index) for g in (whole, small)]

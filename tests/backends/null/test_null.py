@@ -17,14 +17,19 @@ from antiphon.backends.null import (
     make,
     read_stamp,
 )
-from antiphon.backends.null.stamp import WordArray
+from antiphon.backends.null.stamp import Stamp, WordArray
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import PipelineKind
-from tests.backends.contract import Driver, voice
+from tests.backends.contract import Driver, Reply, voice
 from tests.backends.subjects import null_spec
 
 CODEC, DUPLEX = null_spec(PipelineKind.CODEC), null_spec(PipelineKind.DUPLEX)
+
+
+def stamp_of(reply: Reply) -> Stamp:
+    assert reply.pcm is not None
+    return read_stamp(reply.pcm)
 
 
 class FakeTime:
@@ -67,7 +72,7 @@ def test_every_session_has_a_life_of_its_own() -> None:
     lives: list[int] = []
     for reset in ({0, 1, 2}, set(), {1}, {2, 0}):
         replies = driver.tick({0: frame, 1: frame, 2: frame}, reset=reset)
-        lives += [read_stamp(replies[row].pcm).life for row in range(3)]  # type: ignore[arg-type]
+        lives += [stamp_of(replies[row]).life for row in range(3)]
     assert lives == [1, 2, 3, 1, 2, 3, 1, 4, 3, 5, 4, 6]
 
 
@@ -110,7 +115,7 @@ def test_planned_rows_fail_once_when_they_are_next_executed() -> None:
     with pytest.raises(StepError, match=r"rows \[2\] were planned to fail, and did at tick 2") as caught:
         driver.tick({0: frame, 2: frame})
     assert caught.value.rows == (2,)
-    assert read_stamp(driver.tick({0: frame, 2: frame})[0].pcm).frame == 2  # type: ignore[arg-type]
+    assert stamp_of(driver.tick({0: frame, 2: frame})[0]).frame == 2
 
 
 def test_a_lost_device_stays_lost() -> None:

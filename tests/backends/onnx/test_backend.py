@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import Resizable, StepInputs
-from antiphon.backends.onnx import backend as module
 from antiphon.backends.onnx.backend import OnnxBackend
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
@@ -60,7 +59,7 @@ def test_a_failing_graph_names_its_rows_and_leaves_the_others(monkeypatch: pytes
         raise RuntimeError("no such kernel")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.Graph, "run", fail)
+        patch.setattr(Graph, "run", fail)
         with pytest.raises(
             StepError, match=r"a step over rows \[0, 1\] failed: RuntimeError: no such kernel"
         ) as caught:
@@ -75,7 +74,7 @@ def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch
 
     def failing_step() -> type[Exception]:
         with monkeypatch.context() as patch:
-            patch.setattr(module.Graph, "run", lambda self, rows: 1 / 0)
+            patch.setattr(Graph, "run", lambda self, rows: 1 / 0)
             with pytest.raises((StepError, DeviceLostError)) as caught:
                 backend.step(tick(1))
         return caught.type

@@ -75,7 +75,7 @@ async def test_the_server_answers_without_torch() -> None:
             server = ServerProcess(process, found[0], http)
             async with server.call("ext=1&format=pcm_f32le") as client:
                 time_s = np.arange(8 * 1920) / 24000
-                for frame in np.split(np.sin(2 * np.pi * 220 * time_s).astype(np.float32) / 3, 8):
+                for frame in np.split((np.sin(2 * np.pi * 220 * time_s) / 3).astype(np.float32), 8):
                     await client.speak(frame)
                 heard = [(await client.reply())[1] for _ in range(8)]
         assert [len(frame) for frame in heard] == [1920] * 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from safetensors.numpy import load_file
 
 from antiphon.backends import registry
 from antiphon.backends.base import Backend, StepInputs, TextEntry
+from antiphon.backends.pocket.backend import PocketBackend
 from antiphon.backends.pocket.noise import normal
+from antiphon.backends.pocket.speaker import Frame, Speaker
 from antiphon.backends.registry import make_backend, resolve_auto
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import make_sized
@@ -129,12 +132,15 @@ def test_a_row_that_fails_does_so_alone(
     whole = speak(backend, entries).audio
     good, bad = Talk(list(entries)), Talk(list(entries))
     tick(backend, {0: good, 1: bad})
-    speaker: Any = backend._speakers[1]  # type: ignore[attr-defined]
+    assert isinstance(backend, PocketBackend)
+    speaker, speak_on = backend._speakers[1], Speaker.speak
 
-    def fail(*_: object) -> None:
-        raise ValueError("no such sound")
+    def fail_there(self: Speaker, parameters: SamplingParameters) -> Frame | None:
+        if self is speaker:
+            raise ValueError("no such sound")
+        return speak_on(self, parameters)
 
-    monkeypatch.setattr(type(speaker), "speak", _failing(type(speaker).speak, speaker, fail))
+    monkeypatch.setattr(Speaker, "speak", fail_there)
     tick(backend, {0: good, 1: bad})
     said = len(good.pcm)
     with pytest.raises(StepError, match=r"rows \[1\] failed: ValueError: no such sound") as caught:
@@ -147,10 +153,6 @@ def test_a_row_that_fails_does_so_alone(
         tick(backend, {0: good, 1: again})
     assert np.array_equal(good.audio, whole)
     assert np.array_equal(again.audio, whole)
-
-
-def _failing(speak: Any, which: Any, fail: Any) -> Any:
-    return lambda self, parameters: fail() if self is which else speak(self, parameters)
 
 
 def test_memory_is_bounded_by_what_is_said_of_it(backend: Backend) -> None:
@@ -170,12 +172,13 @@ def test_slots_are_what_a_rows_time_allows(pocket_folder: Path) -> None:
     config = EngineConfig()
 
     def made(slots: int, row_ms: float) -> Backend:
-        backend: Any = small_backend(pocket_folder, slots=slots)
+        backend = small_backend(pocket_folder, slots=slots)
+        assert isinstance(backend, PocketBackend)
         backend._info = replace(backend.info, row_ms=row_ms)
-        return backend  # type: ignore[no-any-return]
+        return backend
 
     for row_ms, slots in ((20.0, 3), (200.0, 1), (1e-3, config.max_slots)):
-        sized = make_sized(lambda slots, ms=row_ms: made(slots, ms), config, lambda: 0.0)  # type: ignore[misc]
+        sized = make_sized(partial(made, row_ms=row_ms), config, lambda: 0.0)
         assert sized.info.slots == slots
         assert sized.info.buckets == (slots,)
         sized.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tests.backends.pocket.small import GREEDY, LONG, SAMPLED, entries_of, small
 from tools.make_pocket_checkpoint import make_pocket_checkpoint
 
 SHORT = "seven\u2013 eight"
+Says: TypeAlias = Callable[[Any, str, str | Path, SamplingParameters], FloatArray]
 
 
 def upstream(folder: Path) -> Any:
@@ -35,7 +37,7 @@ def upstream(folder: Path) -> Any:
 
 
 @pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> Any:
+def wanted(monkeypatch: pytest.MonkeyPatch) -> Says:
     """Has the package speak a text in a voice with a row's noise instead of torch's."""
     from pocket_tts.models.flow_lm import FlowLMModel
 
@@ -50,7 +52,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Any:
     def draw(noise: torch.Tensor, mean: float, std: float) -> torch.Tensor:
         return noise.copy_(torch.from_numpy(drawn.pop(0) * std))
 
-    def say(model: Any, text: str, voice: Any, parameters: SamplingParameters) -> FloatArray:
+    def say(model: Any, text: str, voice: str | Path, parameters: SamplingParameters) -> FloatArray:
         model.temp = parameters.audio_temperature
         drawn[:] = [normal(parameters.audio_seed, step, model.flow_lm.ldim) for step in range(400)]
         with monkeypatch.context() as patched:
@@ -75,7 +77,7 @@ def voice_of(folder: Path, name: str) -> Prompt:
 
 
 @pytest.mark.parametrize("flow", ["lsd", "drifting", "flow_matching", "pointwise"])
-def test_every_sampler_says_what_the_package_says(flow: str, tmp_path: Path, wanted: Any) -> None:
+def test_every_sampler_says_what_the_package_says(flow: str, tmp_path: Path, wanted: Says) -> None:
     kind = "tokenizers" if flow == "drifting" else "sentencepiece"
     folder = make_pocket_checkpoint(tmp_path / flow, flow=flow, tokenizer=kind)
     backend = small_backend(folder, slots=1)
@@ -88,7 +90,7 @@ def test_every_sampler_says_what_the_package_says(flow: str, tmp_path: Path, wan
     backend.close()
 
 
-def test_a_text_of_several_chunks_says_what_the_package_says(pocket_folder: Path, wanted: Any) -> None:
+def test_a_text_of_several_chunks_says_what_the_package_says(pocket_folder: Path, wanted: Says) -> None:
     """The package draws once more at each chunk's end than it is heard, and so do we."""
     backend = small_backend(pocket_folder, slots=1)
     backend.prime(0, voice_of(pocket_folder, "calm.safetensors"))
@@ -101,7 +103,7 @@ def test_a_text_of_several_chunks_says_what_the_package_says(pocket_folder: Path
     assert len(said.told) == 2
 
 
-def test_a_recording_is_the_packages_voice(pocket_folder: Path, wanted: Any) -> None:
+def test_a_recording_is_the_packages_voice(pocket_folder: Path, wanted: Says) -> None:
     """The recording has a whole number of frames, so the package hears what we hear."""
     backend = small_backend(pocket_folder, slots=1)
     voice = voice_of(pocket_folder, "ring.wav")

@@ -35,7 +35,7 @@ class Ears(Executor):
     def __init__(self) -> None:
         self.begun: list[Hearing] = []
 
-    def submit(self, *_: Any, **__: Any) -> Any:
+    def submit(self, *_: object, **__: object) -> Any:
         self.begun.append(Hearing())
         return self.begun[-1]
 

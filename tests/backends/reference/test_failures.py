@@ -41,7 +41,8 @@ def test_a_failed_step_costs_the_executed_rows_and_no_other(
     def fail(*arguments: object) -> None:
         raise IndexError("index 9999 is out of range")
 
-    module = backend._mimi if hasattr(backend._mimi, stage) else backend._lm.model  # type: ignore[union-attr]
+    assert backend._lm is not None
+    module = backend._mimi if hasattr(backend._mimi, stage) else backend._lm.model
     with monkeypatch.context() as patch:
         patch.setattr(module, stage, fail)
         with pytest.raises(StepError, match=r"rows \[0, 1\] failed: IndexError: index 9999") as caught:

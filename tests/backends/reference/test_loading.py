@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,9 +70,9 @@ def test_defaults_follow_the_device() -> None:
         ({"threads": -2}, "threads is -2; a model needs at least 1"),
     ],
 )
-def test_wrong_options_are_refused(moshi: Checkpoint, options: dict[str, object], sentence: str) -> None:
+def test_wrong_options_are_refused(moshi: Checkpoint, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        make(moshi, **{"slots": 1, "device": "cpu", **options})  # type: ignore[arg-type]
+        make(moshi, **{"slots": 1, "device": "cpu", **options})
 
 
 @pytest.mark.parametrize("kind", [PipelineKind.STT, PipelineKind.TTS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 def compiled(
     kernel: triton.JITFunction,
     types: dict[str, str],
-    options: dict[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
     **constants: object,
 ) -> CompiledKernel:
     """A kernel as a launch would make it; what has no type is a pointer to float32, or an int."""

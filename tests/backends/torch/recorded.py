@@ -101,7 +101,7 @@ class Recorder(TorchDispatchMode):
     """Notes the operations of a block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
 
     def __torch_dispatch__(

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from moshi.conditioners.base import ConditionTensors
 from moshi.models import loaders
 from moshi.models.compression import MimiModel
 from moshi.models.lm import LMGen, LMModel
@@ -78,7 +80,7 @@ def make_mimi(codebooks: int = 4, config: dict[str, Any] = MIMI_CONFIG, *, pack:
     randomize(upstream, seed=1)
     with torch.device("meta"):
         ours = Mimi(config, codebooks)
-    assign(ours, mimi_tensors(copy.deepcopy(upstream.state_dict()), codebooks), "small")
+    assign(ours, mimi_tensors(copy.deepcopy(upstream.state_dict()), codebooks), Path("small"))
     return MimiPair(config, upstream, ours.prepare(pack=pack))
 
 
@@ -157,7 +159,12 @@ class Alone:
     pair: LMPair
     gaps: list[float] = field(default_factory=list)
 
-    def run(self, codes: Tensor, conditions: Any = None, on_text: Any = None) -> list[tuple[Tensor, Tensor]]:
+    def run(
+        self,
+        codes: Tensor,
+        conditions: ConditionTensors | None = None,
+        on_text: Callable[[Tensor], None] | None = None,
+    ) -> list[tuple[Tensor, Tensor]]:
         """Codes int64 ``[F, K]``; per frame the tokens ``[1 + dep_q]`` and the extra heads, stacked."""
         upstream, replies = self.pair.upstream, []
         forward = upstream.forward_depformer
@@ -167,7 +174,6 @@ class Alone:
             self.note(logits)
             return logits
 
-        upstream.forward_depformer = noted
         generation = LMGen(
             upstream,
             use_sampling=False,
@@ -176,15 +182,15 @@ class Alone:
             on_text_hook=on_text,
             support_out_of_sync=True,
         )
-        try:
-            with no_compile(), generation.streaming(1):
-                for frame in codes:
-                    self.gaps.append(float("inf"))
-                    tokens, heads = generation.step_with_extra_heads(frame.view(1, -1, 1))
-                    probabilities = torch.stack([head[0, 0] for head in heads]) if heads else torch.empty(0)
-                    replies.append((tokens[0, :, 0], probabilities))
-        finally:
-            upstream.forward_depformer = forward
+        with pytest.MonkeyPatch.context() as patch, no_compile(), generation.streaming(1):
+            patch.setattr(upstream, "forward_depformer", noted)
+            for frame in codes:
+                self.gaps.append(float("inf"))
+                out = generation.step_with_extra_heads(frame.view(1, -1, 1))
+                assert out is not None
+                tokens, heads = out
+                probabilities = torch.stack([head[0, 0] for head in heads]) if heads else torch.empty(0)
+                replies.append((tokens[0, :, 0], probabilities))
         return replies
 
     def note(self, logits: Tensor) -> None:

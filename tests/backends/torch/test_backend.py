@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from moshi.models import loaders
+from moshi.models.compression import MimiModel
 from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
-from antiphon.backends.torch import backend as module
 from antiphon.backends.torch.backend import TorchBackend, read_bucket, row_buckets
 from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -63,7 +65,7 @@ def run_alone(backend: TorchBackend, row: int, pcm: FloatArray) -> list[StepOutp
     return replies
 
 
-def upstream_of(checkpoint: Checkpoint) -> tuple[loaders.MimiModel, LMGen]:
+def upstream_of(checkpoint: Checkpoint) -> tuple[MimiModel, LMGen]:
     mimi = loaders.get_mimi(
         checkpoint.file("mimi"),
         dict(checkpoint.spec.mimi.config),
@@ -100,9 +102,9 @@ def test_an_stt_session_equals_upstreams_loop(stt: Checkpoint) -> None:
     mimi, generation = upstream_of(stt)
     with no_compile(), mimi.streaming(1), generation.streaming(1):
         for frame, reply in zip(pcm, replies, strict=True):
-            tokens, heads = generation.step_with_extra_heads(
-                mimi.encode(torch.from_numpy(frame).view(1, 1, -1))
-            )
+            out = generation.step_with_extra_heads(mimi.encode(torch.from_numpy(frame).view(1, 1, -1)))
+            assert out is not None
+            tokens, heads = out
             assert reply.pcm is None
             assert reply.text_tokens is not None
             assert reply.vad is not None
@@ -161,7 +163,7 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(module.Pipeline, "think", fail)
+    monkeypatch.setattr(Pipeline, "think", fail)
     with pytest.raises(
         StepError, match=r"a step over rows \[0\] failed: RuntimeError: no such kernel"
     ) as caught:
@@ -179,7 +181,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
 
     def failing_step() -> type[Exception]:
         with monkeypatch.context() as patch:
-            patch.setattr(module.Pipeline, "think", fail)
+            patch.setattr(Pipeline, "think", fail)
             with pytest.raises(BackendError) as caught:
                 backend.step(tick)
         return caught.type
@@ -204,11 +206,9 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
         ({"threads": -2}, "threads is -2; a model needs at least 1"),
     ],
 )
-def test_an_option_that_cannot_be_is_said(
-    duplex: Checkpoint, options: dict[str, object], message: str
-) -> None:
+def test_an_option_that_cannot_be_is_said(duplex: Checkpoint, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make(duplex, **({"slots": 1, "device": "cpu"} | options))
+        make(duplex, **{"slots": 1, "device": "cpu", **options})
 
 
 def test_kernels_are_not_promised_on_a_cpu(duplex: Checkpoint) -> None:
@@ -257,6 +257,8 @@ def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> No
         resized.set_parameters(row, GREEDY)
     pcm = voice(10, 6)
     for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(made, 2, pcm), strict=True):
+        assert ours.text_tokens is not None
+        assert theirs.text_tokens is not None
         assert np.array_equal(ours.text_tokens[2:], theirs.text_tokens[2:])
     with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
         resized.resize(0)

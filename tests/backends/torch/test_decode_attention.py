@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,8 +45,14 @@ def test_the_kernels_compile_for_a_card(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
     dtype = "fp32" if ring == "fp32" else "bf16"
-    shape = {"COUNT": 1, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width, "QUERIES": LEAST_QUERIES}
-    shape |= {"SPLIT": SPLIT_SLOTS, "IS_MASKED": True}
+    shape: dict[str, Any] = {
+        "COUNT": 1,
+        "GROUP": 1,
+        "CAPACITY": 3000,
+        "WIDTH": width,
+        "QUERIES": LEAST_QUERIES,
+    }
+    shape |= {"QUERIES": LEAST_QUERIES, "SPLIT": SPLIT_SLOTS, "IS_MASKED": True}
     attend = compiled(
         attend_split,
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.profiler import profile
-from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, quantize_
 
 from antiphon.backends.torch.int8 import (
     Int8Linear,
@@ -55,6 +55,7 @@ def test_inputs_left_alone_bring_no_error_of_their_own() -> None:
     small = Int8Linear.quantize(full)
     small.rounds_input = False
     x = torch.randn(3, 2, 64)
+    assert full.bias is not None
     want = x @ (small.weight.float() * small.scale[:, None]).t() + full.bias
     assert torch.allclose(small(x), want, atol=1e-5)
     assert small(x.bfloat16()).dtype == torch.bfloat16
@@ -102,6 +103,7 @@ def test_other_tensors_are_refused() -> None:
         Int8Linear.from_torchao(torch.zeros(4, 4))
     layer = nn.Linear(64, 48, bias=False)
     quantize_(layer, Int8DynamicActivationInt8WeightConfig(version=2))
+    assert isinstance(layer.weight, Int8Tensor)
     layer.weight.scale = layer.weight.scale[:1]
     with pytest.raises(CheckpointFormatError, match="1 scales for 48 output channels"):
         Int8Linear.from_torchao(layer.weight)

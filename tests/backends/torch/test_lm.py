@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from moshi.conditioners import ConditionAttributes, TensorCondition
+from moshi.conditioners.base import ConditionAttributes, ConditionTensors, TensorCondition
 from moshi.models import loaders
 from moshi.modules.lora import replace_all_linear_with_lora
 from moshi.run_inference import get_condition_tensors
@@ -40,7 +40,7 @@ def voices(pair: LMPair, seed: int, *shape: int) -> Tensor:
     return torch.randint(pair.spec.card, (*shape, pair.spec.n_q - pair.spec.dep_q), generator=generator)
 
 
-def conditions(pair: LMPair) -> Any:
+def conditions(pair: LMPair) -> ConditionTensors | None:
     if pair.upstream.fuser is None:
         return None
     return get_condition_tensors(pair.family, pair.upstream, batch_size=1, cfg_coef=1.0)
@@ -177,11 +177,17 @@ def test_tts_hears_its_voice_its_condition_and_a_second_text(tmp_path: Path) -> 
     generator = Generator(ours.prepare(), spec)
     wav = TensorCondition(torch.randn(1, 6, 16), torch.ones(1, 6, dtype=torch.bool))
     attributes = ConditionAttributes(text={"cfg": "2.0"}, tensor={"speaker_wavs": wav})
+    assert upstream.condition_provider is not None
+    assert upstream.fuser is not None
     provided = upstream.condition_provider.prepare_and_provide([attributes])
+    added, crossed = upstream.fuser.get_sum(provided), upstream.fuser.get_cross(provided)
+    assert added is not None
+    assert crossed is not None
     state = State(generator.specs(), 1)
-    generator.model.condition = upstream.fuser.get_sum(provided)[0]
-    generator.model.transformer.set_cross(state, 0, upstream.fuser.get_cross(provided)[0])
-    pair, entries, got = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1, []
+    generator.model.condition = added[0]
+    generator.model.transformer.set_cross(state, 0, crossed[0])
+    pair, entries = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1
+    got: list[Tensor] = []
 
     def second_text(tokens: Tensor) -> Tensor:
         return tokens + entries * (len(got) % 9)
@@ -209,8 +215,9 @@ def test_an_adapter_is_merged_as_upstream_merges_it(moshi: LMPair, tmp_path: Pat
     parts = {name: tensor for name, tensor in adapted.state_dict().items() if "lora_" in name}
     adapters = {name: torch.randn_like(tensor) * 0.1 for name, tensor in parts.items()}
     save_file(adapters, lora)
-    options = {"dtype": torch.float32, "lora_weights": lora, "fuse_lora": True}
-    upstream = loaders.get_moshi_lm(path, copy.deepcopy(config), **options)
+    upstream = loaders.get_moshi_lm(
+        path, copy.deepcopy(config), dtype=torch.float32, lora_weights=lora, fuse_lora=True
+    )
     ours = load_lm(path, config, steps=moshi.spec.dep_q, lora=lora)
     plain = load_lm(path, config, steps=moshi.spec.dep_q)
     save_file({name: tensor.clone() for name, tensor in upstream.state_dict().items()}, path)

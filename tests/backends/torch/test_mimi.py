@@ -43,9 +43,10 @@ def test_sessions_that_join_pause_and_restart_equal_upstream_alone(mimi: MimiPai
     state = State(model.specs(), ROWS)
     generator = torch.Generator().manual_seed(3)
     loudness = torch.tensor([0.1, 5.0, 0.02, 0.3])
+    heard: dict[tuple[int, int], list[Tensor]]
     heard = {(row, life): [] for row in range(ROWS) for life in range(2)}
-    codes = {key: [] for key in heard}
-    spoken = {key: [] for key in heard}
+    codes: dict[tuple[int, int], list[Tensor]] = {key: [] for key in heard}
+    spoken: dict[tuple[int, int], list[Tensor]] = {key: [] for key in heard}
     life = [0] * ROWS
     for tick in range(44):
         mask = torch.rand(ROWS, generator=generator) < 0.8

@@ -14,10 +14,10 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
+from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.torch.backend import TorchBackend
 from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.generation import TokenChooser
+from antiphon.backends.torch.generation import Generated, TokenChooser
 from antiphon.backends.torch.priming import SnapshotCache
 from antiphon.backends.torch.state import Step
 from antiphon.errors import StepError, UnsupportedError
@@ -119,14 +119,13 @@ def force_frame_by_frame(backend: TorchBackend, row: int, prompt: Prompt, lm: LM
     backend._pipeline.state.reset([row])
     step = generator.step
 
-    def forced(codes: Tensor, state: Step, choose: TokenChooser, filled: int | None = None) -> object:
+    def forced(codes: Tensor, state: Step, choose: TokenChooser, filled: int | None = None) -> Generated:
         return step(codes, state, Forced(prompt, lm, choose), filled)
 
-    generator.step = forced  # type: ignore[method-assign, assignment]
-    for index, frame in enumerate(prompt.frames):
-        with torch.inference_mode():
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(generator, "step", forced)
+        for index, frame in enumerate(prompt.frames):
             backend._think_alone(row, torch.from_numpy(frame[1 + lm.dep_q :]).long(), index + 1)
-    generator.step = step  # type: ignore[method-assign]
     backend._frames[row] = prompt.count
 
 
@@ -291,7 +290,8 @@ def test_a_row_disturbed_midway_is_right_in_the_end(
     backend = make(persona, slots=SLOTS, device="cpu")
     prime(backend, 0, prompt)
     wanted = said(talk(backend, 0, speech(9)), 0)[0]
-    backend._primer.cache = SnapshotCache(0)  # type: ignore[union-attr]
+    assert backend._primer is not None
+    backend._primer.cache = SnapshotCache(0)
     row = 1
     backend.prime(row, prompt)
     if disturb == "move":
@@ -329,7 +329,7 @@ def test_the_cache_throws_out_what_was_used_longest_ago() -> None:
     ],
 )
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(
-    persona: Checkpoint, prompt: Prompt, change: Callable[[np.ndarray], np.ndarray], words: str
+    persona: Checkpoint, prompt: Prompt, change: Callable[[IntArray], IntArray], words: str
 ) -> None:
     backend = make(persona, slots=1, device="cpu")
     with pytest.raises(UnsupportedError, match=words):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -37,6 +37,8 @@ TEXTS = (
     "Good: how (are) you?",
     "One two three.",
 )
+Wanted: TypeAlias = list[tuple[FloatArray, list[int]]]
+"""By text: PCM, and the steps its words were begun at."""
 
 
 @dataclass
@@ -118,11 +120,11 @@ def upstream(folder: Path, guidance: float = 1.0) -> TTSModel:
 
 
 @pytest.fixture(scope="module")
-def wanted(folder: Path) -> list[tuple[FloatArray, list[int]]]:
+def wanted(folder: Path) -> Wanted:
     return said_by_upstream(upstream(folder), folder, told=2.0)
 
 
-def said_by_upstream(model: TTSModel, folder: Path, told: float | None) -> list[tuple[FloatArray, list[int]]]:
+def said_by_upstream(model: TTSModel, folder: Path, told: float | None) -> Wanted:
     """By text: upstream's PCM from the first audible frame on, and the steps its entries were taken at.
 
     ``told`` is the coefficient for a model that was trained to be told one.
@@ -209,7 +211,11 @@ def assert_said(said: Said, wanted: tuple[FloatArray, list[int]]) -> None:
 
 @pytest.mark.parametrize("offered", [1, 8])
 def test_one_alone_says_what_upstream_says(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Any, offered: int
+    backend: SpeakingBackend,
+    checkpoint: Checkpoint,
+    folder: Path,
+    wanted: Wanted,
+    offered: int,
 ) -> None:
     driver = Driver(backend, offered=offered)
     said = driver.begin(0, entries_of(checkpoint, TEXTS[0]), voice(checkpoint, folder, 0))
@@ -220,7 +226,7 @@ def test_one_alone_says_what_upstream_says(
 
 
 def test_many_who_join_pause_and_follow_one_another_do_too(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
+    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
 ) -> None:
     driver, random = Driver(backend), np.random.default_rng(7)
     texts = [entries_of(checkpoint, text) for text in TEXTS]
@@ -246,7 +252,7 @@ def test_many_who_join_pause_and_follow_one_another_do_too(
 
 
 def test_a_row_that_waits_for_text_keeps_its_state_and_says_the_same(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
+    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
 ) -> None:
     driver = Driver(backend, offered=1)
     entries = entries_of(checkpoint, TEXTS[1])
@@ -263,7 +269,7 @@ def test_a_row_that_waits_for_text_keeps_its_state_and_says_the_same(
 
 
 def test_a_snapshot_goes_on_the_same_in_any_row(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
+    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
 ) -> None:
     driver = Driver(backend, offered=40)
     driver.begin(0, entries_of(checkpoint, TEXTS[0]), voice(checkpoint, folder, 0))

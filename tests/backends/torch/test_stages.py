@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -173,10 +174,10 @@ def test_convolutions_keep_their_whole_mantissa(notes: Notes) -> None:
 
 
 def test_on_a_cpu_every_stage_runs_and_is_timed() -> None:
-    runner, done = StageRunner(torch.device("cpu")), []
+    runner, done = StageRunner(torch.device("cpu")), list[str]()
     runner.begin()
     for name in ("encode", "lm"):
-        runner.run(name, 1, lambda name=name: done.append(name))
+        runner.run(name, 1, partial(done.append, name))
     assert done == ["encode", "lm"]
     stage_ms = runner.finish()
     assert list(stage_ms) == done

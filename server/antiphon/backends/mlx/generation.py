@@ -56,7 +56,7 @@ class Generator:
         They are of use once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while
         the device is busy with the logits.
         """
-        mx.async_eval(hidden, logits)  # type: ignore[no-untyped-call]
+        mx.async_eval(hidden, logits)
         drawn = draw()
         text = choose.text(logits, step, drawn)
         said = text[:, None]

@@ -34,7 +34,7 @@ class StageRunner:
         if self.on_cuda:
             torch.backends.cudnn.allow_tf32 = False
         # Its own: torch's default one for captures is one a process, on the device that first captured.
-        self._stream = torch.cuda.Stream(device) if self.on_cuda else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._pool = self._new_pool()
         self._marks: list[tuple[str, float | torch.cuda.Event]] = []
@@ -97,7 +97,7 @@ class StageRunner:
     def _now(self) -> float | torch.cuda.Event:
         if not self.on_cuda:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
