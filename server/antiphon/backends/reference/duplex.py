@@ -61,10 +61,9 @@ class DuplexLM:
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones."""
-        named = np.array(rows, np.int32)
         self._rows.reset(rows)
-        self._delays.reset(named)
-        self._sampler.reset(named)
+        self._delays.reset(rows)
+        self._sampler.reset(rows)
 
     def step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
         """Advance rows ``[m]`` by one frame of codes heard, int32 ``[m, >= n_q - dep_q]``.
@@ -78,14 +77,14 @@ class DuplexLM:
 
     def _step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
         self.model.set_exec_mask(self._rows.mask(rows))
-        inputs = self._spread(self._delays.inputs(heard, rows), rows)
+        inputs = self._spread(self._delays.inputs(rows, heard), rows)
         hidden, text_logits = self._forward_text(inputs[:, :, None], self._condition, None)
         logits = _to_numpy(text_logits[:, 0, 0], rows)
         lap("lm")
-        text = self._sampler.text(logits, self._delays.offsets[rows], rows)
+        text = self._sampler.text(rows, logits, self._delays.offsets[rows])
         lap("sample")
         voice = self._speak(text, hidden, rows, lap)
-        tokens, _ = self._delays.outputs(text, voice, rows)
+        tokens, _ = self._delays.outputs(rows, text, voice)
         return tokens
 
     def _speak(
@@ -102,7 +101,7 @@ class DuplexLM:
                 previous = self._spread(token, rows)[:, None, None]
                 logits = _to_numpy(self.model.forward_depformer(codebook, previous, hidden)[:, 0, 0], rows)
                 lap("depformer")
-                token = voice[:, codebook] = self._sampler.voice(logits, steps, rows, codebook)
+                token = voice[:, codebook] = self._sampler.voice(rows, logits, steps, codebook)
                 lap("sample")
         return voice
 

@@ -31,7 +31,7 @@ class StreamRows:
     def __init__(self, module: Module) -> None:
         """Look at a module that streams."""
         self._module = module
-        state = module._streaming_state  # noqa: SLF001  (upstream has no other way to ask for the batch)
+        state = module._streaming_state
         assert state is not None
         self._batch, self._device = state.batch_size, state.device
 
