@@ -72,7 +72,7 @@ class FakeBackend:
             took_ms = next(self._times)
         else:
             assert callable(self.tick_ms)
-            took_ms = self.tick_ms(inputs.rows)
+            took_ms = self.tick_ms(inputs.count)
         self.clock.now_s += took_ms / 1000
         return self._null.step(inputs)
 
