@@ -216,7 +216,7 @@ class Step(Packed):
         self._written.clear()
 
     def write_slots(self, name: str, slots: mx.array, values: mx.array) -> None:
-        """Write the named rows' ``values [n, T, H, ...]`` at ``slots [n, T]`` of a ring ``[S, H, C, ...]``."""
+        """Write the named rows' ``values [n, T, H, ...]`` at ``slots [n, T]`` of a ring."""
         ring = self.state.tensors[name]
         ring[self._named[:, None], :, slots[self._places]] = values[self._places].astype(ring.dtype)
 
