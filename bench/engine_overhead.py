@@ -21,7 +21,15 @@ from collections.abc import Callable
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.base import BackendInfo, PrimeProgress, Progress, RowSnapshot, StepInputs, StepOutputs
+from antiphon.backends.base import (
+    BackendInfo,
+    IntArray,
+    PrimeProgress,
+    Progress,
+    RowSnapshot,
+    StepInputs,
+    StepOutputs,
+)
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
@@ -43,14 +51,13 @@ PIECES = 4
 
 
 class Nothing:
-    """A backend that hands its input back, and whose rows remember nothing (``info.can_snapshot`` is false).
+    """A backend that hands its input back, and whose rows remember nothing.
 
     Cheaper than the null backend, whose stamps cost more than the engine that is measured here.
     """
 
     def __init__(self, slots: int) -> None:
-        buckets = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
-        self.info = BackendInfo("nothing", "cpu", SPEC, slots, buckets)
+        self.info = BackendInfo("nothing", "cpu", SPEC, slots)
 
     def warm_up(self, progress: Progress) -> None:
         pass
@@ -59,15 +66,16 @@ class Nothing:
         pass
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        return StepOutputs(consumed=inputs.exec, emitted=inputs.exec, pcm=inputs.pcm)
+        every = np.ones(inputs.count, np.bool_)
+        return StepOutputs(consumed=every, emitted=every, pcm=inputs.pcm)
+
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        return self.info.slots if is_fixed else int(rows.size)
 
     def snapshot(self, row: int) -> RowSnapshot:
         raise NotImplementedError
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        raise NotImplementedError
-
-    def move(self, source: int, target: int) -> None:
         raise NotImplementedError
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from antiphon.backends.base import StepInputs
-from antiphon.backends.mlx.backend import MlxBackend
+from antiphon.backends.host import HostBackend
 from antiphon.backends.mlx.factory import make
 from antiphon.models.catalog import load_checkpoint
 from tools.make_checkpoint import make_checkpoint
@@ -46,16 +46,17 @@ class Tenth:
     process_mb: float
 
 
-def soak(backend: MlxBackend, steps: int) -> Iterator[Tenth]:
+def soak(backend: HostBackend, steps: int) -> Iterator[Tenth]:
     """Step every row of a backend, ``steps`` times in all; one session, never reset."""
     slots, process = backend.info.slots, psutil.Process()
-    random, everybody = np.random.default_rng(0), np.ones(slots, dtype=np.bool_)
+    random, rows = np.random.default_rng(0), np.arange(slots, dtype=np.int32)
     pcm = random.normal(0, 0.1, (16, slots, backend.info.spec.frame_samples)).astype(np.float32)
     for tenth in range(TENTHS):
         times_ms = []
         for step in range(steps // TENTHS):
             began_s = time.perf_counter()
-            backend.step(StepInputs(everybody, everybody & (tenth + step == 0), pcm[step % 16]))
+            is_first = np.full(slots, tenth + step == 0)
+            backend.step(StepInputs(rows, is_first, pcm[step % 16]))
             times_ms.append(1000 * (time.perf_counter() - began_s))
         held, process_mb = mx.get_active_memory(), process.memory_info().rss / 1e6
         yield Tenth((tenth + 1) * (steps // TENTHS), float(np.median(times_ms)), held, process_mb)
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> int:
         "--kind", choices=sorted(set(KINDS) - {"tts"}), default="moshi", help="of the small one"
     )
     parser.add_argument("--steps", type=int, default=10_000, help="[10000]")
-    parser.add_argument("--slots", type=int, default=2, help="rows, all of them executed [2]")
+    parser.add_argument("--slots", type=int, default=2, help="rows, all of them in every tick [2]")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="[the GPU where there is one]")
     parser.add_argument("--kv", choices=("compute", "int8"), default="compute", help="keys and values")
     options = parser.parse_args(argv)

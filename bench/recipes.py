@@ -181,12 +181,12 @@ def timed(plan: Plan, row: Row, candidate: Checkpoint) -> Values:
 def take_ticks(backends: Mapping[str, Backend], turns: int) -> dict[str, Values]:
     """Median milliseconds of a tick, and of its language model, of each by turns; for ROW_S at most."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in backends}
-    yes, began_s = np.array([True]), time.perf_counter()
+    row, began_s = np.zeros(1, np.int32), time.perf_counter()
     sound = np.random.default_rng(0).standard_normal((1, 1920)).astype(np.float32) * np.float32(0.1)
     for turn in range(WARM_UP_TICKS + turns):
         for name, backend in backends.items():
             start_s = time.perf_counter()
-            out = backend.step(StepInputs(yes, yes & (turn == 0), sound))
+            out = backend.step(StepInputs(row, np.array([turn == 0]), sound))
             took_ms = 1000 * (time.perf_counter() - start_s)
             if turn >= WARM_UP_TICKS:
                 times[name].append((took_ms, out.stage_ms.get("lm", 0.0)))

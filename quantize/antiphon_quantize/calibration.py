@@ -84,10 +84,10 @@ def record_rows(
     backend.set_parameters(0, SamplingParameters.from_generation(spec.generation))
     hooks = _listen_in(backend, linears, files)
     try:
-        yes = np.array([True])
+        row = np.zeros(1, np.int32)
         for done, (is_first, pcm) in enumerate(frames):
             progress(done, len(frames), "frames heard")
-            backend.step(StepInputs(yes, np.array([is_first]), pcm[None]))
+            backend.step(StepInputs(row, np.array([is_first]), pcm[None]))
     finally:
         for hook in hooks:
             hook.remove()

@@ -32,10 +32,10 @@ class Ticker:
     def tick_ms(self) -> float:
         """Milliseconds of one step."""
         frame = self._frames[self._ticks % len(self._frames)][None]
-        yes, is_first = np.array([True]), np.array([self._ticks == 0])
-        inputs = StepInputs(yes, is_first, frame)
+        row, is_first = np.zeros(1, np.int32), np.array([self._ticks == 0])
+        inputs = StepInputs(row, is_first, frame)
         if self._is_told:
-            inputs = StepInputs(yes, is_first, None, ((WORD,),))
+            inputs = StepInputs(row, is_first, None, ((WORD,),))
         start_s = self._clock()
         self._backend.step(inputs)
         self._ticks += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import cast
 
-from antiphon.backends.base import Backend, BackendInfo, StepInputs, StepOutputs
+from antiphon.backends.base import Backend, BackendInfo, IntArray, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend
 from antiphon.measure.card import SCHEMA, Card, Entry, MemoryFacts, SubjectFacts
 from antiphon.measure.player import NearPlayer
@@ -66,13 +66,16 @@ class FakeBackend:
     def info(self) -> BackendInfo:
         return self._null.info
 
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        return self._null.plan(rows, is_fixed=is_fixed)
+
     def step(self, inputs: StepInputs) -> StepOutputs:
         self.steps.append(inputs)
         if self._times is not None:
             took_ms = next(self._times)
         else:
             assert callable(self.tick_ms)
-            took_ms = self.tick_ms(inputs.rows)
+            took_ms = self.tick_ms(inputs.count)
         self.clock.now_s += took_ms / 1000
         return self._null.step(inputs)
 

@@ -63,10 +63,10 @@ def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tic
     assert turn.frames / turn.frames_s == pytest.approx(rows * 1000 / tick_ms)
     assert len(backend.steps) == lead + paced + turn.frames // rows
     first, *others = backend.steps
-    bucket = min(size for size in backend.info.buckets if size >= rows)
-    assert first.exec.tolist() == first.reset.tolist() == [True] * rows + [False] * (bucket - rows)
+    assert first.rows.tolist() == list(range(rows))
+    assert first.reset.all()
     for step in others:
-        assert step.exec.tolist() == first.exec.tolist()
+        assert step.rows.tolist() == first.rows.tolist()
         assert not step.reset.any()
 
 

@@ -128,9 +128,9 @@ def run(checkpoint: Checkpoint, pcm: FloatArray, **options: object) -> tuple[str
     """The quantisation a backend reports, and the pause probabilities it hears in every frame."""
     options = {"dtype": "float32", **options}
     backend = make_backend("auto", checkpoint, slots=1, device="cpu", options=options)
-    yes, heard = np.array([True]), []
+    row, heard = np.zeros(1, np.int32), []
     for index, frame in enumerate(pcm):
-        reply = backend.step(StepInputs(yes, yes & (index == 0), frame[None]))
+        reply = backend.step(StepInputs(row, np.array([index == 0]), frame[None]))
         if reply.vad is not None:
             heard.append(reply.vad[0])
     return backend.info.quantization, heard

@@ -19,6 +19,7 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     FloatArray,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -79,11 +80,8 @@ class SpeakerBackend:
     """Says a word of N tokens in N frames of level N / 1000 and a pause in silence, after its voice."""
 
     def __init__(self, slots: int = 2, *, step_s: float = 0.0, spec: ModelSpec = TTS) -> None:
-        buckets = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
         can_prime = spec is not ONE_VOICE
-        self.info = BackendInfo(
-            "speaker", "cpu", spec, slots, buckets, can_snapshot=True, can_prime=can_prime
-        )
+        self.info = BackendInfo("speaker", "cpu", spec, slots, can_prime=can_prime)
         self.rows = [SpeakerRow() for _ in range(slots)]
         self.step_s = step_s
         self.steps = 0
@@ -99,22 +97,20 @@ class SpeakerBackend:
         if self.step_s:
             time.sleep(self.step_s)
         self.steps += 1
-        n = inputs.rows
+        n, rows = inputs.count, inputs.rows.tolist()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         words, pcm = np.full(n, NO_TOKEN, np.int32), np.zeros((n, FRAME_SAMPLES), np.float32)
-        for row in range(n):
-            if inputs.reset[row]:
+        for place, row in enumerate(rows):
+            if inputs.reset[place]:
                 self.rows[row] = SpeakerRow()
             state = self.rows[row]
-            if not inputs.exec[row]:
-                continue
-            consumed[row] = self._take(state, inputs.text[row])
+            consumed[place] = self._take(state, inputs.text[place])
             if state.frames:
-                level, words[row] = state.frames.pop(0)
-                pcm[row] = level / 1000 + state.voice
-                emitted[row] = True
-            finished[row] = state.is_complete and not state.frames
-        failed = self.failing_rows & set(np.flatnonzero(inputs.exec).tolist())
+                level, words[place] = state.frames.pop(0)
+                pcm[place] = level / 1000 + state.voice
+                emitted[place] = True
+            finished[place] = state.is_complete and not state.frames
+        failed = self.failing_rows & set(rows)
         if failed:
             self.failing_rows = set()
             raise StepError("a voice broke", rows=failed)
@@ -142,8 +138,8 @@ class SpeakerBackend:
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         self.rows[row] = replace(snapshot.tensors["row"])
 
-    def move(self, source: int, target: int) -> None:
-        self.rows[target], self.rows[source] = self.rows[source], SpeakerRow()
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        return self.info.slots if is_fixed else int(rows.size)
 
     def state_bytes(self) -> int:
         return len(self.rows)

@@ -17,6 +17,7 @@ from aiohttp import WSMsgType
 from antiphon.backends.base import (
     BackendInfo,
     FloatArray,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -72,11 +73,8 @@ class ScribeRow:
 class ScribeBackend:
     """Writes the token that a frame's samples spell, ``DELAY_FRAMES`` later; one a frame of silence is 3."""
 
-    def __init__(
-        self, slots: int = 2, *, step_s: float = 0.0, spec: ModelSpec = STT, can_snapshot: bool = True
-    ) -> None:
-        buckets = tuple(sorted({min(1 << power, slots) for power in range(slots.bit_length() + 1)}))
-        self.info = BackendInfo("scribe", "cpu", spec, slots, buckets, can_snapshot=can_snapshot)
+    def __init__(self, slots: int = 2, *, step_s: float = 0.0, spec: ModelSpec = STT) -> None:
+        self.info = BackendInfo("scribe", "cpu", spec, slots)
         self.rows = [ScribeRow() for _ in range(slots)]
         self.step_s = step_s
         self.steps = 0
@@ -93,22 +91,20 @@ class ScribeBackend:
         if self.step_s:
             time.sleep(self.step_s)
         self.steps += 1
-        n = inputs.rows
+        n, rows = inputs.count, inputs.rows.tolist()
         tokens = np.full(n, -1, np.int32)
-        for row in range(n):
-            if inputs.reset[row]:
-                self.rows[row] = ScribeRow()
-            if inputs.exec[row]:
-                state = self.rows[row]
-                heard = round(1000 * abs(float(inputs.pcm[row, 0])))
-                tokens[row] = state.unwritten[0]
-                self.rows[row] = ScribeRow((*state.unwritten[1:], said(heard)))
-        failed = self.failing_rows & set(np.flatnonzero(inputs.exec).tolist())
+        for place, row in enumerate(rows):
+            state = ScribeRow() if inputs.reset[place] else self.rows[row]
+            heard = round(1000 * abs(float(inputs.pcm[place, 0])))
+            tokens[place] = state.unwritten[0]
+            self.rows[row] = ScribeRow((*state.unwritten[1:], said(heard)))
+        failed = self.failing_rows & set(rows)
         if failed:
             self.failing_rows = set()
             raise StepError("a pen broke", rows=failed)
         vad = np.tile(np.array(PAUSES, np.float32), (n, 1))
-        return StepOutputs(inputs.exec.copy(), inputs.exec.copy(), None, tokens, vad)
+        every = np.ones(n, np.bool_)
+        return StepOutputs(every, every.copy(), None, tokens, vad)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         raise NotImplementedError
@@ -119,8 +115,8 @@ class ScribeBackend:
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         self.rows[row] = replace(snapshot.tensors["row"])
 
-    def move(self, source: int, target: int) -> None:
-        self.rows[target] = replace(self.rows[source])
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
+        return self.info.slots if is_fixed else int(rows.size)
 
     def state_bytes(self) -> int:
         return len(self.rows)
@@ -209,9 +205,9 @@ async def scribe(server: Server, query: str = "", **headers: str) -> AsyncIterat
 
 @asynccontextmanager
 async def transcribing(
-    *, slots: int = 2, step_s: float = 0.0, can_snapshot: bool = True, **options: Any
+    *, slots: int = 2, step_s: float = 0.0, **options: Any
 ) -> AsyncIterator[tuple[Server, ScribeBackend]]:
     """A server with a scribe in it."""
-    backend = ScribeBackend(slots, step_s=step_s, can_snapshot=can_snapshot)
+    backend = ScribeBackend(slots, step_s=step_s)
     async with serving(model=(scribe_checkpoint(), backend), **options) as server:
         yield server, backend

@@ -14,7 +14,8 @@ import torch
 
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.backends.base import FloatArray
-from antiphon.backends.reference.backend import ReferenceBackend, make
+from antiphon.backends.host import HostBackend
+from antiphon.backends.reference.backend import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol import moshi
@@ -62,7 +63,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def backend(checkpoint: Checkpoint) -> Iterator[ReferenceBackend]:
+def backend(checkpoint: Checkpoint) -> Iterator[HostBackend]:
     before = torch.get_num_threads()
     backend = make(checkpoint, slots=SLOTS, device="cpu", threads=1)
     yield backend
@@ -115,7 +116,7 @@ def expected_texts(checkpoint: Checkpoint, replies: list[Reply]) -> list[str]:
 
 
 async def test_staggered_callers_in_one_batch_equal_upstream_alone(
-    checkpoint: Checkpoint, backend: ReferenceBackend
+    checkpoint: Checkpoint, backend: HostBackend
 ) -> None:
     speeches = [speak(seed) for seed in range(SLOTS)]
     async with serving(model=(checkpoint, backend), engine={"input_frames": 2 * FRAMES}) as server:

@@ -179,9 +179,8 @@ async def test_opus_pcm_and_markers_keep_their_order() -> None:
         assert len(client.told(Step)) == 25 + len(tokens)
 
 
-@pytest.mark.parametrize("can_snapshot", [True, False])
-async def test_a_backend_without_snapshots_brings_markers_back_too(can_snapshot: bool) -> None:
-    async with transcribing(can_snapshot=can_snapshot) as (server, _), scribe(server) as client:
+async def test_a_marker_in_the_middle_of_a_frame_comes_back() -> None:
+    async with transcribing() as (server, _), scribe(server) as client:
         tokens, texts = sentence(2)
         await client.speak(spoken(tokens)[:-500])
         await client.send(Marker(1))

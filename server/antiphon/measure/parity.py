@@ -52,9 +52,9 @@ def speak(make: Callable[[], Backend], pcm: FloatArray) -> Spoken:
     try:
         backend.warm_up(no_progress)
         backend.set_parameters(0, GREEDY)
-        sound, text, yes = [], [], np.array([True])
+        sound, text, row = [], [], np.zeros(1, np.int32)
         for index, frame in enumerate(pcm):
-            out = backend.step(StepInputs(yes, yes & (index == 0), frame[None]))
+            out = backend.step(StepInputs(row, np.array([index == 0]), frame[None]))
             if not out.emitted[0]:
                 continue
             if out.pcm is not None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from antiphon.backends.base import Backend
 from antiphon.config import ServerConfig
-from antiphon.engine.capacity import tick_limit_s
+from antiphon.engine.capacity import calls_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.ledger import percentile
 from antiphon.engine.sizing import BackendFactory, make_sized
@@ -25,6 +27,7 @@ from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import PipelineKind
 from antiphon.serve.engines import backend_factory
 
 LEAD_FRAMES = 25
@@ -35,9 +38,9 @@ examples:
   antiphon bench slots --model ./moshiko-int8 --backend torch --seconds 60 antiphon.toml
   antiphon serve --config antiphon.toml
 
-The number is found as --slots auto finds it when a server starts; then that many rows are ticked once a
-frame for some seconds. When p99 of a tick is longer than the half of a frame, nothing is written and the
-exit code is 1: a frame can wait for one tick and needs its own, so some would be late.
+The number is found as --slots auto finds it when a server starts; then the rows of it that are ready at once
+are ticked once a frame for some seconds. When p99 of a tick is longer than the half of a frame, nothing is
+written and the exit code is 1: a frame can wait for one tick and needs its own, so some would be late.
 """
 
 
@@ -73,7 +76,7 @@ def find_slots(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Let the engine choose as many slots as it would, and tick them all once a frame for ``seconds``.
+    """Let the engine choose as many slots as it would, and tick their ready rows for ``seconds``.
 
     Raises:
         ConfigError: not even one row fits into memory, or nothing is known that could decide.
@@ -82,13 +85,23 @@ def find_slots(
     backend: Backend = make_sized(factory, config, clock)
     try:
         backend.warm_up(no_progress)
-        rows = backend.info.slots
-        plan = Plan((rows,), seconds, 1, LEAD_FRAMES)
-        return Found(
-            rows, backend.info.spec.frame_ms, take_turn(backend, rows, plan, clock=clock, sleep=sleep)
-        )
+        rows = ready_rows(backend, config)
+        turn = take_turn(backend, rows, Plan((rows,), seconds, 1, LEAD_FRAMES), clock=clock, sleep=sleep)
+        return Found(backend.info.slots, backend.info.spec.frame_ms, turn)
     finally:
         backend.close()
+
+
+def ready_rows(backend: Backend, config: EngineConfig) -> int:
+    """The rows of a tick when all slots are busy: what the search counted on, or all of them."""
+    slots = backend.info.slots
+    is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
+    if not is_packed or backend.info.kind is PipelineKind.TTS:
+        return slots
+    reserve = config.tick_reserve_fraction
+    return next(
+        rows for rows in range(1, slots + 1) if calls_in_time(rows, reserve_fraction=reserve) >= slots
+    )
 
 
 def main(
@@ -125,8 +138,8 @@ def summary(found: Found, max_slots: int) -> str:
     """What was found, in a sentence."""
     most = ", the most that were asked for" if found.slots == max_slots else ""
     return (
-        f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of all of them, one every "
-        f"{found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
+        f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of {found.turn.rows} ready rows, "
+        f"one every {found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
         f"{found.p99_ms:.2f} ms of {found.limit_ms:g} ms, {found.turn.late} late"
     )
 

@@ -98,30 +98,26 @@ def take_turn(
 
 
 class _Feed:
-    """Ticks over the first ``rows`` rows of a backend, all busy, in the smallest bucket that holds them."""
+    """Ticks over the first ``rows`` rows of a backend, all busy."""
 
     def __init__(self, backend: Backend, rows: int) -> None:
-        buckets = [bucket for bucket in backend.info.buckets if bucket >= rows]
-        if not buckets:
+        if rows > backend.info.slots:
             raise ConfigError(f"{rows} rows cannot be measured on a backend that has {backend.info.slots}")
-        bucket, spec = buckets[0], backend.info.spec
-        self._backend = backend
-        self._executed = np.arange(bucket) < rows
-        self._reset = self._executed.copy()
+        spec, self._backend = backend.info.spec, backend
+        self._rows, self._reset = np.arange(rows, dtype=np.int32), np.ones(rows, np.bool_)
         self._pcm, self._text = None, ()
         if spec.kind is PipelineKind.TTS:
-            word = TextEntry((SPOKEN_TOKEN,), SPOKEN_TEXT)
-            self._text = tuple(((word,) if busy else ()) for busy in self._executed)
+            self._text = ((TextEntry((SPOKEN_TOKEN,), SPOKEN_TEXT),),) * rows
         else:
-            noise = np.random.default_rng(0).standard_normal((bucket, spec.frame_samples), np.float32)
+            noise = np.random.default_rng(0).standard_normal((rows, spec.frame_samples), np.float32)
             self._pcm = np.float32(LEVEL) * noise
 
     _text: tuple[tuple[TextEntry, ...], ...]
 
     def tick(self) -> None:
         """One tick; the first one makes the rows fresh."""
-        self._backend.step(StepInputs(self._executed, self._reset, self._pcm, self._text))
-        self._reset = np.zeros_like(self._executed)
+        self._backend.step(StepInputs(self._rows, self._reset, self._pcm, self._text))
+        self._reset = np.zeros_like(self._reset)
 
 
 def no_progress(done: int, total: int, what: str) -> None:

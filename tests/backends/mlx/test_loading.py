@@ -12,32 +12,35 @@ import numpy as np
 import pytest
 
 from antiphon import cli
-from antiphon.backends.base import FloatArray, StepInputs
-from antiphon.backends.mlx.backend import MlxBackend, read_bucket, row_buckets
+from antiphon.backends.base import StepInputs
+from antiphon.backends.host import HostBackend
+from antiphon.backends.mlx.backend import MlxFrames
 from antiphon.backends.mlx.factory import make
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.lm_weights import cut
 from antiphon.backends.mlx.loading import device_bytes
 from antiphon.backends.mlx.matrix import Matrix, Weights, stack
 from antiphon.backends.mlx.mimi_weights import mimi_arrays
+from antiphon.backends.mlx.rows import tick_size
 from antiphon.errors import CheckpointFormatError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.mlx_layout import find_sources
 from antiphon.models.prompt import Prompt
 from antiphon.models.weights import read_header
-from tests.backends.contract import GREEDY, voice
+from tests.backends.contract import GREEDY, Driver, voice
 from tools.make_checkpoint import make_checkpoint
 
 
-def run(backend: MlxBackend, frames: int = 6) -> list[FloatArray]:
+def run(backend: HostBackend) -> list[Any]:
     """The PCM of a greedy session."""
     backend.set_parameters(0, GREEDY)
-    yes, replies = np.array([True]), list[FloatArray]()
-    for index, frame in enumerate(voice(1, frames, backend.info)):
-        pcm = backend.step(StepInputs(yes, yes & (index == 0), frame[None])).pcm
-        assert pcm is not None
-        replies.append(pcm)
-    return replies
+    replies = Driver(backend).run(0, voice(1, 6, backend.info))
+    return [reply.pcm for reply in replies if reply.pcm is not None]
+
+
+def executor_of(backend: HostBackend) -> MlxFrames:
+    assert isinstance(backend.executor, MlxFrames)
+    return backend.executor
 
 
 def republish(source: Path, target: Path) -> Path:
@@ -77,17 +80,16 @@ def test_rounded_models_load_back_and_stay_close(wide: Path, rounded: dict[str, 
 def test_a_rounded_matrix_multiplies_and_is_looked_up_as_its_values(
     wide: Path, rounded: dict[str, Path]
 ) -> None:
-    whole = make(load_checkpoint(str(wide)), slots=1, device="cpu")._pipeline.generator
+    whole = executor_of(make(load_checkpoint(str(wide)), slots=1, device="cpu")).generator
     x = mx.random.normal((3, 128), key=mx.random.key(0))
     for name, most in (("q8", 0.02), ("q4", 0.2)):
-        small = make(
-            load_checkpoint(str(rounded[name])), slots=1, device="cpu", dtype="float32"
-        )._pipeline.generator
+        backend = make(load_checkpoint(str(rounded[name])), slots=1, device="cpu", dtype="float32")
+        small = executor_of(backend).generator
         assert whole is not None
         assert small is not None
-        layers = [g.model.transformer.layers[1].self_attn.in_proj for g in (whole, small)]
+        layers = [g.model.transformer.layers[1].in_proj for g in (whole, small)]
         wanted, got = (layer(x) for layer in layers)
-        error = float(mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted))
+        error = float((mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted)).item())
         assert 0 < error < most
         index = mx.array([[0, 5], [77, 3]])
         tables = [g.model.text_emb.table.rows(index) for g in (whole, small)]
@@ -199,7 +201,7 @@ def test_options_are_checked(options: dict[str, Any], words: str) -> None:
 def test_a_narrow_dtype_is_the_language_models_alone(tmp_path: Path, dtype: str) -> None:
     backend = make(load_checkpoint(str(make_checkpoint(tmp_path / "m"))), slots=1, device="cpu", dtype=dtype)
     assert (backend.info.dtype, backend.info.device) == (dtype, "cpu")
-    tensors = backend._pipeline.state.tensors
+    tensors = executor_of(backend).state.tensors
     assert str(tensors["lm.0.k"].dtype) == f"mlx.core.{dtype}"
     assert tensors["decoder.0.past"].dtype == mx.float32
     assert all(np.isfinite(pcm).all() for pcm in run(backend))
@@ -221,17 +223,17 @@ def test_a_failing_step_ends_its_own_rows_and_a_failing_device_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = make(load_checkpoint("echo"), slots=3, device="cpu")
-    inputs = StepInputs(np.array([False, True]), np.zeros(2, np.bool_), voice(1, 2, backend.info))
+    inputs = StepInputs(np.array([1], np.int32), np.array([False]), voice(1, 1, backend.info))
 
     def refuse(*_: object) -> None:
         raise ValueError("shapes do not broadcast")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._pipeline.mimi, "encode", refuse)
+        patch.setattr(executor_of(backend).mimi, "encode", refuse)
         with pytest.raises(StepError, match=r"rows \[1\] failed: ValueError: shapes") as failed:
             backend.step(inputs)
     assert failed.value.rows == (1,)
-    assert backend.step(inputs).emitted.tolist() == [False, True]
+    assert backend.step(inputs).emitted.tolist() == [True]
 
     def break_off(*_: object) -> None:
         raise RuntimeError("[metal::malloc] no memory")
@@ -251,14 +253,18 @@ def test_a_macs_gpu_has_as_much_memory_as_metal_recommends(monkeypatch: pytest.M
 
 def test_it_takes_no_prompt_and_no_broken_file(tmp_path: Path) -> None:
     backend = make(load_checkpoint("echo"), slots=1, device="cpu")
-    with pytest.raises(UnsupportedError, match="the mlx backend takes no prompt"):
+    with pytest.raises(UnsupportedError, match="the mlx backend takes no prompts"):
         backend.prime(0, Prompt(np.zeros((2, 1), dtype=np.int32)))
     (tmp_path / "x.safetensors").write_bytes(b"no tensors")
     with pytest.raises(CheckpointFormatError, match=r"x\.safetensors cannot be read"):
         load_arrays(tmp_path / "x.safetensors")
 
 
-def test_buckets() -> None:
-    assert row_buckets(1) == (1,)
-    assert row_buckets(6) == (1, 2, 4, 6)
-    assert [read_bucket(frames) for frames in (1, 64, 65, 3000)] == [64, 64, 128, 4096]
+def test_compiled_ticks_have_few_sizes() -> None:
+    assert [tick_size(rows, 6) for rows in range(1, 7)] == [1, 2, 4, 4, 6, 6]
+    checkpoint = load_checkpoint("echo")
+    plans = []
+    for mode in ("on", "off"):
+        backend = make(checkpoint, slots=6, device="cpu", compile=mode)
+        plans.append([backend.plan(np.arange(rows, dtype=np.int32)) for rows in range(1, 7)])
+    assert plans == [[1, 2, 4, 4, 6, 6], [1, 2, 3, 4, 5, 6]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from antiphon.backends.mlx.sampling import RECENT_WORDS, Sampler
-from antiphon.backends.mlx.state import State, Step
+from antiphon.backends.mlx.state import Packing, State, Step
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
 from antiphon.models.sampling import SamplingParameters
@@ -20,7 +20,12 @@ SPEC = LMSpec(
     dim=8, num_layers=1, num_heads=1, context=8, n_q=4, dep_q=2, card=60, text_card=90, delays=(0,) * 5
 )
 ROWS = 3
-EVERYBODY = np.ones(ROWS, dtype=np.bool_)
+EVERY = Packing(np.arange(ROWS, dtype=np.int32), ROWS + 1, is_fixed=False)
+
+
+def step_of(state: State, packing: Packing) -> Step:
+    return Step(state, packing, np.ones(packing.size, np.int64))
+
 
 parameters = st.builds(
     SamplingParameters,
@@ -78,10 +83,10 @@ def test_every_row_draws_what_the_norm_says(rows: list[SamplingParameters], seed
     words: list[list[int]] = [[], [], []]
     for tick in range(3):
         frames = np.array([tick, start + tick, 2 * start + tick])
-        draw = sampler.draw(frames, EVERYBODY)
-        text_logits, step = logits_of(seed + tick, SPEC.text_card), Step(state.tensors, ROWS)
+        draw = sampler.draw(EVERY, frames)
+        text_logits, step = logits_of(seed + tick, SPEC.text_card), step_of(state, EVERY)
         text = np.array(sampler.text(mx.array(text_logits), step, draw))
-        state.tensors.update(step.tensors)
+        step.commit()
         for row, p in enumerate(rows):
             wanted = expected(p, text_logits[row], int(frames[row]), norm.TEXT_STREAM, words[row])
             assert text[row] == wanted
@@ -98,19 +103,23 @@ def test_every_row_draws_what_the_norm_says(rows: list[SamplingParameters], seed
 def test_rows_that_pause_remember_what_they_said() -> None:
     sampler = Sampler(SPEC, 2)
     state = State(sampler.specs(), 2)
-    step = Step(state.tensors, 2, mx.array([True, False]))
+    packing = Packing(np.array([0], np.int32), 2, is_fixed=True)
+    step = step_of(state, packing)
     logits = np.full((2, SPEC.text_card), -5.0, dtype=np.float32)
     logits[:, 17] = 50.0
-    sampler.text(mx.array(logits), step, sampler.draw(np.array([0, 0]), np.array([True, False])))
-    assert np.array(step.read("lm.recent"))[:, -1].tolist() == [17, -1]
+    sampler.text(mx.array(logits), step, sampler.draw(packing, np.array([0])))
+    step.commit()
+    assert np.array(state.tensors["lm.recent"])[:, -1].tolist() == [17, -1]
 
 
-def test_nothing_is_drawn_for_the_greedy_and_the_paused() -> None:
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_nothing_is_drawn_for_the_greedy_and_those_that_are_not_named(is_fixed: bool) -> None:
     sampler = Sampler(SPEC, 2)
-    sampler.set(0, SamplingParameters(text_temperature=0.0, audio_temperature=0.0))
-    draw = sampler.draw(np.array([5, 5]), np.array([True, False]))
+    sampler.set(1, SamplingParameters(text_temperature=0.0, audio_temperature=0.0))
+    draw = sampler.draw(Packing(np.array([1], np.int32), 2, is_fixed=is_fixed), np.array([5]))
     assert draw.text_noise is None
     assert draw.audio_noise is None
+    assert float(draw.columns["temperature"][0, -1].item()) == 0
 
 
 def test_a_penalty_that_looks_back_too_far_is_refused() -> None:

@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from moshi.models.lm import LMModel
 
+from antiphon.backends.host import HostBackend
 from antiphon.backends.reference import loading
-from antiphon.backends.reference.backend import ReferenceBackend, make
+from antiphon.backends.reference.backend import ReferenceExecutor, make
 from antiphon.backends.reference.duplex import DuplexLM
 from antiphon.backends.threads import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
@@ -30,7 +32,7 @@ def moshi(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def test_the_facts_count_weights_and_state(moshi: Checkpoint) -> None:
     info = make(moshi, slots=3, device="cpu").info
-    assert (info.name, info.device, info.dtype, info.buckets) == ("reference", "cpu", "float32", (3,))
+    assert (info.name, info.device, info.dtype) == ("reference", "cpu", "float32")
     assert info.versions == {"moshi": "0.2.13", "torch": torch.__version__}
     assert moshi.spec.lm is not None
     lm = moshi.spec.lm
@@ -38,6 +40,17 @@ def test_the_facts_count_weights_and_state(moshi: Checkpoint) -> None:
     assert info.memory["state_per_row"] > rings
     assert make(moshi, slots=1, device="cpu").info.memory["state_per_row"] == info.memory["state_per_row"]
     assert info.memory["weights"] > 4 * 0.9 * moshi.spec.parameters
+
+
+def test_the_number_of_rows_can_change(moshi: Checkpoint) -> None:
+    backend = make(moshi, slots=1, device="cpu")
+    driver, frames = Driver(backend), voice(1, 6, backend.info)
+    backend.set_parameters(0, GREEDY)
+    wanted = driver.run(0, frames)
+    backend.resize(3)
+    backend.set_parameters(2, GREEDY)
+    assert (backend.info.slots, backend.plan(np.array([2], np.int32))) == (3, 3)
+    assert_same(driver.run(2, frames), wanted, tolerance=2e-6)
 
 
 def test_the_language_model_runs_in_the_dtype_asked_for(moshi: Checkpoint) -> None:
@@ -129,7 +142,8 @@ def test_steps_of_the_depformer_that_nobody_hears_change_nothing(tmp_path: Path)
     runs = []
     for model in (whole, cut):
         mimi = loading.load_mimi(checkpoint, CPU)
-        backend = ReferenceBackend(checkpoint.spec, mimi, DuplexLM(model, checkpoint.spec.lm, 1), slots=1)
+        executor = ReferenceExecutor(checkpoint.spec, mimi, DuplexLM(model, checkpoint.spec.lm))
+        backend = HostBackend(checkpoint.spec, executor, slots=1)
         backend.set_parameters(0, GREEDY)
         runs.append(Driver(backend).run(0, voice(1, 30, backend.info)))
     assert_same(runs[0], runs[1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from antiphon.backends.mlx.matrix import Weights
-from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.state import Packed, TensorSpec
 from antiphon.errors import UnsupportedError
 
 
@@ -51,7 +51,7 @@ class CausalConv1d:
         if self.replicate:
             yield TensorSpec(f"{self.name}.started", (), mx.bool_)
 
-    def _with_past(self, x: mx.array, step: Step) -> mx.array:
+    def _with_past(self, x: mx.array, step: Packed) -> mx.array:
         past = step.read(f"{self.name}.past")
         if self.replicate:
             started = step.read(f"{self.name}.started")
@@ -61,7 +61,7 @@ class CausalConv1d:
         step.write(f"{self.name}.past", joined[:, -self.past_positions :])
         return joined
 
-    def __call__(self, x: mx.array, step: Step) -> mx.array:
+    def __call__(self, x: mx.array, step: Packed) -> mx.array:
         """``[n, T, inputs]`` to ``[n, T / stride, outputs]``; T is a multiple of the stride."""
         if self.past_positions:
             x = self._with_past(x, step)
@@ -102,7 +102,7 @@ class CausalConvTranspose1d:
         """The state this layer keeps."""
         yield TensorSpec(f"{self.name}.tail", (self.shape.stride, self.shape.outputs), self.weight.dtype)
 
-    def __call__(self, x: mx.array, step: Step) -> mx.array:
+    def __call__(self, x: mx.array, step: Packed) -> mx.array:
         """``[n, T, inputs]`` to ``[n, T * stride, outputs]``."""
         rows, count, _ = x.shape
         spread = x[:, :, None] * self.weight if self.depthwise else x @ self.weight

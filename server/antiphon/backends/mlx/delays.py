@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
-from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.state import Packed, TensorSpec
 from antiphon.models.spec import LMSpec
 
 UNGENERATED = -2
@@ -31,7 +31,7 @@ class DelayCache:
         """The state this cache keeps."""
         yield TensorSpec("lm.tokens", (self.delays.shape[0], self.capacity), mx.int32, fill=UNGENERATED)
 
-    def heard(self, step: Step, offsets: mx.array, tokens: mx.array) -> mx.array:
+    def heard(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
 
         ``tokens`` int32 ``[n, n_q + 1 - generated]``, to int32 ``[n, 1 + n_q]``.
@@ -42,12 +42,10 @@ class DelayCache:
         cache = mx.concatenate([cache[:, : self.generated], other], axis=1)
         step.write("lm.tokens", cache)
         is_before = offsets[:, None] <= self.delays
-        if step.exec_mask is not None:
-            is_before = is_before | ~step.exec_mask[:, None]
         now = mx.broadcast_to((offsets % self.capacity)[:, None, None], (*cache.shape[:2], 1))
         return mx.where(is_before, self.initial, mx.take_along_axis(cache, now, axis=2)[..., 0])
 
-    def spoken(self, step: Step, offsets: mx.array, tokens: mx.array) -> mx.array:
+    def spoken(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
 
         ``tokens`` int32 ``[n, generated]`` to the same. Rows with ``offsets < max_delay`` get nothing

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import mlx.core as mx
 
 from antiphon.backends.checks import check_slots
-from antiphon.backends.mlx.backend import MlxBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.mlx.backend import MlxFrames
 from antiphon.backends.mlx.loading import load_modules, pick_device, pick_dtype
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.spec import PipelineKind
@@ -27,7 +28,7 @@ def make(
     dtype: str | None = None,
     kv: str = "compute",
     compile: str = "auto",  # noqa: A002  (the option's name on the command line)
-) -> MlxBackend:
+) -> HostBackend:
     """Load a checkpoint into our own modules.
 
     ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is what the language model
@@ -54,4 +55,4 @@ def make(
     compiles = compile == "on" or (compile == "auto" and mlx_device.type == mx.DeviceType.gpu)
     with mx.stream(mlx_device):
         loaded = load_modules(checkpoint, pick_dtype(dtype, mlx_device), int8_kv=kv == "int8")
-    return MlxBackend(spec, loaded, slots=slots, device=mlx_device, compiles=compiles)
+    return HostBackend(spec, MlxFrames(spec, loaded, device=mlx_device, compiles=compiles), slots=slots)

@@ -40,13 +40,10 @@ class Generator:
         yield from self.model.specs()
         yield from self.cache.specs()
 
-    def listen(self, codes: mx.array, step: Step, filled: int) -> tuple[mx.array, mx.array]:
-        """Hear codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]`` and text logits ``[n, text_card]``.
-
-        ``filled`` bounds reads, in frames seen by any executed row, this one included.
-        """
+    def listen(self, codes: mx.array, step: Step) -> tuple[mx.array, mx.array]:
+        """Hear codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
         inputs = self.cache.heard(step, step.read("lm.position"), codes)
-        return self.model(inputs, step, filled)
+        return self.model(inputs, step)
 
     def speak(
         self, hidden: mx.array, logits: mx.array, step: Step, choose: TokenChooser, draw: Callable[[], Draw]

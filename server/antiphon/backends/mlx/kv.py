@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -31,11 +31,11 @@ def kv_group_size(head_dim: int) -> int:
 class KVRing:
     """Names and shapes of one layer's ring, and the attention over it.
 
-    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity + 1, D]`` in ``dtype``; position p lives
-    in slot ``p mod capacity``, and the last slot takes what rows that pause would have written. With
-    ``int8`` they are uint32 ``[H, capacity + 1, D / 4]``, and ``{name}.k_scale``, ``.k_bias``, ``.v_scale``,
-    ``.v_bias`` ``[H, capacity + 1, D / group]`` in ``dtype`` hold the affine groups, computed when a token
-    is written: mlx multiplies by these as they are.
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives in
+    slot ``p mod capacity``. With ``int8`` they are uint32 ``[H, capacity, D / 4]``, and ``{name}.k_scale``,
+    ``.k_bias``, ``.v_scale``, ``.v_bias`` ``[H, capacity, D / group]`` in ``dtype`` hold the affine groups,
+    computed when a token is written: mlx multiplies by these as they are. ``position`` is the counter of
+    the positions that it has been given.
     """
 
     name: str
@@ -43,20 +43,21 @@ class KVRing:
     capacity: int
     head_dim: int
     dtype: mx.Dtype
+    position: str
     int8: bool = False
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this ring keeps."""
-        slots = self.capacity + 1
+        width = self.head_dim
+        kinds = {"": (width, self.dtype)}
+        if self.int8:
+            groups = width // kv_group_size(width)
+            kinds = {"": (width // _NUMBERS_PER_WORD, mx.uint32)}
+            kinds |= {"_scale": (groups, self.dtype), "_bias": (groups, self.dtype)}
         for part in ("k", "v"):
-            if not self.int8:
-                yield TensorSpec(f"{self.name}.{part}", (self.heads, slots, self.head_dim), self.dtype)
-                continue
-            words = self.head_dim // _NUMBERS_PER_WORD
-            groups = (self.heads, slots, self.head_dim // kv_group_size(self.head_dim))
-            yield TensorSpec(f"{self.name}.{part}", (self.heads, slots, words), mx.uint32)
-            yield TensorSpec(f"{self.name}.{part}_scale", groups, self.dtype)
-            yield TensorSpec(f"{self.name}.{part}_bias", groups, self.dtype)
+            for kind, (last, dtype) in kinds.items():
+                shape = (self.heads, self.capacity, last)
+                yield TensorSpec(f"{self.name}.{part}{kind}", shape, dtype, position=self.position)
 
     def write(self, step: Step, slots: mx.array, k: mx.array, v: mx.array) -> None:
         """Write ``k`` and ``v`` ``[n, T, H, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
@@ -67,10 +68,25 @@ class KVRing:
             for name, array in zip(self._names(part), parts, strict=True):
                 step.write_slots(name, slots, array)
 
-    def attend(self, step: Step, q: mx.array, mask: mx.array) -> mx.array:
-        """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows."""
-        length, scale = mask.shape[-1], self.head_dim**-0.5
-        keys, values = ([step.read(name)[:, :, :length] for name in self._names(part)] for part in ("k", "v"))
+    def attend(self, step: Step, q: mx.array, mask: mx.array, lengths: Sequence[int]) -> mx.array:
+        """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
+
+        Of each run of the step's packing so many slots are read as ``lengths`` says; places outside of all
+        runs get zeros.
+        """
+        parts, done = [], 0
+        for run, length in zip(step.packing.runs, lengths, strict=True):
+            start, stop, _ = run
+            keys, values = ([step.read_slots(n, run, length) for n in self._names(p)] for p in ("k", "v"))
+            parts += [] if start == done else [mx.zeros((start - done, *q.shape[1:]), q.dtype)]
+            parts.append(self._attend(q[start:stop], keys, values, mask[start:stop, ..., :length]))
+            done = stop
+        if done < len(q):
+            parts.append(mx.zeros((len(q) - done, *q.shape[1:]), q.dtype))
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+    def _attend(self, q: mx.array, keys: list[mx.array], values: list[mx.array], mask: mx.array) -> mx.array:
+        scale = self.head_dim**-0.5
         if not self.int8:
             return mx.fast.scaled_dot_product_attention(q, *keys, *values, scale=scale, mask=mask)
         group = kv_group_size(self.head_dim)

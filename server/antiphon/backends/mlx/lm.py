@@ -119,16 +119,18 @@ class LanguageModel:
         """Every state tensor of the temporal transformer; the depformer keeps none."""
         yield from self.transformer.specs()
 
-    def __call__(self, tokens: mx.array, step: Step, filled: int) -> tuple[mx.array, mx.array]:
-        """Tokens int32 ``[n, 1 + n_q]`` to hidden ``[n, 1, dim]`` and text logits ``[n, text_card]``.
+    def compile(self) -> None:
+        """Have mlx fuse the layers, from the next call on."""
+        self.transformer.compile()
+        if self.depformer is not None:
+            self.depformer.compile()
 
-        The first token is text. ``filled`` bounds reads, in frames seen by any executed row, this one
-        included.
-        """
+    def __call__(self, tokens: mx.array, step: Step) -> tuple[mx.array, mx.array]:
+        """Tokens int32 ``[n, 1 + n_q]``, text first, to hidden ``[n, 1, dim]``, logits ``[n, text_card]``."""
         x = self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
         if self.condition is not None:
             x = x + self.condition
-        hidden = self.out_norm(self.transformer(x[:, None], step, filled))
+        hidden = self.out_norm(self.transformer(x[:, None], step))
         return hidden, self.text_linear(hidden)[:, 0]
 
     def pause_heads(self, hidden: mx.array) -> mx.array:

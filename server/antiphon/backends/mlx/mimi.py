@@ -15,12 +15,12 @@ from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, Conv
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.quantizer import SplitQuantizer
 from antiphon.backends.mlx.seanet import Seanet, SeanetConfig
-from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.state import Layer, Packed, Step, TensorSpec, fused
 from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
 from antiphon.errors import UnsupportedError
 
 
-def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
+def _transformer_config(table: Mapping[str, Any]) -> TransformerConfig:
     if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
         raise UnsupportedError(
             f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
@@ -33,7 +33,6 @@ def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> Trans
         context=table["context"],
         feed_forward=table["dim_feedforward"],
         kv_repeat=table.get("kv_repeat", 1),
-        frame_positions=frame_positions,
         gating=table.get("gating", "none"),
         norm=table["norm"],
         rope=table["positional_embedding"],
@@ -50,9 +49,7 @@ class Mimi:
         seanet, table = SeanetConfig.from_published(config["seanet"]), config["quantizer"]
         self.codebooks = codebooks
         self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
-        self.frame_positions = self.frame_samples // math.prod(seanet.ratios)
-        shape = _transformer_config(config["transformer"], self.frame_positions)
-        self.context_frames = -(-shape.context // self.frame_positions)
+        shape = _transformer_config(config["transformer"])
         self.encoder, self.decoder = (Seanet(name, seanet, weights) for name in ("encoder", "decoder"))
         self.encoder_transformer, self.decoder_transformer = (
             StreamingTransformer(name, shape, weights, name)
@@ -65,12 +62,17 @@ class Mimi:
             (table["bins"], table["dimension"]),
             seanet.dimension,
         )
-        stride, width = self.frame_positions, seanet.dimension
+        stride, width = self.frame_samples // math.prod(seanet.ratios), seanet.dimension
         resample = ConvShape(width, width, 2 * stride, stride, bias=False)
         self.downsample = CausalConv1d("encoder.downsample", resample, weights, "downsample", replicate=True)
         self.upsample = CausalConvTranspose1d(
             "decoder.upsample", resample, weights, "upsample", depthwise=True
         )
+
+        self._analyse: Layer = self.encoder
+        self._to_codes: Layer = self._quantize
+        self._to_latents: Layer = self._look_up
+        self._synthesise: Layer = self.decoder
 
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the codec."""
@@ -84,17 +86,27 @@ class Mimi:
         ):
             yield from part.specs()
 
-    def encode(self, pcm: mx.array, step: Step, filled: int) -> mx.array:
-        """PCM float32 ``[n, frame_samples]`` to codes int32 ``[n, codebooks]``.
+    def compile(self) -> None:
+        """Have mlx fuse operations, from the next call on."""
+        parts = (self.encoder, self.encoder.specs()), (self.decoder, self.decoder.specs())
+        self._analyse, self._synthesise = (fused(layer, specs) for layer, specs in parts)
+        self._to_codes = fused(self._to_codes, self.downsample.specs())
+        self._to_latents = fused(self._to_latents, self.upsample.specs())
+        for transformer in (self.encoder_transformer, self.decoder_transformer):
+            transformer.compile()
 
-        ``filled`` bounds the transformer's reads, in frames seen by any executed row, this one included.
-        """
-        x = self.encoder(pcm[:, :, None], step)
-        x = self.encoder_transformer(x, step, filled * self.frame_positions)
+    def encode(self, pcm: mx.array, step: Step) -> mx.array:
+        """PCM float32 ``[n, frame_samples]`` to codes int32 ``[n, codebooks]``."""
+        x = self.encoder_transformer(self._analyse(pcm[:, :, None], step), step)
+        return self._to_codes(x, step)
+
+    def decode(self, codes: mx.array, step: Step) -> mx.array:
+        """Codes int32 ``[n, codebooks]`` to PCM float32 ``[n, frame_samples]``."""
+        x = self.decoder_transformer(self._to_latents(codes, step), step)
+        return self._synthesise(x, step)[:, :, 0]
+
+    def _quantize(self, x: mx.array, step: Packed) -> mx.array:
         return self.quantizer.encode(self.downsample(x, step)[:, 0])
 
-    def decode(self, codes: mx.array, step: Step, filled: int) -> mx.array:
-        """Codes int32 ``[n, codebooks]`` to PCM float32 ``[n, frame_samples]``."""
-        x = self.upsample(self.quantizer.decode(codes)[:, None], step)
-        x = self.decoder_transformer(x, step, filled * self.frame_positions)
-        return self.decoder(x, step)[:, :, 0]
+    def _look_up(self, codes: mx.array, step: Packed) -> mx.array:
+        return self.upsample(self.quantizer.decode(codes)[:, None], step)

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import mlx.core as mx
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """The rotation of one forward pass: cosine and sine ``[n, T, 1, D / 2]`` float32."""
-
-    cos: mx.array
-    sin: mx.array
-    interleaved: bool
-
-    def apply(self, x: mx.array) -> mx.array:
-        """Rotate ``[n, T, H, D]`` by position."""
-        wide = x.astype(mx.float32)
-        if self.interleaved:
-            even, odd = wide[..., 0::2], wide[..., 1::2]
-        else:
-            even, odd = mx.split(wide, 2, axis=-1)
-        turned = [even * self.cos - odd * self.sin, even * self.sin + odd * self.cos]
-        if self.interleaved:
-            return mx.stack(turned, axis=-1).reshape(x.shape).astype(x.dtype)
-        return mx.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def rotation(positions: mx.array, head_dim: int, max_period: float, *, interleaved: bool) -> Rotation:
-    """The rotation for int ``positions [n, T]``."""
+def rotation(positions: mx.array, head_dim: int, max_period: float) -> tuple[mx.array, mx.array]:
+    """Cosine and sine ``[n, T, 1, D / 2]`` float32 for int ``positions [n, T]``."""
     steps = mx.arange(head_dim // 2, dtype=mx.float32)
     frequencies = mx.exp(steps * (-math.log(max_period) * 2 / head_dim))
     angles = frequencies * positions.astype(mx.float32)[:, :, None, None]
-    return Rotation(mx.cos(angles), mx.sin(angles), interleaved)
+    return mx.cos(angles), mx.sin(angles)
+
+
+def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> mx.array:
+    """Rotate ``[n, T, H, D]`` by position."""
+    wide = x.astype(mx.float32)
+    if interleaved:
+        even, odd = wide[..., 0::2], wide[..., 1::2]
+    else:
+        even, odd = mx.split(wide, 2, axis=-1)
+    turned = [even * cos - odd * sin, even * sin + odd * cos]
+    if interleaved:
+        return mx.stack(turned, axis=-1).reshape(x.shape).astype(x.dtype)
+    return mx.concatenate(turned, axis=-1).astype(x.dtype)

@@ -10,15 +10,14 @@ every operation rounded on its own, and a compiler may fuse a product into a sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import BoolArray
-from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.state import Packed, Packing, TensorSpec
 from antiphon.errors import UnsupportedError
 from antiphon.models.philox import gumbel_table
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
@@ -67,13 +66,13 @@ def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one tick samples with: rows ``0 .. n-1`` of the parameters, and the frame's noise.
+    """What one tick samples with: its n rows' parameters as columns, and the frame's noise.
 
     ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None where
     every row is greedy.
     """
 
-    rows: int
+    columns: Mapping[str, mx.array]
     text_noise: mx.array | None
     audio_noise: mx.array | None
 
@@ -92,7 +91,7 @@ class Sampler:
         self._not_words = mx.array((spec.text_padding_id, spec.text_end_padding_id, spec.text_card))
         self._streams = np.arange(spec.dep_q, dtype=np.int64) + (TEXT_STREAM + 1)
         self._given = [SamplingParameters()] * rows
-        self._columns: dict[str, mx.array] = {}
+        self._columns: dict[str, NDArray[np.generic]] = {}
         self._has_penalty = False
         self._widths = (1, 1)
         self._refresh()
@@ -100,10 +99,6 @@ class Sampler:
     def specs(self) -> Iterator[TensorSpec]:
         """The state the repetition penalty keeps."""
         yield TensorSpec("lm.recent", (RECENT_WORDS,), mx.int32, fill=-1)
-
-    def get(self, row: int) -> SamplingParameters:
-        """The parameters a row has."""
-        return self._given[row]
 
     def set(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its parameters, from the next step on.
@@ -134,7 +129,7 @@ class Sampler:
             np.int32,
         ).T
         penalty = np.array([g.repetition_penalty for g in given], np.float32)
-        columns: dict[str, NDArray[np.generic]] = {
+        self._columns = {
             "temperature": temperature,
             "inverse_temperature": np.reciprocal(np.where(temperature == 0, np.float32(1), temperature)),
             "topk": topk,
@@ -142,43 +137,40 @@ class Sampler:
             "context": np.array([g.repetition_penalty_context for g in given], np.int32),
             "pad_mult": np.array([g.pad_mult for g in given], np.float32),
         }
-        self._columns = {name: mx.array(column) for name, column in columns.items()}
         self._widths = (int(topk[0].max()), int(topk[1].max()))
         self._has_penalty = any(g.repetition_penalty != 1 for g in given)
 
-    def draw(self, frames: NDArray[np.int64], executed: BoolArray) -> Draw:
-        """The noise of one tick, for the rows that execute and are not greedy. This is the host's work."""
-        count = len(frames)
-        text = self._noise("text", frames, executed, np.array([TEXT_STREAM]), self._text_vocabulary)
+    def draw(self, packing: Packing, frames: NDArray[np.int64]) -> Draw:
+        """What a tick samples with, the named rows having taken ``frames [m]``. This is the host's work."""
+        columns = {name: mx.array(column[..., packing.rows]) for name, column in self._columns.items()}
+        text = self._noise("text", packing, frames, np.array([TEXT_STREAM]), self._text_vocabulary)
         audio = None
         if self._spec.dep_q:
-            audio = self._noise("audio", frames, executed, self._streams, self._spec.card)
-        return Draw(count, None if text is None else text[:, 0], audio)
+            audio = self._noise("audio", packing, frames, self._streams, self._spec.card)
+        return Draw(columns, None if text is None else text[:, 0], audio)
 
     def _noise(
         self,
         what: str,
+        packing: Packing,
         frames: NDArray[np.int64],
-        executed: BoolArray,
         streams: NDArray[np.int64],
         width: int,
     ) -> mx.array | None:
-        given = self._given[: len(frames)]
-        rows = [
-            row for row, g in enumerate(given) if executed[row] and getattr(g, f"{what}_temperature") != 0
-        ]
-        if not rows:
+        given = [self._given[row] for row in packing.named.tolist()]
+        drawn = [index for index, g in enumerate(given) if getattr(g, f"{what}_temperature") != 0]
+        if not drawn:
             return None
-        noise = np.zeros((len(frames), len(streams), width), np.float32)
-        for row in rows:  # one by one: the numbers of several no longer fit into a core's cache
-            seed = np.array([getattr(given[row], f"{what}_seed")], np.uint64)
-            noise[row] = gumbel_table(seed, frames[row : row + 1], streams, width)[0]
+        noise = np.zeros((packing.size, len(streams), width), np.float32)
+        for index in drawn:  # one by one: the numbers of several no longer fit into a core's cache
+            seed = np.array([getattr(given[index], f"{what}_seed")], np.uint64)
+            place = packing.places[index]
+            noise[place] = gumbel_table(seed, frames[index : index + 1], streams, width)[0]
         return mx.array(noise)
 
-    def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
+    def text(self, logits: mx.array, step: Packed, draw: Draw) -> mx.array:
         """Choose a text token for each row and remember the words: ``[n, V]`` to int32 ``[n]``."""
-        column = {name: array[..., : draw.rows] for name, array in self._columns.items()}
-        recent, logits = step.read("lm.recent"), logits.astype(mx.float32)
+        column, recent, logits = draw.columns, step.read("lm.recent"), logits.astype(mx.float32)
         if self._has_penalty:
             age = mx.arange(RECENT_WORDS - 1, -1, -1)
             counted = mx.where(age >= column["context"][:, None], -1, recent)
@@ -197,7 +189,7 @@ class Sampler:
     def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
         """Choose a token of one codebook for each row: ``[n, card]`` in any dtype to int32 ``[n]``."""
         temperature, inverse, topk = (
-            self._columns[name][1, : draw.rows] for name in ("temperature", "inverse_temperature", "topk")
+            draw.columns[name][1] for name in ("temperature", "inverse_temperature", "topk")
         )
         noise = None if draw.audio_noise is None else draw.audio_noise[:, codebook]
         scaled = logits.astype(mx.float32) * inverse[:, None]

@@ -7,18 +7,17 @@ Défossez et al. 2022 and 2024. Names agree with the published Mimi files once `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 
 from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
 from antiphon.backends.mlx.matrix import Weights
-from antiphon.backends.mlx.state import Step, TensorSpec
+from antiphon.backends.mlx.state import Layer, Packed, TensorSpec
 from antiphon.errors import UnsupportedError
 
-Layer: TypeAlias = Callable[[mx.array, Step], mx.array]
 _FIXED = {"activation": "ELU", "norm": "none", "pad_mode": "constant", "causal": True, "true_skip": True}
 
 
@@ -67,7 +66,7 @@ class Seanet:
         for convolution in self._convolutions:
             yield from convolution.specs()
 
-    def __call__(self, x: mx.array, step: Step) -> mx.array:
+    def __call__(self, x: mx.array, step: Packed) -> mx.array:
         """``[n, positions, channels]`` through every layer."""
         for layer in self._layers:
             x = layer(x, step)
@@ -121,10 +120,10 @@ class Seanet:
         )
         second = self._conv(f"{index}.block.3", ConvShape(hidden, channels, 1))
 
-        def block(x: mx.array, step: Step) -> mx.array:
+        def block(x: mx.array, step: Packed) -> mx.array:
             return x + second(self._elu(first(self._elu(x, step), step), step), step)
 
         return block
 
-    def _elu(self, x: mx.array, step: Step) -> mx.array:  # noqa: ARG002  (a layer like the others)
+    def _elu(self, x: mx.array, step: Packed) -> mx.array:  # noqa: ARG002  (a layer like the others)
         return mx.where(x > 0, x, self._config.alpha * mx.expm1(x))

@@ -1,32 +1,46 @@
-"""Model state as named arrays, row first.
+"""Model state as named arrays, row first, and what one stage sees of it.
 
-A :class:`State` owns S rows. A :class:`Step` is what modules see of it during one tick: the rows
-``0 .. n-1``, and which of them advance. ``docs/state.md`` lists every tensor.
+A :class:`State` owns S rows. A :class:`Step` is one stage's pass over some of them: small tensors are
+gathered into the order of the pass and scattered back, rings are written and read where they lie.
+``docs/state.md`` lists every tensor.
 
 mlx's arrays are values, but an operation writes into its input's memory when nobody else holds that input.
-So a ring is updated in place as long as the state is the only owner of its arrays when a tick is
-evaluated: nothing here hands out a view that outlives it (``tests/backends/mlx/test_state.py``).
+So a ring is updated in place as long as the state is the only owner of its arrays when a tick is evaluated,
+and it is written before it is read: mlx copies a ring whose old contents are still to be read
+(``tests/backends/mlx/test_state.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
+from typing import Any, Final, TypeAlias
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
+from antiphon.backends.base import IntArray
 from antiphon.errors import UnsupportedError
+
+_SLOTS: Final = 1
+"""The axis of a row's ring ``[H, capacity, ...]`` that positions go round."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold."""
+    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
+
+    A ring ``[H, capacity, ...]`` has the name of its position counter in ``position``.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: mx.Dtype
     fill: int | float = 0
+    position: str | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -48,7 +62,7 @@ class State:
         mx.eval(self.tensors)
 
     def reset(self, rows: Sequence[int], prefix: str = "") -> None:
-        """Make the given rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
+        """Make rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
 
         With ``prefix`` only the tensors whose names begin with it.
         """
@@ -58,74 +72,177 @@ class State:
                     self.tensors[name][row] = mx.array(spec.fill, dtype=spec.dtype)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
-        """Copy one row: name to array of ``spec.shape``."""
+        """Copy one row: name to array of ``spec.shape``, rings cut to what their position says is filled."""
         index = mx.array(row)  # an array gathers into memory of its own; a number would give a view
-        copies = {name: tensor[index] for name, tensor in self.tensors.items()}
+        copies = {}
+        for name, spec in self.specs.items():
+            tensor = self.tensors[name]
+            if spec.position is not None:
+                tensor = tensor[:, :, : self._filled(spec, self.tensors[spec.position][row])]
+            copies[name] = tensor[index]
         mx.eval(copies)
         return copies
 
-    def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
-        """Put a snapshot into a row, which then continues bit-identically.
-
-        Raises:
-            UnsupportedError: the snapshot is of another model: a tensor is missing or of another shape.
-        """
+    def check(self, snapshot: Mapping[str, mx.array]) -> None:
+        """Raise UnsupportedError for another model's: a tensor is missing or of another shape."""
         for name, spec in self.specs.items():
-            found = tuple(snapshot[name].shape) if name in snapshot else None
-            if found != spec.shape:
-                raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {spec.shape}")
-        for name, tensor in self.tensors.items():
-            tensor[row] = snapshot[name]
+            found, wanted = tuple(snapshot[name].shape) if name in snapshot else None, spec.shape
+            if spec.position is not None and spec.position in snapshot:
+                filled = self._filled(spec, snapshot[spec.position])
+                wanted = (*wanted[:_SLOTS], filled, *wanted[_SLOTS + 1 :])
+            if found != wanted:
+                raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {wanted}")
+
+    def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
+        """Put a checked snapshot into a fresh row, which then continues bit-identically."""
+        for name, spec in self.specs.items():
+            if spec.position is None:
+                self.tensors[name][row] = snapshot[name]
+            elif filled := snapshot[name].shape[_SLOTS]:
+                self.tensors[name][row, :, :filled] = snapshot[name]
         mx.eval(self.tensors)
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-        self.restore(target, self.snapshot(source))
+    def to_host(self, snapshot: Mapping[str, mx.array]) -> dict[str, NDArray[Any]]:
+        """A snapshot as numpy arrays, bfloat16 as uint16."""
+        return {
+            name: np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
+            for name, array in snapshot.items()
+        }
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, mx.array]:
+        """The reverse."""
+        return {
+            name: mx.array(array).view(self.specs[name].dtype) if name in self.specs else mx.array(array)
+            for name, array in arrays.items()
+        }
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def _filled(self, spec: TensorSpec, position: mx.array) -> int:
+        return min(int(np.array(position)), spec.shape[_SLOTS])
 
-class Step:
-    """One tick's view of the state: rows ``0 .. rows-1``, and which of them advance.
 
-    ``tensors`` are ``[S, ...]`` and are replaced name by name. ``exec_mask`` is bool ``[rows]``; None means
-    every row.
+class Packing:
+    """Where the m rows of a stage stand among the n that are computed.
+
+    ``rows`` int32 ``[n]`` is whose state stands at each place; ``places`` int64 ``[m]`` where the rows that
+    were named stand. What is computed at other places is thrown away. ``runs`` are ``(start, stop, row)``:
+    places ``start .. stop-1`` hold neighbouring rows from ``row`` on.
     """
 
-    def __init__(self, tensors: Mapping[str, mx.array], rows: int, exec_mask: mx.array | None = None) -> None:
-        """Look at ``tensors``."""
+    def __init__(self, named: IntArray, total: int, *, is_fixed: bool, size: int | None = None) -> None:
+        """Pack ``named`` int32 ``[m]`` of ``total`` rows: each in its own place, or close together.
+
+        Close together they stand in ascending order; ``size`` is how many are computed, by default m.
+        """
+        self.named, count = named, len(named)
+        self.rows: IntArray = np.arange(total, dtype=np.int32)
+        if is_fixed:
+            self.places = named.astype(np.int64)
+            # Each by itself: what a row reads must not depend on its neighbours.
+            self.runs = [(row, row + 1, row) for row in np.sort(named).tolist()]
+            return
+        ordered = np.sort(named)
+        self.rows = np.concatenate([ordered, np.repeat(ordered[:1], (size or count) - count)])
+        self.places = np.searchsorted(ordered, named)
+        starts = [0, *(np.flatnonzero(np.diff(ordered) != 1) + 1).tolist(), count]
+        self.runs = [(start, stop, int(ordered[start])) for start, stop in pairwise(starts)]
+
+    @property
+    def size(self) -> int:
+        """How many rows are computed."""
+        return len(self.rows)
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """``[m, ...]`` in the order of the named rows to ``[n, ...]``, zeros elsewhere."""
+        whole = np.zeros((self.size, *values.shape[1:]), values.dtype)
+        whole[self.places] = values
+        return whole
+
+    def gather(self, values: mx.array) -> NDArray[Any]:
+        """``[n, ...]`` to ``[m, ...]`` in the order of the named rows."""
+        found: NDArray[Any] = np.array(values)[self.places]
+        return found
+
+
+class Packed:
+    """Small state of n rows, in the order of a stage: name to ``[n, ...]``."""
+
+    def __init__(self, tensors: Mapping[str, mx.array]) -> None:
+        """Begin with these."""
         self.tensors = dict(tensors)
-        self.rows = rows
-        self.exec_mask = exec_mask
 
     def read(self, name: str) -> mx.array:
-        """The tensor as it is now, ``[rows, *spec.shape]``."""
-        return self.tensors[name][: self.rows]
-
-    def select(self, new: mx.array, old: mx.array) -> mx.array:
-        """``new`` for rows that advance, ``old`` for the others."""
-        if self.exec_mask is None:
-            return new
-        return mx.where(self.exec_mask.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+        """The tensor as it is now, ``[n, *spec.shape]``."""
+        return self.tensors[name]
 
     def write(self, name: str, new: mx.array) -> None:
-        """Replace a whole tensor, for the rows that advance."""
-        whole = self.tensors[name]
-        new = self.select(new, whole[: self.rows]).astype(whole.dtype)
-        if self.rows < whole.shape[0]:
-            new = mx.concatenate([new, whole[self.rows :]])
+        """Replace a whole tensor."""
         self.tensors[name] = new
 
-    def write_slots(self, name: str, slots: mx.array, values: mx.array) -> None:
-        """Write ``values [rows, T, H, ...]`` at ``slots [rows, T]`` of a ring ``[S, H, C + 1, ...]``.
 
-        Rows that do not advance write into the last slot, which nobody reads. (To give them back what they
-        held, the ring would have to be read first, and mlx then copies all of it instead of writing into it.)
-        """
-        ring = self.tensors[name]
-        if self.exec_mask is not None:
-            slots = mx.where(self.exec_mask[:, None], slots, ring.shape[2] - 1)
-        ring[mx.arange(self.rows)[:, None], :, slots] = values.astype(ring.dtype)
-        self.tensors[name] = ring
+class Step(Packed):
+    """One stage's pass over some rows of a state.
+
+    ``frames`` int64 ``[n]`` is how many frames each has seen, this one included: a bound on reads of rings.
+    """
+
+    def __init__(self, state: State, packing: Packing, frames: NDArray[np.int64]) -> None:
+        """Look at ``state``."""
+        super().__init__({})
+        self.state, self.packing, self.frames = state, packing, frames
+        self._rows = mx.array(packing.rows)
+        self._places, self._named = mx.array(packing.places), mx.array(packing.named)
+        self._written: set[str] = set()
+
+    def read(self, name: str) -> mx.array:
+        """The tensor as it is now, ``[n, *spec.shape]``."""
+        if name not in self.tensors:
+            self.tensors[name] = self.state.tensors[name][self._rows]
+        return self.tensors[name]
+
+    def write(self, name: str, new: mx.array) -> None:
+        """Replace a whole tensor, for the named rows, once the stage is over."""
+        self.tensors[name] = new
+        self._written.add(name)
+
+    def commit(self) -> None:
+        """Give the state what was written."""
+        for name in self._written:
+            spec = self.state.specs[name]
+            self.state.tensors[name][self._named] = self.tensors[name][self._places].astype(spec.dtype)
+        self._written.clear()
+
+    def write_slots(self, name: str, slots: mx.array, values: mx.array) -> None:
+        """Write the named rows' ``values [n, T, H, ...]`` at ``slots [n, T]`` of a ring."""
+        ring = self.state.tensors[name]
+        ring[self._named[:, None], :, slots[self._places]] = values[self._places].astype(ring.dtype)
+
+    def read_slots(self, name: str, run: tuple[int, int, int], length: int) -> mx.array:
+        """The first ``length`` slots of the ring's rows in a run of the packing, where they lie."""
+        start, stop, row = run
+        return self.state.tensors[name][row : row + stop - start, :, :length]
+
+
+Layer: TypeAlias = Callable[[mx.array, Packed], mx.array]
+
+
+def fused(layer: Layer, specs: Iterable[TensorSpec]) -> Layer:
+    """The same layer with its operations fused by mlx; of the state it may touch these tensors alone."""
+    names = [spec.name for spec in specs]
+
+    def pure(x: mx.array, tensors: dict[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:
+        packed = Packed(tensors)
+        return layer(x, packed), packed.tensors
+
+    compiled: Callable[..., Any] = mx.compile(pure)
+
+    def run(x: mx.array, step: Packed) -> mx.array:
+        out, tensors = compiled(x, {name: step.read(name) for name in names})
+        for name, tensor in tensors.items():
+            step.write(name, tensor)
+        return out  # type: ignore[no-any-return]
+
+    return run

@@ -11,7 +11,7 @@ from antiphon.backends.mlx.feedforward import load_feed_forward
 from antiphon.backends.mlx.kv import KVRing
 from antiphon.backends.mlx.matrix import Linear, Weights
 from antiphon.backends.mlx.norms import load_norm
-from antiphon.backends.mlx.rope import Rotation, rotation
+from antiphon.backends.mlx.rope import rotate, rotation
 from antiphon.backends.mlx.state import Step, TensorSpec
 
 
@@ -19,9 +19,8 @@ from antiphon.backends.mlx.state import Step, TensorSpec
 class TransformerConfig:
     """Shape of a streaming transformer.
 
-    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
-    positions one frame brings (1 for the language model, 2 for Mimi). ``rope`` is "rope" (interleaved
-    pairs), "rope_concat" (halves) or "none".
+    ``context`` is the window in positions, and the ring's capacity. ``rope`` is "rope" (interleaved pairs),
+    "rope_concat" (halves) or "none".
     """
 
     dim: int
@@ -30,7 +29,6 @@ class TransformerConfig:
     context: int
     feed_forward: int
     kv_repeat: int = 1
-    frame_positions: int = 1
     gating: str = "none"
     norm: str = "layer_norm"
     rope: str = "rope"
@@ -58,12 +56,14 @@ class TransformerConfig:
 class Window:
     """What all layers share in one forward pass.
 
-    ``slots [n, T]``: where its positions go. ``mask`` bool ``[n, 1, T, keys]``: what each may see.
+    ``slots [n, T]``: where its positions go. ``mask`` bool ``[n, 1, T, keys]``: what each may see. ``turn``:
+    cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of rows reads.
     """
 
     slots: mx.array
     mask: mx.array
-    rotation: Rotation | None
+    turn: tuple[()] | tuple[mx.array, mx.array]
+    lengths: tuple[int, ...]
 
 
 def split_projection(x: mx.array, config_dims: tuple[int, int, int]) -> tuple[mx.array, mx.array, mx.array]:
@@ -83,45 +83,62 @@ def merge_heads(x: mx.array, out_proj: Linear) -> mx.array:
     return out_proj(x.swapaxes(1, 2).reshape(rows, count, -1))
 
 
-class SelfAttention:
-    """Causal attention over a KV ring. Weights: ``in_proj`` (q, k, v stacked) and ``out_proj``."""
-
-    def __init__(self, name: str, config: TransformerConfig, weights: Weights, prefix: str) -> None:
-        """Take the layer's weights."""
-        self._dims = (config.dim, config.kv_dim, config.head_dim)
-        self.in_proj = weights.linear(f"{prefix}.in_proj", config.dim, config.dim + 2 * config.kv_dim)
-        self.out_proj = weights.linear(f"{prefix}.out_proj", config.dim, config.dim)
-        self.ring = KVRing(
-            name, config.kv_heads, config.context, config.head_dim, weights.dtype, config.int8_kv
-        )
-
-    def __call__(self, x: mx.array, step: Step, window: Window) -> mx.array:
-        """``[n, T, dim]`` to the same."""
-        q, k, v = split_projection(self.in_proj(x), self._dims)
-        if window.rotation is not None:
-            q, k = window.rotation.apply(q), window.rotation.apply(k)
-        self.ring.write(step, window.slots, k, v)
-        return merge_heads(self.ring.attend(step, q.swapaxes(1, 2), window.mask), self.out_proj)
-
-
 class TransformerLayer:
-    """Self-attention and feed-forward; each normed first and added."""
+    """Self-attention and feed-forward; each normed first and added.
+
+    Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. What lies between two uses of
+    the ring is a function of packed arrays alone.
+    """
 
     def __init__(self, name: str, config: TransformerConfig, weights: Weights, prefix: str) -> None:
-        """Take the layer's weights."""
-        dim = config.dim
-        self.self_attn = SelfAttention(name, config, weights, f"{prefix}.self_attn")
+        """Take the layer's weights; ``name`` is that of its ring, the transformer's name before it."""
+        dim, attention = config.dim, f"{prefix}.self_attn"
+        self._dims, self._interleaved = (dim, config.kv_dim, config.head_dim), config.rope == "rope"
+        self.in_proj = weights.linear(f"{attention}.in_proj", dim, dim + 2 * config.kv_dim)
+        self.out_proj = weights.linear(f"{attention}.out_proj", dim, dim)
+        self.ring = KVRing(
+            name,
+            config.kv_heads,
+            config.context,
+            config.head_dim,
+            weights.dtype,
+            f"{name.rpartition('.')[0]}.position",
+            config.int8_kv,
+        )
         self.norm1 = load_norm(config.norm, weights, f"{prefix}.norm1", dim)
         self.norm2 = load_norm(config.norm, weights, f"{prefix}.norm2", dim)
         self.feed_forward = load_feed_forward(
             config.gating, weights, f"{prefix}.gating", dim, config.feed_forward
         )
         self.scale_1, self.scale_2 = load_layer_scales(weights, prefix, dim, wanted=config.layer_scale)
+        self._project, self._join, self._feed = self.project, self.join, self.feed
+
+    def compile(self) -> None:
+        """Have mlx fuse what lies between two uses of the ring, from the next call on."""
+        self._project = mx.compile(self.project)
+        self._join, self._feed = mx.compile(self.join), mx.compile(self.feed)
+
+    def project(self, x: mx.array, *turn: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """``[n, T, dim]`` to rotated queries and keys and to values, each ``[n, T, H, D]``."""
+        q, k, v = split_projection(self.in_proj(self.norm1(x)), self._dims)
+        if turn:
+            q, k = (rotate(part, *turn, interleaved=self._interleaved) for part in (q, k))
+        return q, k, v
+
+    def join(self, x: mx.array, attended: mx.array) -> mx.array:
+        """``x`` and what attention found, ``[n, H, T, D]``."""
+        return x + scaled(merge_heads(attended, self.out_proj), self.scale_1)
+
+    def feed(self, x: mx.array) -> mx.array:
+        """``x`` and its feed-forward."""
+        return x + scaled(self.feed_forward(self.norm2(x)), self.scale_2)
 
     def __call__(self, x: mx.array, step: Step, window: Window) -> mx.array:
         """``[n, T, dim]`` to the same."""
-        x = x + scaled(self.self_attn(self.norm1(x), step, window), self.scale_1)
-        return x + scaled(self.feed_forward(self.norm2(x)), self.scale_2)
+        q, k, v = self._project(x, *window.turn)
+        self.ring.write(step, window.slots, k, v)
+        x = self._join(x, self.ring.attend(step, q.swapaxes(1, 2), window.mask, window.lengths))
+        return self._feed(x)
 
 
 def load_layer_scales(
@@ -154,26 +171,27 @@ class StreamingTransformer:
         """The state this transformer keeps."""
         yield TensorSpec(f"{self.name}.position", (), mx.int32)
         for layer in self.layers:
-            yield from layer.self_attn.ring.specs()
+            yield from layer.ring.specs()
 
-    def _window(self, positions: mx.array, length: int) -> Window:
+    def compile(self) -> None:
+        """Have mlx fuse the layers, from the next call on."""
+        for layer in self.layers:
+            layer.compile()
+
+    def _window(self, positions: mx.array, lengths: tuple[int, ...]) -> Window:
         config, last = self.config, positions[:, -1:]
-        turn = None
-        if config.rope != "none":
-            turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
-        keys = last - (last - mx.arange(length)) % config.context  # the position each slot holds
+        turn = () if config.rope == "none" else rotation(positions, config.head_dim, config.max_period)
+        keys = last - (last - mx.arange(max(lengths))) % config.context  # the position each slot holds
         mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None])
-        return Window(positions % config.context, mask[:, None], turn)
+        return Window(positions % config.context, mask[:, None], turn, lengths)
 
-    def __call__(self, x: mx.array, step: Step, filled: int) -> mx.array:
-        """``[n, T, dim]`` to the same, T being one frame's positions.
-
-        ``filled`` bounds how many ring slots are read: every executed row must have seen at most that
-        many positions, this pass's included.
-        """
+    def __call__(self, x: mx.array, step: Step) -> mx.array:
+        """``[n, T, dim]`` to the same, T being one frame's positions."""
         position = step.read(f"{self.name}.position")
-        count = x.shape[1]
-        window = self._window(position[:, None] + mx.arange(count), min(filled, self.config.context))
+        count, context = x.shape[1], self.config.context
+        most = [int(step.frames[start:stop].max()) for start, stop, _ in step.packing.runs]
+        lengths = tuple(min(frames * count, context) for frames in most)
+        window = self._window(position[:, None] + mx.arange(count), lengths)
         for layer in self.layers:
             x = layer(x, step, window)
         step.write(f"{self.name}.position", position + count)

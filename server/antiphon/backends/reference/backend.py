@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from moshi.models.compression import MimiModel
+from numpy.typing import NDArray
 
-from antiphon.backends.base import (
-    NO_TOKEN,
-    BackendInfo,
-    BoolArray,
-    FloatArray,
-    PrimeProgress,
-    Progress,
-    RowSnapshot,
-    StepInputs,
-    StepOutputs,
-)
-from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
+from antiphon.backends.base import FloatArray, IntArray, Progress
+from antiphon.backends.checks import check_slots
 from antiphon.backends.devices import device_bytes, device_probe, pick_device
-from antiphon.backends.faults import FaultJudge
-from antiphon.backends.reference import loading, rows
-from antiphon.backends.reference.duplex import DuplexLM, part
+from antiphon.backends.executor import ExecutorFacts, Result, Work
+from antiphon.backends.host import HostBackend
+from antiphon.backends.reference import loading
+from antiphon.backends.reference.duplex import DuplexLM
+from antiphon.backends.reference.rows import StreamRows, part
 from antiphon.backends.threads import model_threads
 from antiphon.errors import UnsupportedError
-from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -39,186 +33,150 @@ _WARM_UP_FRAMES = 3  # upstream captures its CUDA graphs in the second call; the
 _MIMI, _LM = "mimi.", "lm."
 
 
-class ReferenceBackend:
-    """Upstream's modules over a fixed batch of ``slots`` rows, with per-row masks and sampling.
+class ReferenceExecutor:
+    """Upstream's modules over a fixed batch; see :class:`antiphon.backends.executor.FrameExecutor`.
 
-    Every tick computes all rows, so there is one bucket. Mimi runs in float32, the language model in
-    its own dtype; upstream's modules are used as they are (moshi 0.2.13).
+    Every tick computes all rows: those that are not named are masked. Mimi runs in float32, the language
+    model in its own dtype; upstream's modules are used as they are (moshi 0.2.13).
     """
 
-    def __init__(self, spec: ModelSpec, mimi: MimiModel, lm: DuplexLM | None, *, slots: int) -> None:
-        """Take over a loaded Mimi (and language model) and give them ``slots`` fresh rows.
-
-        Raises:
-            ConfigError: less than one slot.
-        """
-        check_slots(slots)
-        self._mimi = mimi
-        self._lm = lm
+    def __init__(self, spec: ModelSpec, mimi: MimiModel, lm: DuplexLM | None) -> None:
+        """Take over a loaded Mimi (and language model)."""
+        self.mimi, self.lm = mimi, lm
+        self._spec = spec
         self._device = next(mimi.parameters()).device
-        self._judge = FaultJudge(device_probe(self._device))
-        mimi.streaming_forever(slots)
-        self._has_begun = np.zeros(slots, dtype=np.bool_)
+        self._streams = ExitStack()
+        self.probe = device_probe(self._device)
         modules: list[torch.nn.Module] = [mimi] if lm is None else [mimi, lm.model]
-        weights = sum(t.nbytes for m in modules for t in (*m.parameters(), *m.buffers()))
-        self._info = BackendInfo(
+        self.facts = ExecutorFacts(
             name="reference",
             device=str(self._device),
-            spec=spec,
-            slots=slots,
-            buckets=(slots,),
             dtype="float32" if lm is None else str(lm.model.dtype).removeprefix("torch."),
-            can_snapshot=True,
+            quantization="none",
             versions={"moshi": version("moshi"), "torch": torch.__version__},
             memory={
-                "weights": weights,
-                "state_per_row": self.state_bytes() // slots,
+                "weights": sum(t.nbytes for m in modules for t in (*m.parameters(), *m.buffers())),
                 **device_bytes(self._device),
             },
         )
 
-    @property
-    def info(self) -> BackendInfo:
-        """Facts that do not change while the backend lives."""
-        return self._info
+    def allocate(self, slots: int) -> None:
+        """Have upstream's modules stream a batch of ``slots``."""
+        self._streams.close()
+        self._slots = slots
+        self._streams.enter_context(self.mimi.streaming(slots))
+        self._mimi_rows = StreamRows(self.mimi)
+        if self.lm is not None:
+            self.lm.allocate(slots)
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:  # noqa: ARG002  (both ways it is the batch)
+        """The whole batch."""
+        return self._slots
 
     def warm_up(self, progress: Progress) -> None:
-        """Run silent frames through all rows, then make them fresh again."""
-        everyone = np.ones(self._info.slots, dtype=np.bool_)
-        frames = _WARM_UP_FRAMES + self._info.spec.silent_frames
-        for frame in range(frames):
-            progress(frame, frames, "warm-up frames")
-            self.step(StepInputs(exec=everyone, reset=everyone & (frame == 0), pcm=self._silence()))
-        with torch.no_grad():
-            self._reset(everyone)
-        progress(frames, frames, "warm-up frames")
+        """Run silent frames through all rows."""
+        rows = np.arange(self._slots, dtype=np.int32)
+        every, none = np.ones(self._slots, np.bool_), np.zeros(self._slots, np.bool_)
+        silence = np.zeros((self._slots, self._spec.frame_samples), np.float32)
+        for frame in range(_WARM_UP_FRAMES):
+            progress(frame, _WARM_UP_FRAMES, "warm-up frames")
+            self.run(Work(rows, np.full(self._slots, frame, np.int64), none, none, every, silence))
+        progress(_WARM_UP_FRAMES, _WARM_UP_FRAMES, "warm-up frames")
+
+    @torch.no_grad()
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones."""
+        if rows:
+            self._mimi_rows.reset(rows)
+            if self.lm is not None:
+                self.lm.reset(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
-        check_row(self._info, row)
-        if self._lm is not None:
-            self._lm.set_parameters(row, parameters)
+        if self.lm is not None:
+            self.lm.set_parameters(row, parameters)
 
-    def step(self, inputs: StepInputs) -> StepOutputs:
-        """Advance the executed rows by one frame; see :meth:`Backend.step`."""
-        check_inputs(self._info, inputs)
-        assert inputs.pcm is not None
-        try:
-            with torch.no_grad():
-                self._reset(inputs.reset)
-                outputs = self._step(inputs.pcm, inputs.exec)
-        except Exception as error:  # upstream may raise anything; the judge says what it means for whom
-            touched = tuple(int(row) for row in np.flatnonzero(inputs.exec | inputs.reset))
-            raise self._judge.judge(error, touched) from error
-        self._judge.note_success()
-        return outputs
+    @torch.no_grad()
+    def run(self, work: Work) -> Result:
+        """One tick: the named rows are spread over the whole batch, and gathered from its outputs."""
+        watch = _Stopwatch()
+        self.reset(work.rows[work.is_fresh].tolist())
+        codes = self._encode(work.pcm, work.rows)
+        self._mimi_rows.reset(work.rows[work.is_forgotten].tolist())
+        watch.lap("encode")
+        tokens = None
+        if self.lm is not None:
+            heard = codes[work.rows, :, 0].cpu().numpy().astype(np.int32)
+            watch.lap("encode")
+            said = self.lm.step(heard, work.rows, watch.lap)
+            tokens = said[:, 0]
+            codes = torch.zeros(self._slots, said.shape[1] - 1, 1, dtype=torch.int64, device=self._device)
+            codes[work.rows, :, 0] = self._to_device(np.maximum(said[:, 1:], 0)).to(torch.int64)
+        pcm = self._decode(codes, work.rows[work.is_emitting])[work.rows]
+        watch.lap("decode")
+        return Result(pcm, tokens, stage_ms=watch.stage_ms)
 
-    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Upstream's modules cannot force a row's tokens while others go on. Raises UnsupportedError."""
-        check_row(self._info, row)
-        raise UnsupportedError(
-            f"the reference backend takes no prompts (this one has {prompt.count} frames); torch does"
-        )
-
-    def snapshot(self, row: int) -> RowSnapshot:
+    def snapshot(self, row: int) -> dict[str, torch.Tensor]:
         """Copy a row's state; the tensors stay on the device."""
-        check_row(self._info, row)
-        tensors = {_MIMI + name: tensor for name, tensor in rows.take_row(self._mimi, row).items()}
-        tensors["has_begun"] = torch.tensor(self._has_begun[row])
-        if self._lm is not None:
-            tensors |= {_LM + name: tensor for name, tensor in self._lm.take_row(row).items()}
-        return RowSnapshot(self._info.name, tensors, sum(tensor.nbytes for tensor in tensors.values()))
+        tensors = {_MIMI + name: tensor for name, tensor in self._mimi_rows.take(row).items()}
+        if self.lm is not None:
+            tensors |= {_LM + name: tensor for name, tensor in self.lm.take_row(row).items()}
+        return tensors
 
-    def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        """Put a row's state back. Raises UnsupportedError for a snapshot of another model or backend."""
-        check_row(self._info, row)
-        check_snapshot(self._info, snapshot)
-        rows.put_row(self._mimi, row, part(snapshot.tensors, _MIMI))
-        if self._lm is not None:
-            self._lm.put_row(row, part(snapshot.tensors, _LM))
-        self._has_begun[row] = bool(snapshot.tensors["has_begun"])
+    def check(self, tensors: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError for a snapshot of another model."""
+        self._mimi_rows.check(part(tensors, _MIMI))
+        if self.lm is not None:
+            self.lm.check(part(tensors, _LM))
 
-    def move(self, source: int, target: int) -> None:
-        """Copy the state and parameters of one row over another."""
-        check_row(self._info, source)
-        check_row(self._info, target)
-        rows.copy_row(self._mimi, source, target)
-        if self._lm is not None:
-            self._lm.copy_row(source, target)
-        self._has_begun[target] = self._has_begun[source]
+    @torch.no_grad()
+    def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Put a row's state back."""
+        self._mimi_rows.put(row, part(tensors, _MIMI))
+        if self.lm is not None:
+            self.lm.put_row(row, part(tensors, _LM))
+
+    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The tensors as numpy arrays, bfloat16 as uint16."""
+        return {
+            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+            for name, tensor in tensors.items()
+        }
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """The reverse; upstream's state has no uint16 of its own."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {
+            name: (tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor).to(self._device)
+            for name, tensor in tensors.items()
+        }
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
-        return rows.state_bytes(self._mimi) + (self._lm.state_bytes() if self._lm is not None else 0)
+        return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
 
     def close(self) -> None:
         """Let go of the modules, and of the memory the device keeps for them."""
-        del self._mimi, self._lm
+        del self.mimi, self.lm, self._mimi_rows
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _reset(self, mask: BoolArray) -> None:
-        if not mask.any():
-            return
-        rows.reset_rows(self._mimi, self._to_device(mask))
-        if self._lm is not None:
-            self._lm.reset(mask)
-        self._has_begun[mask] = False
+    def _encode(self, pcm: FloatArray, rows: IntArray) -> torch.Tensor:
+        """Encode ``[m, samples]`` to codes ``[S, K, 1]``, of use in the named rows."""
+        whole = np.zeros((self._slots, pcm.shape[1]), np.float32)
+        whole[rows] = pcm
+        self.mimi.set_exec_mask(self._mimi_rows.mask(rows))
+        return self.mimi.encode(self._to_device(whole)[:, None])
 
-    def _step(self, pcm: FloatArray, executed: BoolArray) -> StepOutputs:
-        if not executed.any():
-            return self._idle()
-        watch = _Stopwatch()
-        codes = self._encode(pcm, executed)
-        watch.lap("encode")
-        if self._lm is None:
-            emitted, tokens, reply_codes = executed.copy(), None, codes
-        else:
-            heard = codes[:, :, 0].cpu().numpy().astype(np.int32)
-            watch.lap("encode")
-            spoken = self._lm.step(heard, executed, watch.lap)
-            emitted = spoken.is_ready
-            tokens = np.where(emitted, spoken.text_tokens, np.int32(NO_TOKEN))
-            reply_codes = torch.from_numpy(spoken.codes).to(self._device)[:, :, None]
-        out = self._decode(reply_codes, emitted)
-        watch.lap("decode")
-        return StepOutputs(
-            consumed=executed.copy(), emitted=emitted, pcm=out, text_tokens=tokens, stage_ms=watch.stage_ms
-        )
-
-    def _idle(self) -> StepOutputs:
-        slots = self._info.slots
-        nobody = np.zeros(slots, dtype=np.bool_)
-        tokens = None if self._lm is None else np.full(slots, NO_TOKEN, dtype=np.int32)
-        return StepOutputs(consumed=nobody, emitted=nobody.copy(), pcm=self._silence(), text_tokens=tokens)
-
-    def _encode(self, pcm: FloatArray, executed: BoolArray) -> torch.Tensor:
-        """Encode ``[S, samples]`` to codes ``[S, K, 1]``.
-
-        A language model hears the codes of its first frame, but Mimi then forgets having encoded it,
-        so that its left padding comes again before the second (``skip_frames`` of ``moshi/server.py``).
-        """
-        self._mimi.set_exec_mask(self._to_device(executed))
-        codes = self._mimi.encode(self._to_device(pcm)[:, None])
-        if self._info.kind is PipelineKind.DUPLEX:
-            first = executed & ~self._has_begun
-            if first.any():
-                rows.reset_rows(self._mimi, self._to_device(first))
-        self._has_begun |= executed
-        return codes
-
-    def _decode(self, codes: torch.Tensor, emitted: BoolArray) -> FloatArray:
-        """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the emitting rows alone."""
-        if not emitted.any():
-            return self._silence()
-        self._mimi.set_exec_mask(self._to_device(emitted))
-        pcm: FloatArray = self._mimi.decode(codes)[:, 0].float().cpu().numpy()
+    def _decode(self, codes: torch.Tensor, rows: IntArray) -> FloatArray:
+        """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the given rows alone."""
+        if not rows.size:
+            return np.zeros((self._slots, self._spec.frame_samples), np.float32)
+        self.mimi.set_exec_mask(self._mimi_rows.mask(rows))
+        pcm: FloatArray = self.mimi.decode(codes)[:, 0].float().cpu().numpy()
         return pcm
 
-    def _silence(self) -> FloatArray:
-        return np.zeros((self._info.slots, self._info.spec.frame_samples), dtype=np.float32)
-
-    def _to_device(self, array: BoolArray | FloatArray) -> torch.Tensor:
+    def _to_device(self, array: FloatArray | IntArray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
 
@@ -242,7 +200,7 @@ def make(
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
-) -> ReferenceBackend:
+) -> HostBackend:
     """Load a checkpoint with upstream's loaders.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is how
@@ -265,5 +223,5 @@ def make(
     if spec.kind is PipelineKind.DUPLEX:
         assert spec.lm is not None
         model = loading.load_lm(checkpoint, torch_device, lm_dtype)
-        lm = DuplexLM(model, spec.lm, slots, condition=loading.sum_condition(model, spec.family))
-    return ReferenceBackend(spec, mimi, lm, slots=slots)
+        lm = DuplexLM(model, spec.lm, condition=loading.sum_condition(model, spec.family))
+    return HostBackend(spec, ReferenceExecutor(spec, mimi, lm), slots=slots)
