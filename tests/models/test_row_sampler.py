@@ -22,7 +22,7 @@ SPEC = LMSpec(
     text_card=VOCABULARY,
     delays=(0, 0, 0),
 )
-ALL = np.ones(ROWS, dtype=np.bool_)
+ALL = np.arange(ROWS, dtype=np.int32)
 STEPS = np.array([0, 5, 5, 2**40], dtype=np.int64)
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 
@@ -53,24 +53,23 @@ def test_each_row_is_sampled_by_its_own_parameters(logits: FloatArray) -> None:
         voice = sample(
             alone, temperature=p.audio_temperature, topk=p.audio_topk, seed=p.audio_seed, step=step, stream=6
         )
-        assert sampler.text(logits, STEPS, ALL)[row] == text[0]
-        assert sampler.voice(logits, STEPS, ALL, codebook=5)[row] == voice[0]
+        assert sampler.text(ALL, logits, STEPS)[row] == text[0]
+        assert sampler.voice(ALL, logits, STEPS, codebook=5)[row] == voice[0]
 
 
 def test_the_noise_changes_with_the_step(logits: FloatArray) -> None:
     sampler = RowSampler(SPEC, ROWS)
     sampler.set_parameters(0, SamplingParameters(text_temperature=5.0, text_topk=0))
-    tokens = {int(sampler.text(logits, STEPS + step, ALL)[0]) for step in range(20)}
+    tokens = {int(sampler.text(ALL, logits, STEPS + step)[0]) for step in range(20)}
     assert len(tokens) > 8
 
 
-def test_rows_not_executed_get_token_0_and_remember_nothing(logits: FloatArray) -> None:
-    sampler = RowSampler(SPEC, ROWS)
-    executed = np.array([False, True, False, True])
+def test_rows_that_are_not_named_remember_nothing_and_order_is_the_callers(logits: FloatArray) -> None:
+    sampler, other = RowSampler(SPEC, ROWS), RowSampler(SPEC, ROWS)
+    rows = np.array([3, 1], np.int32)
     before = sampler.snapshot(0)["words"]
-    assert (sampler.text(logits * np.float32(np.nan), STEPS, ~ALL) == 0).all()
-    tokens = sampler.text(logits, STEPS, executed)
-    assert (tokens[~executed] == 0).all()
+    tokens = sampler.text(rows, logits[rows], STEPS[rows])
+    np.testing.assert_array_equal(tokens, other.text(ALL, logits, STEPS)[rows])
     np.testing.assert_array_equal(sampler.snapshot(0)["words"], before)
     assert sampler.snapshot(1)["words"][-1] == tokens[1]
 
@@ -88,7 +87,7 @@ def test_a_word_said_within_the_context_is_penalised() -> None:
     sampler.set_parameters(0, replace(GREEDY, repetition_penalty=1.5, repetition_penalty_context=2))
     sampler.set_parameters(1, replace(GREEDY, repetition_penalty=1.5, repetition_penalty_context=0))
     sampler.set_parameters(2, replace(GREEDY, repetition_penalty=1.0))
-    said = [sampler.text(favour(7, 8, 9), STEPS, ALL).tolist() for _ in range(6)]
+    said = [sampler.text(ALL, favour(7, 8, 9), STEPS).tolist() for _ in range(6)]
     assert [tokens[0] for tokens in said] == [7, 8, 9, 7, 8, 9]
     for row in (1, 2):
         assert [tokens[row] for tokens in said] == [7] * 6
@@ -98,30 +97,28 @@ def test_padding_is_no_word() -> None:
     sampler = RowSampler(SPEC, ROWS)
     sampler.set_parameters(0, replace(GREEDY, repetition_penalty=1.5, repetition_penalty_context=1))
     a_word_and_paddings = [7, 3, 0, 3]
-    said = [int(sampler.text(favour(token), STEPS, ALL)[0]) for token in a_word_and_paddings]
+    said = [int(sampler.text(ALL, favour(token), STEPS)[0]) for token in a_word_and_paddings]
     assert said == a_word_and_paddings
-    assert sampler.text(favour(7, 8), STEPS, ALL)[0] == 8
+    assert sampler.text(ALL, favour(7, 8), STEPS)[0] == 8
 
 
 def test_a_reset_forgets_the_words_and_keeps_the_parameters() -> None:
     sampler = RowSampler(SPEC, ROWS)
     sampler.set_parameters(0, replace(GREEDY, repetition_penalty=1.5))
-    assert sampler.text(favour(7, 8), STEPS, ALL)[0] == 7
-    assert sampler.text(favour(7, 8), STEPS, ALL)[0] == 8
-    sampler.reset(np.array([True, False, False, False]))
-    assert sampler.text(favour(7, 8), STEPS, ALL)[0] == 7
-    assert sampler.text(favour(7, 8), STEPS, ALL)[0] == 8
+    assert sampler.text(ALL, favour(7, 8), STEPS)[0] == 7
+    assert sampler.text(ALL, favour(7, 8), STEPS)[0] == 8
+    sampler.reset([0])
+    assert sampler.text(ALL, favour(7, 8), STEPS)[0] == 7
+    assert sampler.text(ALL, favour(7, 8), STEPS)[0] == 8
 
 
-def test_words_are_restored_and_moved() -> None:
+def test_words_are_restored() -> None:
     sampler = RowSampler(SPEC, ROWS)
     for row in range(ROWS):
         sampler.set_parameters(row, replace(GREEDY, repetition_penalty=1.5))
-    only_first = np.array([True, False, False, False])
-    sampler.text(favour(7, 8), STEPS, only_first)
+    sampler.text(ALL[:1], favour(7, 8)[:1], STEPS[:1])
     sampler.restore(1, sampler.snapshot(0))
-    sampler.move(0, 2)
-    assert sampler.text(favour(7, 8), STEPS, ALL).tolist() == [8, 8, 8, 7]
+    assert sampler.text(ALL, favour(7, 8), STEPS).tolist() == [8, 8, 7, 7]
 
 
 def test_a_longer_look_back_than_is_remembered_is_refused() -> None:

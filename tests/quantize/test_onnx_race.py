@@ -35,7 +35,7 @@ def test_the_race_chooses_as_the_norm_does(seed: int) -> None:
             ),
         )
     noise = np.full((ROWS, STEPS, CARD), np.nan, dtype=np.float32)
-    inverse, topk = sampler.voice_race(frames, np.ones(ROWS, dtype=np.bool_), noise)
+    inverse, topk = sampler.voice_race(np.arange(ROWS, dtype=np.int32), frames, noise)
     for step in range(STEPS):
         wanted = sample(
             logits,
@@ -50,8 +50,13 @@ def test_the_race_chooses_as_the_norm_does(seed: int) -> None:
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
-def test_rows_that_do_not_execute_draw_nothing() -> None:
-    sampler, noise = RowSampler(SPEC, ROWS), np.full((2, STEPS, CARD), 7, dtype=np.float32)
-    sampler.voice_race(np.zeros(2, dtype=np.int64), np.array([False, True]), noise)
-    assert (noise[0] == 7).all()
-    assert (noise[1] != 7).all()
+def test_a_rows_noise_does_not_depend_on_its_place() -> None:
+    sampler, noise = RowSampler(SPEC, ROWS), np.full((3, STEPS, CARD), 7, dtype=np.float32)
+    sampler.set_parameters(5, SamplingParameters(audio_seed=1))
+    frames = np.array([3, 9], dtype=np.int64)
+    sampler.voice_race(np.array([4, 5], np.int32), frames, noise[:2])
+    alone = np.empty((1, STEPS, CARD), np.float32)
+    sampler.voice_race(np.array([5], np.int32), frames[1:], alone)
+    np.testing.assert_array_equal(noise[1], alone[0])
+    assert not np.array_equal(noise[0], noise[1])
+    assert (noise[2] == 7).all()

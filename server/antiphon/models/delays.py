@@ -7,7 +7,7 @@ with delay d belongs to frame t - d. A short ring per row lines them up, as ``LM
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,14 +21,14 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 ZERO: Final = -1
 """Input token that stands for "nothing": its embedding is zero."""
 UNGENERATED: Final = -2
-"""Output token of a row that has none: not executed, or still inside its first ``max_delay`` frames."""
+"""Output token of a row that is still inside its first ``max_delay`` frames."""
 
 
 class DelayCache:
     """The delay rings of ``rows`` rows.
 
-    A step is :meth:`inputs`, then the model, then :meth:`outputs`, both with the same ``exec_mask``
-    (bool ``[n]``: the first n rows take part). Until outputs is called nothing has advanced, so a step
+    A step is :meth:`inputs`, then the model, then :meth:`outputs`, both for the same rows, int32 ``[m]``,
+    each named once; all arrays are in their order. Until outputs is called nothing has advanced, so a step
     that failed in between can be tried again.
 
     State, row first: ``tokens`` int32 ``[rows, n_q + 1, max_delay + 2]``, ring position of frame f is
@@ -45,49 +45,39 @@ class DelayCache:
         self._length = spec.max_delay + 2
         self.tokens: IntArray = np.full((rows, spec.n_q + 1, self._length), UNGENERATED, dtype=np.int32)
         self.offsets: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
-        self._rows = np.arange(rows)[:, None]
         self._streams = np.arange(spec.n_q + 1)
 
-    def reset(self, mask: BoolArray) -> None:
-        """Make the rows of a bool mask ``[n]`` fresh."""
-        rows = np.flatnonzero(mask)
-        self.tokens[rows] = UNGENERATED
-        self.offsets[rows] = 0
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
+        """Make rows fresh."""
+        self.tokens[list(rows)] = UNGENERATED
+        self.offsets[list(rows)] = 0
 
-    def inputs(self, heard: IntArray, exec_mask: BoolArray) -> IntArray:
-        """Take what was heard, int32 ``[n, >= n_q - dep_q]``, and return the model's input ``[n, n_q + 1]``.
+    def inputs(self, rows: IntArray, heard: IntArray) -> IntArray:
+        """Take what was heard, int32 ``[m, >= n_q - dep_q]``, and return the model's input ``[m, n_q + 1]``.
 
-        Streams whose delay has not passed yet, and rows not executed, get the initial tokens
-        (``text_card`` and ``card``): valid ids, whatever ``heard`` holds there. Codebooks heard beyond
-        the ones the model listens to are ignored.
+        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Codebooks
+        heard beyond the ones the model listens to are ignored.
         """
-        rows = np.flatnonzero(exec_mask)
+        offsets = self.offsets[rows, None]
         listening = self._streams[self._spoken :]
-        written = (self.offsets[rows, None] + self._delays[listening]) % self._length
-        self.tokens[rows[:, None], listening, written] = heard[rows, : len(listening)]
+        written = (offsets + self._delays[listening]) % self._length
+        self.tokens[rows[:, None], listening, written] = heard[:, : len(listening)]
+        current = self.tokens[rows[:, None], self._streams, offsets % self._length]
+        return np.where(offsets <= self._delays, self._initial, current)
 
-        offsets = self.offsets[: len(exec_mask), None]
-        current = self.tokens[self._rows[: len(exec_mask)], self._streams, offsets % self._length]
-        is_initial = (offsets <= self._delays) | ~exec_mask[:, None]
-        return np.where(is_initial, self._initial, current)
-
-    def outputs(self, text: IntArray, voice: IntArray, exec_mask: BoolArray) -> tuple[IntArray, BoolArray]:
+    def outputs(self, rows: IntArray, text: IntArray, voice: IntArray) -> tuple[IntArray, BoolArray]:
         """Take what was sampled and return the frame that is now complete in all streams.
 
-        ``text`` is int32 ``[n]``, ``voice`` int32 ``[n, dep_q]``. Returns tokens int32 ``[n, dep_q + 1]``,
-        text first, and bool ``[n]``: whether the row has a frame at all (its tokens are ``UNGENERATED``
+        ``text`` is int32 ``[m]``, ``voice`` int32 ``[m, dep_q]``. Returns tokens int32 ``[m, dep_q + 1]``,
+        text first, and bool ``[m]``: whether the row has a frame at all (its tokens are ``UNGENERATED``
         otherwise).
         """
-        rows = np.flatnonzero(exec_mask)
         self.offsets[rows] += 1
-        now = self.offsets[rows] % self._length
-        self.tokens[rows, 0, now] = text[rows]
-        self.tokens[rows[:, None], self._streams[1 : self._spoken], now[:, None]] = voice[rows]
-
-        offsets = self.offsets[: len(exec_mask), None]
-        emitted = (offsets[:, 0] > self._max_delay) & exec_mask
+        offsets, streams = self.offsets[rows, None], self._streams[: self._spoken]
+        self.tokens[rows[:, None], streams, offsets % self._length] = np.column_stack([text, voice])
+        emitted = offsets[:, 0] > self._max_delay
         frame = (offsets - self._max_delay + self._delays[: self._spoken]) % self._length
-        tokens = self.tokens[self._rows[: len(exec_mask)], self._streams[: self._spoken], frame]
+        tokens = self.tokens[rows[:, None], streams, frame]
         return np.where(emitted[:, None], tokens, np.int32(UNGENERATED)), emitted
 
     def snapshot(self, row: int) -> dict[str, NDArray[np.generic]]:
@@ -101,11 +91,6 @@ class DelayCache:
             raise ValueError(f"a delay ring of shape {tokens.shape} does not fit {self.tokens.shape[1:]}")
         self.tokens[row] = tokens
         self.offsets[row] = state["offset"]
-
-    def move(self, source: int, target: int) -> None:
-        """Copy the state of one row over another."""
-        self.tokens[target] = self.tokens[source]
-        self.offsets[target] = self.offsets[source]
 
     @property
     def state_bytes(self) -> int:

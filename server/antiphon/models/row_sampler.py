@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeAlias
 
@@ -16,7 +16,6 @@ from antiphon.models.spec import LMSpec
 
 FloatArray: TypeAlias = NDArray[np.float32]
 IntArray: TypeAlias = NDArray[np.int32]
-BoolArray: TypeAlias = NDArray[np.bool_]
 
 MAX_PENALTY_CONTEXT = 200  # the longest look back of docs/sampling.md
 
@@ -36,7 +35,9 @@ _PARAMETERS = np.dtype(
 
 
 class RowSampler:
-    """Chooses the tokens of each executed row by that row's own parameters, seeds and step.
+    """Chooses the tokens of each row by that row's own parameters, seeds and step.
+
+    A call names its rows, int32 ``[m]``, each once; all arrays are in their order.
 
     State, row first: ``words`` int32 ``[rows, MAX_PENALTY_CONTEXT]``, the newest last, -1 where there is
     none yet: the text that counts for the repetition penalty (docs/sampling.md, section 4).
@@ -61,23 +62,22 @@ class RowSampler:
         values = asdict(parameters)
         self._parameters[row] = tuple(values[name] for name in _PARAMETERS.names or ())
 
-    def reset(self, mask: BoolArray) -> None:
-        """Forget what the rows of a bool mask ``[n]`` have said; their parameters stay."""
-        self._words[np.flatnonzero(mask)] = -1
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
+        """Forget what rows have said; their parameters stay."""
+        self._words[list(rows)] = -1
 
-    def text(self, logits: FloatArray, steps: NDArray[np.int64], executed: BoolArray) -> IntArray:
-        """Choose a text token for each executed row and remember the words: int32 ``[rows]``, else 0.
+    def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
+        """Choose a text token for each row, int32 ``[m]``, and remember the words.
 
-        ``logits`` is float32 ``[rows, text_card]``, ``steps`` int64 ``[rows]`` the row's steps since reset.
+        ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` the rows' steps since their reset.
         """
-        rows = np.flatnonzero(executed)
         asked = self._parameters[rows]
         chosen = sample(
-            self._penalised(logits[rows], rows),
+            self._penalised(logits, rows),
             temperature=asked["text_temperature"],
             topk=asked["text_topk"],
             seed=asked["text_seed"],
-            step=steps[rows],
+            step=steps,
             stream=TEXT_STREAM,
             pad_id=self._pad_id,
             pad_mult=asked["pad_mult"],
@@ -86,42 +86,38 @@ class RowSampler:
         speaking = rows[said]
         self._words[speaking, :-1] = self._words[speaking, 1:]
         self._words[speaking, -1] = chosen[said]
-        return _spread(chosen, rows, len(logits))
+        return chosen
 
-    def voice(
-        self, logits: FloatArray, steps: NDArray[np.int64], executed: BoolArray, codebook: int
-    ) -> IntArray:
-        """Choose a token of one codebook for each executed row: int32 ``[rows]``, else 0."""
-        rows = np.flatnonzero(executed)
+    def voice(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64], codebook: int) -> IntArray:
+        """Choose a token of one codebook for each row, int32 ``[m]``."""
         asked = self._parameters[rows]
-        chosen = sample(
-            logits[rows],
+        return sample(
+            logits,
             temperature=asked["audio_temperature"],
             topk=asked["audio_topk"],
             seed=asked["audio_seed"],
-            step=steps[rows],
+            step=steps,
             stream=TEXT_STREAM + 1 + codebook,
         )
-        return _spread(chosen, rows, len(logits))
 
     def voice_race(
-        self, steps: NDArray[np.int64], executed: BoolArray, noise: FloatArray
+        self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
     ) -> tuple[FloatArray, NDArray[np.int64]]:
         """Everything a frame's audio tokens depend on but the logits, for choosing them elsewhere.
 
-        ``noise`` float32 ``[rows, codebooks, card]`` is filled for the executed rows. Returns, per row,
-        ``1 / temperature`` float32 and top-k int64 from 1 to ``card``. The token is the one with the
-        largest ``logit / temperature + noise`` of the top k; a greedy row's is the top one, without noise.
+        ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
+        and top-k int64 from 1 to ``card``. The token is the one with the largest
+        ``logit / temperature + noise`` of the top k; a greedy row's is the top one, without noise.
         """
         _, codebooks, card = noise.shape
-        asked = self._parameters[: len(noise)]
+        asked = self._parameters[rows]
         temperature, topk = asked["audio_temperature"], asked["audio_topk"]
         is_greedy = temperature == 0
         noise[is_greedy] = 0
-        rows = np.flatnonzero(executed & ~is_greedy)
         streams = TEXT_STREAM + 1 + np.arange(codebooks)
-        if rows.size:
-            noise[rows] = gumbel_table(asked["audio_seed"][rows], steps[rows], streams, card)
+        drawn = ~is_greedy
+        if drawn.any():
+            noise[drawn] = gumbel_table(asked["audio_seed"][drawn], steps[drawn], streams, card)
         inverse: FloatArray = np.reciprocal(np.where(is_greedy, np.float32(1), temperature))
         topk = np.where((topk == 0) | (topk > card), card, topk)
         return inverse, np.where(is_greedy, 1, topk)
@@ -134,17 +130,12 @@ class RowSampler:
         """Put a copied state into a row."""
         self._words[row] = state["words"]
 
-    def move(self, source: int, target: int) -> None:
-        """Copy the state and parameters of one row over another."""
-        self._words[target] = self._words[source]
-        self._parameters[target] = self._parameters[source]
-
     @property
     def state_bytes(self) -> int:
         """Bytes of state of all rows."""
         return self._words.nbytes
 
-    def _penalised(self, logits: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
+    def _penalised(self, logits: FloatArray, rows: IntArray) -> FloatArray:
         asked = self._parameters[rows]
         penalty, context = asked["repetition_penalty"], asked["repetition_penalty_context"]
         if np.all((penalty == 1) | (context == 0)):
@@ -152,9 +143,3 @@ class RowSampler:
         age = np.arange(MAX_PENALTY_CONTEXT)[::-1]
         recent = np.where(age < context[:, None], self._words[rows], -1)
         return penalise(logits, recent, penalty)
-
-
-def _spread(chosen: IntArray, rows: NDArray[np.int64], count: int) -> IntArray:
-    tokens = np.zeros(count, dtype=np.int32)
-    tokens[rows] = chosen
-    return tokens
