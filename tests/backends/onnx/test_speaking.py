@@ -88,19 +88,19 @@ def test_a_row_that_was_restored_is_given_its_voice_again(
 
 
 def test_a_voice_is_no_part_of_what_a_step_writes(backend: TtsBackend, checkpoint: Checkpoint) -> None:
-    graph = lm_of(backend).graph
-    voices = {name for name in graph.state.arrays if ".cross_" in name}
+    arrays, graph = lm_of(backend).state.arrays, lm_of(backend).graph
+    voices = {name for name in arrays if ".cross_" in name}
     assert len(voices) == 2 * 2
     backend.prime(1, speaker(checkpoint, 1, count=5))
-    before = {name: graph.state.arrays[name].copy() for name in voices}
+    before = {name: arrays[name].copy() for name in voices}
     driver = Driver(backend)
     driver.run(1, voice(1, 6, backend.info))
     for name in voices:
         formats = [entry for entry in checkpoint.graphs["lm"].state if entry.name == name]
         assert [entry.output for entry in formats] == [None]
         assert name not in graph._aside
-        np.testing.assert_array_equal(graph.state.arrays[name][0], before[name][0])
-        np.testing.assert_array_equal(graph.state.arrays[name][1], before[name][0], "nobody's, by the reset")
+        np.testing.assert_array_equal(arrays[name][0], before[name][0])
+        np.testing.assert_array_equal(arrays[name][1], before[name][0], "no speaker, by the reset")
         assert not np.array_equal(before[name][0], before[name][1])
 
 

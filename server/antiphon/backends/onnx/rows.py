@@ -45,9 +45,9 @@ class RowState:
             np.take(source.arrays[name], rows, axis=0, out=array[: rows.size], mode="clip")
 
     def scatter(self, target: RowState, rows: IntArray) -> None:
-        """Copy the first rows of this state into ``rows`` of another."""
-        for name, array in self.arrays.items():
-            target.arrays[name][rows] = array[: rows.size]
+        """Copy what runs change of the first rows of this state into ``rows`` of another."""
+        for name in self._fill:
+            target.arrays[name][rows] = self.arrays[name][: rows.size]
 
     def snapshot(self, row: int) -> dict[str, Array]:
         """Copy one row, by name, without the row axis; rings as far as they are filled."""

@@ -19,7 +19,7 @@ from antiphon.models.graphs import Array, GraphFormat
 PACKED_STATE_BYTES: Final = 200_000
 """The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
 graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
-TIMED_RUNS: Final = 3
+TIMED_RUNS: Final = 5
 
 EXEC: Final = "exec"
 """The input that says which rows advance, of graphs that have state."""
@@ -80,15 +80,24 @@ class Stage:
         return {name: array[places] for name, array in graph.outputs.items()}
 
     def warm_up(self, counts: Sequence[int]) -> None:
-        """Run over the first 1, 2, ... rows, which are then no longer fresh, and measure what runs cost."""
+        """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
+
+        Each time is that of rows that were not just run: their rings come from memory, as in a call.
+        """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        times_ms = {count: min(self._time_ms(count) for _ in range(TIMED_RUNS)) for count in counts}
+        self._time_ms(range(self.slots))
+        times_ms = {count: min(map(self._time_ms, self._apart(count))) for count in counts}
         self.cost = RunCost.fit(times_ms)
 
-    def _time_ms(self, count: int) -> float:
+    def _apart(self, count: int) -> list[range]:
+        """Windows of so many rows, as far from each other as there is room."""
+        starts = np.linspace(0, self.slots - count, TIMED_RUNS).astype(int).tolist()
+        return [range(start, start + count) for start in starts]
+
+    def _time_ms(self, window: range) -> float:
         begin_s = time.perf_counter()
-        self.graph.run(range(count))
+        self.graph.run(window)
         return 1000.0 * (time.perf_counter() - begin_s)
 
     @property
