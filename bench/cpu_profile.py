@@ -76,9 +76,9 @@ def profile_stage(file: GraphFile, rows: int, threads: int, runs: int, rates: Ra
         seen, plain = file.rows(session, rows), file.rows(file.session(threads), rows)
         plain_ms = []
         for _ in range(runs + UNTIMED_TURNS):
-            seen.run(rows)
+            seen.run(range(rows))
             start_s = time.perf_counter()
-            plain.run(rows)
+            plain.run(range(rows))
             plain_ms.append(1000 * (time.perf_counter() - start_s))
         events = json.loads(Path(session.end_profiling()).read_text())
         state = {name: array.nbytes for name, array in seen.state.arrays.items()}

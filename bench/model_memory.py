@@ -89,7 +89,7 @@ def _graphs(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]
     sessions = [file.session(threads) for file in files]
     yield NOTHING
     graphs = [file.rows(session, rows) for file, session in zip(files, sessions, strict=True)]
-    yield [partial(graph.run, rows) for graph in graphs], sum(graph.bytes for graph in graphs)
+    yield [partial(graph.run, range(rows)) for graph in graphs], sum(graph.bytes for graph in graphs)
 
 
 def _upstream(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]:  # noqa: ARG001

@@ -92,7 +92,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     for stage in stages:
         file = GraphFile(folder, form.split()[0], stage)
         graph = file.rows(file.session(setting.threads, spin=form == SPINNING), rows)
-        calls[f"{form} {stage}"] = partial(graph.run, rows)
+        calls[f"{form} {stage}"] = partial(graph.run, range(rows))
     return calls
 
 

@@ -16,11 +16,12 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.onnx.backend import OnnxBackend
-from antiphon.backends.onnx.graph import Graph
-from antiphon.backends.onnx.language import Language
+from antiphon.backends.base import Backend, FloatArray, IntArray
+from antiphon.backends.host import HostBackend
+from antiphon.backends.onnx.executor import OnnxFrames
+from antiphon.backends.onnx.language import Language, Stopwatch
 from antiphon.backends.onnx.sessions import pick_provider
+from antiphon.backends.onnx.stage import Stage
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.delays import DelayCache
@@ -38,10 +39,10 @@ class OnnxJudged:
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take over a backend that was just made of ``checkpoint``."""
-        self._backend, self._spec = cast("OnnxBackend", backend), checkpoint.spec
-        self._graphs = self._backend.graphs
-        self._open: Graph | None = None
-        if "depformer" in self._graphs:
+        self._backend, self._spec = backend, checkpoint.spec
+        self._stages = cast("OnnxFrames", cast("HostBackend", backend).executor).stages
+        self._open: Stage | None = None
+        if "depformer" in self._stages:
             form = checkpoint.graphs["depformer"]
             self._open = open_depformer(checkpoint.file(form.file), form, backend)
 
@@ -50,83 +51,73 @@ class OnnxJudged:
         """See the protocol."""
         return self._backend
 
-    def _fresh(self, stage: str) -> Graph:
-        graph = self._graphs[stage]
-        graph.state.reset(range(self._backend.info.slots))
-        graph.inputs["exec"][:] = True
-        return graph
+    def _fresh(self, stage: str) -> Stage:
+        self._stages[stage].state.reset(range(self._backend.info.slots))
+        return self._stages[stage]
 
     def encode(self, pcm: FloatArray) -> Codes:
         """See the protocol."""
-        graph, codes = self._fresh("encode"), []
-        for frame in np.split(pcm, pcm.shape[1] // self._spec.frame_samples, axis=1):
-            graph.inputs["pcm"][: len(pcm)] = frame
-            graph.run(len(pcm))
-            codes.append(graph.outputs["codes"][: len(pcm)].copy())
-        return np.stack(codes, axis=1)
+        stage, rows = self._fresh("encode"), first(len(pcm))
+        frames = np.split(pcm, pcm.shape[1] // self._spec.frame_samples, axis=1)
+        return np.stack([stage.run(rows, {"pcm": frame})["codes"] for frame in frames], axis=1)
 
     def decode(self, codes: Codes) -> FloatArray:
         """See the protocol."""
-        graph, heard = self._fresh("decode"), []
-        for frame in codes.swapaxes(0, 1):
-            graph.inputs["codes"][: len(codes)] = frame
-            graph.run(len(codes))
-            heard.append(graph.outputs["pcm"][: len(codes)].copy())
+        stage, rows = self._fresh("decode"), first(len(codes))
+        heard = [stage.run(rows, {"codes": frame})["pcm"] for frame in codes.swapaxes(0, 1)]
         return np.concatenate(heard, axis=1)
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See the protocol."""
-        spec, rows = self._lm(), len(heard)
-        graph = self._fresh("lm")
-        language = Language(spec, graph, self._graphs.get("depformer"), self._backend.info.slots)
+        spec, rows, watch, said = self._lm(), first(len(heard)), Stopwatch(), []
+        language = Language(spec, self._fresh("lm"), self._stages.get("depformer"))
         for row, own in enumerate(parameters):
-            language.set_parameters(row, own)
-        everyone, said = np.ones(rows, np.bool_), []
+            language.sampler.set_parameters(row, own)
         for frame in heard.swapaxes(0, 1):
-            spoken = language.step(frame, everyone, lambda _: None)
-            said.append(np.concatenate([spoken.text_tokens[:, None], spoken.codes], axis=1))
+            text, outputs = language.read(rows, frame.astype(np.int32), watch)
+            voice = language.speak(rows, text, outputs["hidden"], watch)
+            said.append(language.delays.outputs(rows, text, voice)[0])
         return np.stack(said[spec.max_delay :], axis=1).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Thoughts:
         """See the protocol."""
-        spec, rows = self._lm(), len(heard)
-        graph, delays, collector = self._fresh("lm"), DelayCache(spec, rows), StepCollector(spec)
-        everyone = np.ones(rows, np.bool_)
+        spec, rows = self._lm(), first(len(heard))
+        stage, delays, collector = self._fresh("lm"), DelayCache(spec, rows.size), StepCollector(spec)
         for index, frame in enumerate(heard.swapaxes(0, 1)):
-            graph.inputs["tokens"][:rows] = delays.inputs(frame.astype(np.int32), everyone)
-            graph.run(rows)
+            outputs = stage.run(rows, {"tokens": delays.inputs(rows, frame.astype(np.int32))})
             tokens = collector.forced(said, index).astype(np.int32)
-            voice = self._voice(graph.outputs["hidden"][:rows], tokens)
-            pauses = graph.outputs.get("pauses", np.zeros((rows, 0), np.float32))[:rows].copy()
-            collector.add(graph.outputs["logits"][:rows].copy(), voice, pauses)
-            delays.outputs(tokens[:, 0], tokens[:, 1:], everyone)
+            voice = self._voice(outputs["hidden"], tokens)
+            pauses = outputs.get("pauses", np.zeros((rows.size, 0), np.float32))
+            collector.add(outputs["logits"], voice, pauses)
+            delays.outputs(rows, tokens[:, 0], tokens[:, 1:])
         return collector.thoughts()
 
-    def _voice(
-        self, hidden: FloatArray, tokens: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-    ) -> FloatArray:
+    def _voice(self, hidden: FloatArray, tokens: IntArray) -> FloatArray:
         """Logits ``[n, dep_q, card]`` of a frame in which ``tokens [n, 1 + dep_q]`` are said."""
-        rows, graph, spec = len(hidden), self._open, self._lm()
-        if graph is None:
-            return np.zeros((rows, 0, spec.card), np.float32)
-        graph.inputs["hidden"][:rows], graph.inputs["text"][:rows] = hidden, tokens[:, 0]
-        graph.inputs["inverse_temperature"][:rows], graph.inputs["topk"][:rows] = 1, spec.card
-        noise = graph.inputs["noise"][:rows]
-        noise[:] = 0
+        rows, spec = first(len(hidden)), self._lm()
+        if self._open is None:
+            return np.zeros((rows.size, 0, spec.card), np.float32)
+        noise = np.zeros((rows.size, spec.dep_q, spec.card), np.float32)
         np.put_along_axis(noise, tokens[:, 1:, None].astype(np.int64), SURE, axis=2)
-        graph.run(rows)
-        return np.stack([graph.outputs[_logits(k)][:rows] for k in range(spec.dep_q)], axis=1)
+        given = {"hidden": hidden, "text": tokens[:, 0], "noise": noise}
+        outputs = self._open.run(rows, {**given, "inverse_temperature": 1, "topk": spec.card})
+        return np.stack([outputs[_logits(k)] for k in range(spec.dep_q)], axis=1)
 
     def _lm(self) -> LMSpec:
         assert self._spec.lm is not None
         return self._spec.lm
 
 
+def first(count: int) -> IntArray:
+    """The first rows of a backend."""
+    return np.arange(count, dtype=np.int32)
+
+
 def _logits(codebook: int) -> str:
     return f"gate.logits.{codebook}"
 
 
-def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Graph:
+def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Stage:
     """The depformer's graph with its logits as further outputs, for the backend's rows.
 
     Raises:
@@ -150,4 +141,4 @@ def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Graph:
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     providers = pick_provider(backend.info.device)[1]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-    return Graph(session, replace(form, outputs=(*form.outputs, *extra)), backend.info.slots)
+    return Stage(session, replace(form, outputs=(*form.outputs, *extra)), backend.info.slots)

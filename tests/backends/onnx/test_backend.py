@@ -8,21 +8,30 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import Resizable, StepInputs
-from antiphon.backends.onnx.backend import OnnxBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.onnx.executor import OnnxFrames
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
 
 
-def backend_of(model: str, slots: int = 3) -> OnnxBackend:
-    return make(load_checkpoint(model), slots=slots, threads=1)
+def backend_of(model: str, slots: int = 3) -> HostBackend:
+    backend = make(load_checkpoint(model), slots=slots, threads=1)
+    assert isinstance(backend, HostBackend)
+    return backend
+
+
+def executor_of(backend: HostBackend) -> OnnxFrames:
+    assert isinstance(backend.executor, OnnxFrames)
+    return backend.executor
 
 
 def tick(rows: int, *, reset: bool = False, seed: int = 0) -> StepInputs:
     pcm = np.random.default_rng(seed).normal(0, 0.1, (rows, 1920)).astype(np.float32)
-    return StepInputs(np.ones(rows, dtype=np.bool_), np.full(rows, reset), pcm)
+    return StepInputs(np.arange(rows, dtype=np.int32), np.full(rows, reset), pcm)
 
 
 def test_facts_about_the_built_in_models() -> None:
@@ -35,7 +44,6 @@ def test_facts_about_the_built_in_models() -> None:
         "float32",
         rounding.scheme,
     )
-    assert info.buckets == (1, 2, 3)
     assert 0.5 * info.spec.parameters < info.memory["weights"] < 4 * info.spec.parameters
     assert not info.can_prime
 
@@ -43,7 +51,8 @@ def test_facts_about_the_built_in_models() -> None:
 def test_warm_up_reports_its_progress_and_leaves_fresh_rows() -> None:
     backend, seen = backend_of("tiny"), []
     backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
-    assert seen == [(0, 3, "1 rows"), (1, 3, "2 rows"), (2, 3, "3 rows"), (3, 3, "ready")]
+    assert seen == [(0, 4, "encode"), (1, 4, "lm"), (2, 4, "depformer"), (3, 4, "decode"), (4, 4, "ready")]
+    assert executor_of(backend).stages["lm"].cost.row_ms > 0
     fresh = backend_of("tiny")
     for row in range(3):
         for name, tensor in backend.snapshot(row).tensors.items():
@@ -55,7 +64,7 @@ def test_a_failing_graph_names_its_rows_and_leaves_the_others(monkeypatch: pytes
     backend.step(tick(3, reset=True))
     kept = backend.snapshot(2)
 
-    def fail(self: Graph, rows: int) -> None:
+    def fail(self: Graph, window: range) -> None:
         raise RuntimeError("no such kernel")
 
     with monkeypatch.context() as patch:
@@ -74,7 +83,7 @@ def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch
 
     def failing_step() -> type[Exception]:
         with monkeypatch.context() as patch:
-            patch.setattr(Graph, "run", lambda self, rows: 1 / 0)
+            patch.setattr(Graph, "run", lambda self, window: 1 / 0)
             with pytest.raises((StepError, DeviceLostError)) as caught:
                 backend.step(tick(1))
         return caught.type
@@ -87,10 +96,11 @@ def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch
 def test_a_resized_backend_equals_one_that_was_made_so() -> None:
     resized, made = backend_of("tiny", 1), backend_of("tiny", 3)
     resized.step(tick(1, reset=True))
-    graphs = dict(resized._graphs)
+    sessions = [stage.graph._session for stage in executor_of(resized).stages.values()]
     resized.resize(3)
     assert isinstance(resized, Resizable)
-    assert resized._graphs == graphs  # the very same: nothing is loaded anew
+    for stage, session in zip(executor_of(resized).stages.values(), sessions, strict=True):
+        assert stage.graph._session is session  # nothing is loaded anew
     assert resized.info == made.info
     assert resized.state_bytes() == made.state_bytes()
     for seed in range(6):
@@ -109,13 +119,38 @@ def test_a_snapshot_of_another_model_is_refused_and_changes_nothing() -> None:
     with pytest.raises(UnsupportedError, match=r"the snapshot has no lm\.position, this model int64 \[\]"):
         duplex.restore(1, echo.snapshot(0))
     other = replace(before, tensors={**before.tensors, "lm.0.k": np.zeros((4, 9, 16), dtype=np.float32)})
-    with pytest.raises(UnsupportedError, match=r"has float32 \[4, 9, 16\] as lm\.0\.k, this model float32"):
+    wanted = r"has float32 \[4, 9, 16\] as lm\.0\.k, this model float32 \[8, 1, 40\]"
+    with pytest.raises(UnsupportedError, match=wanted):
         duplex.restore(1, other)
     words = replace(before, tensors={**before.tensors, "sampler.words": np.zeros(3, dtype=np.int32)})
     with pytest.raises(UnsupportedError, match=r"the snapshot's sampler\.words does not fit \[200\]"):
         duplex.restore(1, words)
     for name, tensor in duplex.snapshot(1).tensors.items():
         np.testing.assert_array_equal(tensor, before.tensors[name])
+
+
+def test_a_snapshot_holds_rings_as_far_as_they_are_filled() -> None:
+    backend = backend_of("tiny")
+    for frame in range(3):
+        backend.step(tick(3, reset=frame == 0, seed=frame))
+    tensors = backend.snapshot(1).tensors
+    assert tensors["lm.0.k"].shape == (8, 3, 40)
+    assert tensors["decoder_transformer.0.v"].shape[1] == 4  # two a frame, and the first frame is silent
+    for frame in range(200):
+        backend.step(tick(1, seed=frame))
+    assert backend.snapshot(0).tensors["lm.0.k"].shape == (8, 125, 40)
+
+
+def test_a_plan_counts_the_rows_of_the_language_model() -> None:
+    backend = backend_of("tiny", 9)
+    stages = executor_of(backend).stages
+    assert {name for name, stage in stages.items() if stage.is_packed} == {"encode", "depformer", "decode"}
+    rows = np.array([8, 0, 2, 3], np.int32)
+    stages["lm"].cost = RunCost(run_ms=1.5, row_ms=1.0)
+    assert backend.plan(rows) == 5  # 0 to 3, and 8
+    stages["lm"].cost = RunCost(run_ms=0.5, row_ms=1.0)
+    assert backend.plan(rows) == 4
+    assert backend.plan(rows, is_fixed=True) == 9
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from antiphon.backends.onnx import graph as module
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
@@ -45,18 +46,26 @@ def test_rings_are_written_where_they_lie(duplex: Checkpoint, name: str) -> None
     assert not any(name.endswith((".position", ".started")) for name in aliased)
     graph.inputs["exec"][:] = True
     addresses = {name: array.ctypes.data for name, array in graph.state.arrays.items()}
-    for rows in (2, 2, 3):
-        graph.run(rows)
-        binding = graph._bindings[rows]
-        outputs = binding.get_outputs()
+    for window in (range(2), range(2), range(3, 4), range(2, 4)):
+        graph.run(window)
+        outputs = graph._bindings[window].get_outputs()
         written = {tensor.name: value for tensor, value in zip(form.outputs, outputs, strict=True)}
         for ring, entry in aliased.items():
             assert entry.output is not None
-            assert written[entry.output].data_ptr() == addresses[ring]
+            before = window.start * graph.state.arrays[ring].strides[0]
+            assert written[entry.output].data_ptr() == addresses[ring] + before
     for ring in rings:
         ring_rows = np.abs(graph.state.arrays[ring]).reshape(ROWS, -1).sum(axis=1)
-        assert (ring_rows[:3] > 0).all()
-        assert (ring_rows[3:] == 0).all()
+        assert (ring_rows[:4] > 0).all()
+        assert (ring_rows[4:] == 0).all()
+
+
+def test_few_windows_stay_bound(duplex: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BINDINGS", 2)
+    graph = graph_of(duplex, "encode")
+    for window in (range(1), range(1, 3), range(1), range(4, 5)):
+        graph.run(window)
+    assert list(graph._bindings) == [range(1), range(4, 5)]
 
 
 def test_large_state_is_aliased_and_little_is_put_aside(duplex: Checkpoint) -> None:

@@ -15,7 +15,7 @@ from antiphon.backends.torch.factory import make as make_torch
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.speaker import SpeakerShape
-from tests.backends.contract import GREEDY, SAMPLED, mask, step_inputs, voice
+from tests.backends.contract import GREEDY, SAMPLED, step_inputs, voice
 from tests.backends.onnx.exports import exported, source
 
 ROWS = 4
@@ -37,10 +37,12 @@ def ticks(seed: int, backend: Backend) -> Iterator[StepInputs]:
     levels = (0.3, 15.0, 0.01, 0.3)
     voices = [voice(10 * seed + row, TICKS, backend.info, level=level) for row, level in enumerate(levels)]
     for tick in range(TICKS):
-        executed = (random.random(ROWS) < 0.8) & (np.arange(ROWS) <= tick)
         joins = [row for row in range(ROWS) if tick in (row, 40 + 2 * row)]
-        pcm = np.stack([frames[tick] for frames in voices])
-        yield step_inputs(backend.info, executed, mask(ROWS, joins), pcm)
+        is_named = (random.random(ROWS) < 0.8) & (np.arange(ROWS) <= tick) | np.isin(np.arange(ROWS), joins)
+        rows = random.permutation(np.flatnonzero(is_named)).astype(np.int32)
+        if rows.size:
+            pcm = np.stack([voices[row][tick] for row in rows])
+            yield step_inputs(backend.info, rows, np.isin(rows, joins), pcm)
 
 
 def run(backend: Backend, seed: int, parameters: SamplingParameters) -> list[StepOutputs]:
@@ -56,8 +58,8 @@ def given_a_voice(backend: Backend, inputs: StepInputs) -> StepInputs:
     shape = SpeakerShape.of(backend.info.spec)
     if shape is None:
         return inputs
-    joins = inputs.reset & (np.arange(ROWS) % 2 == 1)
-    for row in np.flatnonzero(joins).tolist():
+    joins = inputs.reset & (inputs.rows % 2 == 1)
+    for row in inputs.rows[joins].tolist():
         speakers = np.random.default_rng(row).normal(0, 1, (1 + row // 2, shape.frames, shape.width))
         nothing = np.zeros((0, 0), np.int32)
         assert backend.prime(row, Prompt(nothing, speakers=speakers.astype(np.float32))).is_done

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from antiphon.backends.onnx.executor import OnnxTexts
 from antiphon.backends.onnx.factory import make
-from antiphon.backends.onnx.speaking import SpeakingBackend
-from antiphon.backends.onnx.voices import Voices
+from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.tts import TtsBackend
+from antiphon.backends.voices import VoiceCache
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
@@ -31,14 +33,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.fixture
-def backend(checkpoint: Checkpoint) -> SpeakingBackend:
+def backend(checkpoint: Checkpoint) -> TtsBackend:
     return backend_of(checkpoint)
 
 
-def backend_of(checkpoint: Checkpoint, slots: int = ROWS) -> SpeakingBackend:
+def backend_of(checkpoint: Checkpoint, slots: int = ROWS) -> TtsBackend:
     backend = make(checkpoint, slots=slots, threads=1)
-    assert isinstance(backend, SpeakingBackend)
+    assert isinstance(backend, TtsBackend)
     return backend
+
+
+def lm_of(backend: TtsBackend) -> Stage:
+    assert isinstance(backend.executor, OnnxTexts)
+    return backend.executor.stages["lm"]
 
 
 def shape_of(checkpoint: Checkpoint) -> SpeakerShape:
@@ -53,55 +60,47 @@ def speaker(checkpoint: Checkpoint, seed: int, count: int = 1) -> Prompt:
     return Prompt(np.zeros((0, 0), np.int32), speakers=speakers.astype(np.float32))
 
 
-def test_a_voice_is_computed_once(backend: SpeakingBackend, checkpoint: Checkpoint) -> None:
+def test_a_voice_is_computed_once(backend: TtsBackend, checkpoint: Checkpoint) -> None:
     prompt = speaker(checkpoint, 2)
     assert [backend.prime(row, prompt).is_copied for row in (0, 1, 0)] == [False, True, True]
     assert not backend.prime(1, speaker(checkpoint, 3)).is_copied
 
 
-def test_the_voice_that_was_longest_unused_goes_first(
-    backend: SpeakingBackend, checkpoint: Checkpoint
-) -> None:
-    graphs, voice = backend.graphs, backend._voice
-    assert voice is not None
-    size = sum(array[0].nbytes for array in voice.outputs.values())
-    voices = Voices(voice, graphs["lm"], shape_of(checkpoint), limit_bytes=2 * size)
+def test_the_voice_that_was_longest_unused_goes_first(backend: TtsBackend, checkpoint: Checkpoint) -> None:
+    size = sum(array.nbytes for array in backend.executor.compute_voice(None).values())
+    voices = VoiceCache(backend.executor, limit_bytes=2 * size)
     first, second = speaker(checkpoint, 1), speaker(checkpoint, 2)
     given = [voices.give(0, prompt) for prompt in (None, first, None, second, None, first)]
     assert given == [False, False, True, False, True, False]
 
 
-def test_a_row_that_was_moved_or_restored_is_given_its_voice_again(
-    backend: SpeakingBackend, checkpoint: Checkpoint
+def test_a_row_that_was_restored_is_given_its_voice_again(
+    backend: TtsBackend, checkpoint: Checkpoint
 ) -> None:
-    prompt, arrays = speaker(checkpoint, 1), backend.graphs["lm"].state.arrays
-    nobodys = backend.snapshot(0)
+    prompt, arrays = speaker(checkpoint, 1), lm_of(backend).state.arrays
+    without = backend.snapshot(0)
     backend.prime(0, prompt)
     wanted = arrays["lm.0.cross_k"][0].copy()
-    for is_moved in (False, True):
-        if is_moved:
-            backend.move(1, 0)
-        else:
-            backend.restore(0, nobodys)
-        np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], arrays["lm.0.cross_k"][1])
-        backend.prime(0, prompt)
-        np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], wanted)
+    backend.restore(0, without)
+    np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], arrays["lm.0.cross_k"][1])
+    backend.prime(0, prompt)
+    np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], wanted)
 
 
-def test_a_voice_is_no_part_of_what_a_step_writes(backend: SpeakingBackend, checkpoint: Checkpoint) -> None:
-    graph = backend.graphs["lm"]
-    voices = {name for name in graph.state.arrays if ".cross_" in name}
+def test_a_voice_is_no_part_of_what_a_step_writes(backend: TtsBackend, checkpoint: Checkpoint) -> None:
+    arrays, graph = lm_of(backend).state.arrays, lm_of(backend).graph
+    voices = {name for name in arrays if ".cross_" in name}
     assert len(voices) == 2 * 2
     backend.prime(1, speaker(checkpoint, 1, count=5))
-    before = {name: graph.state.arrays[name].copy() for name in voices}
+    before = {name: arrays[name].copy() for name in voices}
     driver = Driver(backend)
     driver.run(1, voice(1, 6, backend.info))
     for name in voices:
         formats = [entry for entry in checkpoint.graphs["lm"].state if entry.name == name]
         assert [entry.output for entry in formats] == [None]
         assert name not in graph._aside
-        np.testing.assert_array_equal(graph.state.arrays[name][0], before[name][0])
-        np.testing.assert_array_equal(graph.state.arrays[name][1], before[name][0], "nobody's, by the reset")
+        np.testing.assert_array_equal(arrays[name][0], before[name][0])
+        np.testing.assert_array_equal(arrays[name][1], before[name][0], "no speaker, by the reset")
         assert not np.array_equal(before[name][0], before[name][1])
 
 
@@ -113,7 +112,7 @@ def test_more_rows_are_as_fresh_as_the_first(checkpoint: Checkpoint) -> None:
         np.testing.assert_array_equal(resized.snapshot(3).tensors[name], tensor)
 
 
-def test_what_is_no_voice_is_refused(backend: SpeakingBackend) -> None:
+def test_what_is_no_voice_is_refused(backend: TtsBackend) -> None:
     nothing = np.zeros((0, 0), np.int32)
     with pytest.raises(
         UnsupportedError, match=r"voices \[6, 6, 16\], but this model needs float32 \[1 to 5, 6, 16\]"
@@ -124,12 +123,10 @@ def test_what_is_no_voice_is_refused(backend: SpeakingBackend) -> None:
 
 
 def test_a_model_of_one_voice_takes_no_other(checkpoint: Checkpoint) -> None:
-    graphs = backend_of(checkpoint)
     assert checkpoint.spec.lm is not None
     lm = replace(checkpoint.spec.lm, config={**checkpoint.spec.lm.config, "conditioners": {}})
-    alone = SpeakingBackend(
-        replace(checkpoint.spec, lm=lm), graphs.graphs, slots=ROWS, build=graphs._build, voice=None
-    )
+    executor = backend_of(checkpoint).executor
+    alone = TtsBackend(replace(checkpoint.spec, lm=lm), executor, slots=ROWS)
     assert not alone.info.can_prime
     with pytest.raises(UnsupportedError, match="has a voice of its own and takes no other"):
         alone.prime(0, speaker(checkpoint, 1))
@@ -161,9 +158,7 @@ def test_weights_in_8_bits_say_nearly_the_same(checkpoint: Checkpoint, tmp_path:
     assert loudness[1] == pytest.approx(loudness[0], rel=0.5)
 
 
-def test_a_row_with_another_voice_says_something_else(
-    backend: SpeakingBackend, checkpoint: Checkpoint
-) -> None:
+def test_a_row_with_another_voice_says_something_else(backend: TtsBackend, checkpoint: Checkpoint) -> None:
     driver = Driver(backend)
     said = []
     for count in (1, 2):

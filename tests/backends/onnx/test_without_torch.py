@@ -43,10 +43,10 @@ from antiphon_client.clip import default_clips
 clip = next(clip for clip in default_clips() if "colour" in str(clip))
 pcm = np.concatenate([read_audio(clip), np.zeros(30 * 1920, np.float32)])
 pcm = pcm[: pcm.size // 1920 * 1920].reshape(-1, 1, 1920)
-one, rest = np.array([True]), np.array([False])
+row, one, rest = np.array([0], np.int32), np.array([True]), np.array([False])
 for model in ("echo", "tiny"):
     backend = make_backend("auto", load_checkpoint(model), slots=2)
-    replies = [backend.step(StepInputs(one, one if not i else rest, frame)) for i, frame in enumerate(pcm)]
+    replies = [backend.step(StepInputs(row, one if not i else rest, frame)) for i, frame in enumerate(pcm)]
     silent = pcm.shape[0] - sum(bool(reply.emitted[0]) for reply in replies)
     loudness = max(float(np.sqrt(np.mean(np.square(reply.pcm)))) for reply in replies[4:])
     print(model, backend.info.name, silent, loudness > 0.03)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import onnxruntime
+
 from antiphon.backends.checks import check_slots
-from antiphon.backends.onnx.backend import Build, OnnxBackend
-from antiphon.backends.onnx.graph import Graph, check_graph
+from antiphon.backends.executor import ExecutorFacts
+from antiphon.backends.host import HostBackend
+from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
+from antiphon.backends.onnx.graph import check_graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
-from antiphon.backends.onnx.speaking import SpeakingBackend
+from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.threads import model_threads
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -28,7 +33,7 @@ def make(
     device: str | None = None,
     threads: int | None = None,
     spin: bool = False,
-) -> OnnxBackend:
+) -> HostBackend | TtsBackend:
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
@@ -42,7 +47,7 @@ def make(
     check_slots(slots)
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
-    graphs, weight_bytes = {}, 0
+    made, weight_bytes = {}, 0
     for stage in stages(spec):
         if stage not in checkpoint.graphs:
             raise CheckpointFormatError(
@@ -52,18 +57,21 @@ def make(
         path = checkpoint.file(form.file)
         session = open_session(path, providers, cpu_threads, spin=spin)
         check_graph(session, form, path)
-        graphs[stage] = Graph(session, form, 1 if stage == VOICE else slots)
+        made[stage] = Stage(session, form, 1)
         weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
-    build = Build(
+    facts = ExecutorFacts(
+        name="onnx",
         device=name,
         dtype=(wanted.dtype if wanted is not None else None) or "float32",
         quantization="none" if recipe is None else recipe.scheme,
-        weight_bytes=weight_bytes,
+        versions={"onnxruntime": onnxruntime.__version__},
+        memory={"weights": weight_bytes},
     )
     if spec.kind is PipelineKind.TTS:
-        return SpeakingBackend(spec, graphs, slots=slots, build=build, voice=graphs.pop(VOICE, None))
-    return OnnxBackend(spec, graphs, slots=slots, build=build)
+        voice = made.pop(VOICE, None)
+        return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
+    return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
 
 
 def stages(spec: ModelSpec) -> tuple[str, ...]:

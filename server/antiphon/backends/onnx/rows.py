@@ -3,57 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+import numpy as np
+
+from antiphon.backends.base import IntArray
 from antiphon.errors import UnsupportedError
-from antiphon.models.graphs import Array, StateFormat, TensorFormat
+from antiphon.models.graphs import Array, GraphFormat
+
+RING_PARTS: Final = ("k", "v", "k_scale", "v_scale")
+"""Last parts of the names of rings, ``MODULE.LAYER.PART``, whose slots are the axis after the heads.
+
+``MODULE.position`` counts what was written into them.
+"""
 
 
 class RowState:
     """S rows of a graph's state, each tensor ``[S, *shape]``.
 
-    What no run changes (``StateFormat.output`` None) a reset leaves too: it is large, and whoever gave it to
-    the row gives it another.
+    What no run changes (``StateFormat.output`` None) a reset leaves too: it is large, and is written when
+    the row is given another (a voice).
     """
 
-    def __init__(self, tensors: Mapping[str, TensorFormat], state: Sequence[StateFormat], rows: int) -> None:
-        """Allocate ``rows`` fresh rows of the tensors that ``state`` names."""
-        self._fill = {entry.name: entry.fill for entry in state if entry.output is not None}
-        self.arrays: dict[str, Array] = {entry.name: tensors[entry.name].allocate(rows) for entry in state}
-        for entry in state:
+    def __init__(self, form: GraphFormat, rows: int) -> None:
+        """Allocate ``rows`` fresh rows."""
+        self._fill = {entry.name: entry.fill for entry in form.state if entry.output is not None}
+        self.arrays: dict[str, Array] = {e.name: form.input(e.name).allocate(rows) for e in form.state}
+        for entry in form.state:
             if entry.fill:  # zeros are there already, and cost no memory before they are written
                 self.arrays[entry.name][:] = entry.fill
 
-    def reset(self, rows: Sequence[int]) -> None:
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
         """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden."""
         for name, fill in self._fill.items():
             for row in rows:
                 self.arrays[name][row] = fill
 
+    def gather(self, source: RowState, rows: IntArray) -> None:
+        """Copy ``rows`` of another state into the first rows of this one."""
+        for name, array in self.arrays.items():
+            np.take(source.arrays[name], rows, axis=0, out=array[: rows.size], mode="clip")
+
+    def scatter(self, target: RowState, rows: IntArray) -> None:
+        """Copy what runs change of the first rows of this state into ``rows`` of another."""
+        for name in self._fill:
+            target.arrays[name][rows] = self.arrays[name][: rows.size]
+
     def snapshot(self, row: int) -> dict[str, Array]:
-        """Copy one row, by name, without the row axis."""
-        return {name: array[row].copy() for name, array in self.arrays.items()}
+        """Copy one row, by name, without the row axis; rings as far as they are filled."""
+        own = {name: array[row, ...] for name, array in self.arrays.items()}
+        return {name: array[_filled(name, own)].copy() for name, array in own.items()}
 
     def check(self, snapshot: Mapping[str, Array]) -> None:
         """Raise UnsupportedError unless a snapshot holds every tensor in its shape and dtype."""
-        for name, array in self.arrays.items():
-            found = snapshot.get(name)
-            if found is None or found.shape != array.shape[1:] or found.dtype != array.dtype:
+        for name in sorted(self.arrays, key=lambda name: self.arrays[name].ndim):  # positions before rings
+            found, fresh = snapshot.get(name), self.arrays[name][0, ...]
+            wanted = fresh if found is None else fresh[_filled(name, snapshot)]
+            if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
                 what = "no" if found is None else f"{found.dtype} {list(found.shape)} as"
                 raise UnsupportedError(
-                    f"the snapshot has {what} {name}, this model {array.dtype} {list(array.shape[1:])}"
+                    f"the snapshot has {what} {name}, this model {wanted.dtype} {list(wanted.shape)}"
                 )
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
-        """Write a checked snapshot into a row."""
+        """Write a checked snapshot into a fresh row."""
         for name, array in self.arrays.items():
-            array[row] = snapshot[name]
-
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-        for array in self.arrays.values():
-            array[target] = array[source]
+            array[row, ...][_filled(name, snapshot)] = snapshot[name]
 
     @property
     def bytes(self) -> int:
         """Bytes of all rows."""
         return sum(array.nbytes for array in self.arrays.values())
+
+
+def _filled(name: str, row: Mapping[str, Array]) -> tuple[Any, ...]:
+    """Where a row's tensor holds something: a ring up to the row's position, any other everywhere."""
+    module, _, part = name.rpartition(".")
+    position = row.get(f"{module.rpartition('.')[0]}.position")
+    if part not in RING_PARTS or position is None:
+        return (...,)
+    return (*[slice(None)] * (1 + position.ndim), slice(int(position.max())))

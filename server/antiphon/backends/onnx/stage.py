@@ -1,0 +1,106 @@
+"""A stage of a model: one graph, run over whichever rows are named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike
+
+from antiphon.backends.base import IntArray
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.windows import RunCost, split
+from antiphon.models.graphs import Array, GraphFormat
+
+PACKED_STATE_BYTES: Final = 200_000
+"""The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
+graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
+TIMED_RUNS: Final = 5
+
+EXEC: Final = "exec"
+"""The input that says which rows advance, of graphs that have state."""
+
+
+class Stage:
+    """A graph over S rows. A run names its rows, in any order.
+
+    Where a row has little state or none, the named rows are packed: their state is copied together, run and
+    copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
+    rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
+        """Allocate ``rows`` fresh rows for a graph that was checked."""
+        self._session, self._form = session, form
+        row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
+        self.is_packed = row_bytes <= PACKED_STATE_BYTES
+        self.cost = RunCost(0.0, 1.0)
+        self.allocate(rows)
+
+    def allocate(self, rows: int) -> None:
+        """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
+        self.slots = rows
+        self.graph = Graph(self._session, self._form, rows)
+        self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
+
+    def windows(self, rows: IntArray, *, is_fixed: bool = False) -> list[range]:
+        """Which rows of the graph's buffers are run for ``rows`` int32 ``[m]``, in ascending windows."""
+        if is_fixed:
+            return [range(self.slots)]
+        return [range(rows.size)] if self.is_packed else split(sorted(rows.tolist()), self.cost)
+
+    def run(
+        self, rows: IntArray, inputs: Mapping[str, ArrayLike], *, is_fixed: bool = False
+    ) -> dict[str, Array]:
+        """Advance ``rows`` int32 ``[m]`` and return copies of the outputs, ``[m, ...]``.
+
+        ``inputs`` are ``[m, ...]``, or one for all rows. ``is_fixed``: one run over all S rows, each in its
+        own place.
+        """
+        graph, windows = self.graph, self.windows(rows, is_fixed=is_fixed)
+        is_gathered = self.is_packed and not is_fixed
+        places = np.arange(rows.size, dtype=np.int32) if is_gathered else rows
+        if sum(map(len, windows)) > rows.size:
+            for array in graph.inputs.values():
+                for window in windows:
+                    array[window.start : window.stop] = 0  # idle rows hear nothing, and do not advance
+        for name, array in graph.inputs.items():
+            array[places] = inputs[name] if name != EXEC else True
+        if self.is_packed:
+            lain = np.arange(self.slots, dtype=np.int32) if is_fixed else rows
+            graph.state.gather(self.state, lain)
+        for window in windows:
+            graph.run(window)
+        if self.is_packed:
+            graph.state.scatter(self.state, lain)
+        return {name: array[places] for name, array in graph.outputs.items()}
+
+    def warm_up(self, counts: Sequence[int]) -> None:
+        """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
+
+        Each time is that of rows that were not just run: their rings come from memory, as in a call.
+        """
+        for array in self.graph.inputs.values():
+            array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
+        self._time_ms(range(self.slots))
+        times_ms = {count: min(map(self._time_ms, self._apart(count))) for count in counts}
+        self.cost = RunCost.fit(times_ms)
+
+    def _apart(self, count: int) -> list[range]:
+        """Windows of so many rows, as far from each other as there is room."""
+        starts = np.linspace(0, self.slots - count, TIMED_RUNS).astype(int).tolist()
+        return [range(start, start + count) for start in starts]
+
+    def _time_ms(self, window: range) -> float:
+        begin_s = time.perf_counter()
+        self.graph.run(window)
+        return 1000.0 * (time.perf_counter() - begin_s)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of state of all rows, with room for the rows of a run."""
+        return self.graph.bytes + (self.state.bytes if self.is_packed else 0)

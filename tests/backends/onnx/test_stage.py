@@ -1,0 +1,91 @@
+"""One stage over named rows: in windows where its state lies, or packed; the rows' results are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import IntArray
+from antiphon.backends.onnx import stage as module
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.onnx.windows import RunCost
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.graphs import Array
+
+ROWS, TICKS = 7, 12
+TOLERANCE = 2e-3
+"""Products of other sizes differ in the last bits, which activations in 8 bits make more of."""
+
+
+def stage_of(name: str) -> Stage:
+    checkpoint = load_checkpoint("tiny")
+    form = checkpoint.graphs[name]
+    return Stage(open_session(checkpoint.file(form.file), pick_provider(None)[1], 1), form, ROWS)
+
+
+def ticks() -> list[tuple[IntArray, Array]]:
+    """Rows in any order, and codes for each."""
+    random = np.random.default_rng(4)
+    named = [random.permutation(ROWS)[: 1 + tick % ROWS].astype(np.int32) for tick in range(TICKS)]
+    return [(rows, random.integers(0, 512, (rows.size, 8))) for rows in named]
+
+
+def run(stage: Stage, *, is_fixed: bool = False) -> list[Array]:
+    return [stage.run(rows, {"codes": codes}, is_fixed=is_fixed)["pcm"] for rows, codes in ticks()]
+
+
+@pytest.mark.parametrize("cost", [RunCost(0.0, 1.0), RunCost(1.5, 1.0), RunCost(1.0, 0.0)])
+def test_windows_and_packed_rows_compute_the_same(monkeypatch: pytest.MonkeyPatch, cost: RunCost) -> None:
+    packed, fixed = stage_of("decode"), stage_of("decode")
+    monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
+    lying = stage_of("decode")
+    lying.cost = cost
+    assert (packed.is_packed, lying.is_packed) == (True, False)
+    for one, two, three in zip(run(packed), run(lying), run(fixed, is_fixed=True), strict=True):
+        np.testing.assert_allclose(one, three, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(two, three, rtol=0, atol=TOLERANCE)
+    for name, array in packed.state.arrays.items():
+        if name.endswith("position"):
+            np.testing.assert_array_equal(array, lying.state.arrays[name])
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("name", ["decode", "lm"])
+def test_idle_rows_keep_their_state_bit_for_bit(name: str, is_fixed: bool) -> None:
+    stage = stage_of(name)
+    stage.cost = RunCost(1.0, 0.0)  # every gap is bridged
+    inputs = {"codes": 3} if name == "decode" else {"tokens": 3}
+    for _ in range(3):
+        stage.run(np.arange(ROWS, dtype=np.int32), inputs)
+    before = {name: array.copy() for name, array in stage.state.arrays.items()}
+    stage.run(np.array([5, 1], np.int32), inputs, is_fixed=is_fixed)
+    for name, array in stage.state.arrays.items():
+        np.testing.assert_array_equal(array[[0, 2, 3, 4, 6]], before[name][[0, 2, 3, 4, 6]])
+    assert (stage.state.arrays[f"{'decoder_transformer' if 'codes' in inputs else 'lm'}.position"] > 0).all()
+
+
+def test_what_runs_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[range] = []
+    monkeypatch.setattr(Graph, "run", lambda self, window: seen.append(window))
+    lying, packed, rows = stage_of("lm"), stage_of("decode"), np.array([6, 0, 2], np.int32)
+    for stage, is_fixed in ((lying, False), (lying, True), (packed, False), (packed, True)):
+        inputs = dict.fromkeys(stage.graph.inputs, 1)
+        stage.run(rows, inputs, is_fixed=is_fixed)
+        assert seen == stage.windows(rows, is_fixed=is_fixed)
+        seen.clear()
+    assert lying.windows(rows) == [range(1), range(2, 3), range(6, 7)]
+    assert packed.windows(rows) == [range(3)]
+    assert lying.windows(rows, is_fixed=True) == packed.windows(rows, is_fixed=True) == [range(ROWS)]
+
+
+def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around the graph itself, a run writes no ring."""
+    stage = stage_of("lm")
+    monkeypatch.setattr(Graph, "run", lambda self, window: None)
+    for name, array in stage.state.arrays.items():
+        if name.endswith((".k", ".v")):
+            array.flags.writeable = False
+    stage.run(np.array([4, 2], np.int32), {"tokens": 1})
+    assert stage.graph.state is stage.state
