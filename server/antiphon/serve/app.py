@@ -61,7 +61,7 @@ def build_app(
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
-        watch_process(families.registry, pool, door.ledger, recorder)
+        watch_process(families.registry, pool, door, recorder)
         app[SERVICES] = Services(
             config=config,
             models=served,

@@ -19,6 +19,7 @@ from aiohttp import WebSocketError, WSMessage, WSMsgType, web
 
 from antiphon.config import Limits
 from antiphon.serve.frames import CLOSE, PING, PONG, frame
+from antiphon.serve.keys import chosen_subprotocol
 
 MAX_REASON_BYTES = 123
 """A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
@@ -65,6 +66,7 @@ class Socket:
             ConnectionResetError: the peer left meanwhile.
         """
         ws = web.WebSocketResponse(
+            protocols=_protocols(request),
             timeout=limits.close_timeout_s,
             autoping=False,
             autoclose=False,
@@ -205,6 +207,17 @@ class Socket:
             self._transport.close()
         else:
             self._transport.abort()
+
+
+def is_upgrade(request: web.Request) -> bool:
+    """Whether a request asks for a WebSocket."""
+    return bool(web.WebSocketResponse(protocols=_protocols(request)).can_prepare(request))
+
+
+def _protocols(request: web.Request) -> tuple[str, ...]:
+    """The subprotocol to select, for aiohttp, which logs what was offered where it can select none."""
+    chosen = chosen_subprotocol(request.headers)
+    return () if chosen is None else (chosen,)
 
 
 def close_frame(code: int, reason: str) -> bytes:

@@ -26,7 +26,7 @@ from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
-from antiphon.serve.socket import Socket
+from antiphon.serve.socket import Socket, is_upgrade
 from antiphon.serve.spoken_file import handle_text
 from antiphon.serve.synthesis import Synthesis
 
@@ -90,7 +90,7 @@ async def refuse_speaking(
     Raises:
         web.HTTPException: to all others.
     """
-    if not web.WebSocketResponse().can_prepare(request):
+    if not is_upgrade(request):
         raise refusal_of(request, error)
     try:
         speech = kyutai_tts.parse_query(request.query)
