@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
 from antiphon.serve import http
 from antiphon.serve.access import Access
+from antiphon.serve.connection_faults import ConnectionFaults
 from antiphon.serve.health import healthz, readyz
 from antiphon.serve.kinds import ROUTES
 from antiphon.serve.lanes import WorkerPool
@@ -28,6 +30,11 @@ from antiphon.serve.served import Models, ServedModel
 from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.speaking import list_voices
 from antiphon.serve.static import StaticFiles, web_root
+
+REFUSAL_BURST_LINES = 20
+"""Refusals of one kind logged at once: enough to see who is turned away, too few to fill a disk."""
+
+FAULTS = web.AppKey("faults", ConnectionFaults)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,7 +64,8 @@ def build_app(
         client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
     )
 
-    recorder = make_recorder(config)
+    recorder, own_log = make_recorder(config), log or Log()
+    app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
@@ -91,6 +99,14 @@ def build_app(
     add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app
+
+
+def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
+    """What runs an application of :func:`build_app`; ``options`` are aiohttp's.
+
+    There is no access log, since it would write query strings.
+    """
+    return web.AppRunner(app, access_log=None, logger=app[FAULTS].logger(), **options)
 
 
 def _add_page(app: web.Application, root: Path | None) -> None:
