@@ -15,7 +15,7 @@ from antiphon.config import ServerConfig
 from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
-from antiphon.log import Log
+from antiphon.log import Log, SparseLog
 from antiphon.serve import http
 from antiphon.serve.access import Access
 from antiphon.serve.connection_faults import ConnectionFaults
@@ -78,7 +78,8 @@ def build_app(
             metrics=ServeMetrics(families, model=""),
             pool=pool,
             clock=clock,
-            log=log or Log(),
+            log=own_log,
+            refusals=SparseLog(own_log, clock, burst=REFUSAL_BURST_LINES),
             tracer=tracer,
             recorder=recorder,
         )

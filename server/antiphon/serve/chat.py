@@ -67,7 +67,6 @@ async def refuse_chat(
         raise refusal_of(request, error)
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         socket.write(frame(moshi.encode(events.error_of(error))))
         await socket.close(events.close_code(error), str(error))
     metrics.closed(socket.close_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,6 +15,9 @@ from antiphon.engine.metrics import Families
 from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.recording import Recorder
+
+CLOSE_CODES: Final = frozenset(range(1000, 1016))
+"""The close codes registered for all WebSockets. A peer may send any of 4000; others share one label."""
 
 
 class ServeMetrics:
@@ -36,7 +40,8 @@ class ServeMetrics:
 
     def closed(self, code: int | None) -> None:
         """Count a WebSocket that is over; None stands for 1006, gone without a word."""
-        self._closed.labels(self._model, str(code or 1006)).inc()
+        code = code or 1006
+        self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
 
 
 def watch_process(

@@ -108,7 +108,6 @@ async def _tell(
 ) -> web.StreamResponse:
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         if speech.format.is_packed:
             socket.write(frame(kyutai.encode(error_message(error))))
         await socket.close(close_code(error), str(error))

@@ -61,7 +61,6 @@ async def refuse_speech(
         raise refusal_of(request, error)
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         socket.write(frame(kyutai.encode(error_message(error))))
         await socket.close(close_code(error), str(error))
     metrics.closed(socket.close_code)
