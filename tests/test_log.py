@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.log import Log, format_value, set_up_logging
+from antiphon.log import LINE_PERIOD_S, Log, SparseLog, format_value, set_up_logging
 
 
 @pytest.fixture
@@ -52,6 +52,21 @@ def test_an_exception_is_shown_with_its_traceback(stream: io.StringIO) -> None:
 def test_request_lines_of_the_web_framework_stay_out(stream: io.StringIO) -> None:
     logging.getLogger("aiohttp.access").info("GET /api/chat?text_prompt=secret")
     assert stream.getvalue() == ""
+
+
+def test_lines_that_peers_provoke_are_a_burst_and_then_one_in_a_while(stream: io.StringIO) -> None:
+    now_s = 100.0
+    log = SparseLog(Log(), lambda: now_s, burst=2)
+    for _ in range(5):
+        log.info("failed", of="reset", kind="reset")
+    log.warning("failed", of="tls", kind="tls")
+    assert stream.getvalue().count("kind=reset") == 2
+    assert "level=warning event=failed kind=tls\n" in stream.getvalue()
+    now_s += LINE_PERIOD_S
+    for _ in range(2):
+        log.info("failed", of="reset", kind="reset")
+    assert stream.getvalue().count("kind=reset") == 3
+    assert stream.getvalue().endswith("level=info event=failed kind=reset left_out=3\n")
 
 
 @given(st.text())

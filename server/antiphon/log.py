@@ -9,6 +9,8 @@ import logging
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -86,13 +88,41 @@ class Log:
             )
 
 
-def _hide_request(record: logging.LogRecord) -> bool:
-    """Keep aiohttp from quoting a malformed request: its errors hold the line with the query string."""
-    kind = record.exc_info[0] if record.exc_info else None
-    if kind is not None and kind.__module__.startswith("aiohttp."):
-        record.exc_info, record.exc_text = None, None
-        record.fields = {"error": kind.__name__}
-    return True
+LINE_PERIOD_S = 10.0
+"""From one line of a :class:`SparseLog` to the next, beyond its burst: about 1 MB a day of one kind."""
+
+
+class SparseLog:
+    """A log of what peers provoke: of each kind a burst of lines, then one in ``LINE_PERIOD_S``.
+
+    A line after some were left out says how many, as ``left_out``. The kinds are a few words of the caller's.
+    """
+
+    def __init__(self, log: Log, clock: Callable[[], float], *, burst: int) -> None:
+        """Write to ``log``; ``clock`` counts seconds."""
+        self._log = log
+        self._clock = clock
+        self._ahead_s = (burst - 1) * LINE_PERIOD_S
+        self._paid_until_s: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def info(self, event: str, *, of: str, **fields: object) -> None:
+        """A line of the kind ``of``, or one more left out."""
+        self._write(self._log.info, event, of, fields)
+
+    def warning(self, event: str, *, of: str, **fields: object) -> None:
+        """A line of the kind ``of`` that may need an operator, or one more left out."""
+        self._write(self._log.warning, event, of, fields)
+
+    def _write(self, write: Callable[..., None], event: str, of: str, fields: dict[str, object]) -> None:
+        now_s = self._clock()
+        paid_until_s = max(self._paid_until_s.get(of, now_s), now_s)
+        if paid_until_s > now_s + self._ahead_s:
+            self._left_out[of] += 1
+            return
+        self._paid_until_s[of] = paid_until_s + LINE_PERIOD_S
+        left_out = self._left_out.pop(of, 0)
+        write(event, **fields, **({"left_out": left_out} if left_out else {}))
 
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
@@ -104,5 +134,6 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     root.setLevel(level.upper())
     # aiohttp logs full request lines, query strings included; asyncio's debug lines hold reprs of data.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
-    logging.getLogger("aiohttp.server").addFilter(_hide_request)
+    # Its one warning quotes the subprotocols a client offers, and API keys come that way.
+    logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -24,7 +24,7 @@ from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
-from antiphon.serve.app import build_app
+from antiphon.serve.app import build_app, make_runner
 from antiphon.serve.call import Call
 from antiphon.serve.served import ServedModel, serve_model
 from antiphon.serve.services import SERVICES, Services
@@ -235,7 +235,7 @@ async def serving(
         core.start()
         served.append(serve_model(config.served[0], name, files, core, families))
     app = build_app(served, config, families, page=page)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()

@@ -19,7 +19,7 @@ START_S = 30.0
 """Importing and starting takes about a second; a busy machine may need more."""
 
 SCRIPT = """
-import os, signal, sys, time
+import os, resource, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when a shell started us in the background
 import antiphon.serve.engines as engines
 from antiphon import cli
@@ -34,6 +34,8 @@ def make_backend(*_, slots, **__):
 
 engines.load_checkpoint = lambda ref: null_checkpoint(CODEC)
 engines.make_backend = make_backend
+if {open_files}:
+    resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
 sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *sys.argv[1:]]))
 """
 
@@ -73,10 +75,13 @@ class ServerProcess:
 
 
 async def start_process(
-    *options: str, lose_device_at: int | None = None, make_s: float = 0.0
+    *options: str,
+    lose_device_at: int | None = None,
+    make_s: float = 0.0,
+    open_files: tuple[int, int] | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start a server; making its backend takes ``make_s``."""
-    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s)
+    """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit."""
+    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s, open_files=open_files)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, *options),
         cwd=REPOSITORY,
@@ -86,9 +91,11 @@ async def start_process(
 
 
 @asynccontextmanager
-async def serve_process(*options: str, lose_device_at: int | None = None) -> AsyncIterator[ServerProcess]:
+async def serve_process(
+    *options: str, lose_device_at: int | None = None, open_files: tuple[int, int] | None = None
+) -> AsyncIterator[ServerProcess]:
     """A server on a free port; killed at the end if it is still there."""
-    process = await start_process(*options, lose_device_at=lose_device_at)
+    process = await start_process(*options, lose_device_at=lose_device_at, open_files=open_files)
     try:
         match = await asyncio.wait_for(said(process, r"https?://\S+"), START_S)
         async with aiohttp.ClientSession() as http:

@@ -19,15 +19,17 @@ from antiphon.protocol import events
 from antiphon.serve.access import Access, Caller, SessionLedger, client_address, parse_networks
 from antiphon.serve.keys import ApiKey, digest_of, format_key
 from antiphon.serve.security import allowed_hosts, host_allowed
-from tests.serve.harness import PATIENCE_S, Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
 
-ALICE, BOB = "the key of alice", "the key of bob"
+ALICE, BOB, CAROL = "the key of alice", "the key of bob", "carols-key"
+KEY_PROTOCOL = f"openai-insecure-api-key.{CAROL}"
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> str:
     path = tmp_path / "keys.txt"
     lines = [format_key(ApiKey("alice", digest_of(ALICE), 1)), format_key(ApiKey("bob", digest_of(BOB)))]
+    lines.append(format_key(ApiKey("carol", digest_of(CAROL))))
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
@@ -78,7 +80,6 @@ async def test_a_key_in_the_query_as_stock_clients_send_it(query: str, keys: str
         async with server.call(f"ext=1&format=pcm_f32le&{query}=the+key+of+bob") as client:
             await client.event("ready")
             assert server.services.access.ledger.of_key("bob") == 1
-            assert 'antiphon_key_sessions{key="bob"} 1.0' in (await server.get("/metrics"))[1]
         await server.is_empty()
         await server.eventually(lambda: server.services.access.ledger.is_empty)
 
@@ -96,6 +97,40 @@ async def test_a_key_is_never_logged(keys: str, caplog: pytest.LogCaptureFixture
     assert "secret" not in said
     assert BOB not in said
     assert "the+key" not in said
+
+
+@pytest.mark.parametrize(
+    ("offered", "selected"),
+    [
+        (("realtime", KEY_PROTOCOL, "openai-beta.realtime-v1"), "realtime"),
+        ((KEY_PROTOCOL, "realtime"), "realtime"),
+        ((KEY_PROTOCOL,), KEY_PROTOCOL),
+    ],
+)
+async def test_a_key_offered_as_a_subprotocol_is_not_logged_and_one_of_those_offered_is_selected(
+    offered: tuple[str, ...], selected: str, keys: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG"):
+        async with serving(slots=1, api_keys=keys) as server:
+            for query, first in (("ext=1", "ready"), ("ext=1&model=none", "error")):
+                url = server.url(f"/api/chat?{query}", "ws")
+                async with server.http.ws_connect(url, protocols=offered) as ws:
+                    await Client(ws).event(first)
+                    assert ws.protocol == selected
+    said = caplog.text + "".join(str(vars(record)) for record in caplog.records)
+    assert "'key': 'carol'" in said
+    assert CAROL not in said
+
+
+async def test_keys_are_named_where_metrics_need_a_key_alone(keys: str) -> None:
+    for protect, named in ((), False), (("metrics",), True):
+        async with serving(api_keys=keys, protect=protect) as server:
+            async with server.call("ext=1", **{"kyutai-api-key": BOB}) as client:
+                await client.event("ready")
+                _, text, _ = await server.get("/metrics", **{"kyutai-api-key": ALICE})
+                assert ('antiphon_key_sessions{key="bob"} 1.0' in text) is named
+                assert ("bob" in text) is named
+            await server.is_empty()
 
 
 async def test_a_key_has_as_many_sessions_as_its_line_says(keys: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import logging
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,14 @@ import pytest
 
 from antiphon import __version__
 from antiphon.backends.null import NullFaults
+from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import moshi
+from antiphon.serve.app import REFUSAL_BURST_LINES
 from antiphon.serve.http import cpu_name
 from antiphon.serve.security import origin_allowed
 from antiphon.serve.static import StaticFiles, web_root
 from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.hostile import UPGRADE
 
 
 async def test_health_and_readiness() -> None:
@@ -120,6 +125,49 @@ async def test_a_close_of_ours_is_counted_by_its_own_code(
     assert re.findall(r'antiphon_closed_sockets_total{code="(\d+)",model="null-echo"} (\S+)', text) == [
         (str(code), "1.0")
     ]
+
+
+async def test_close_codes_of_a_peers_own_share_one_label() -> None:
+    async with serving(slots=4) as server:
+        for code in (1000, 3000, *range(4000, 4030), 4999):
+            async with server.call("ext=1") as client:
+                await client.event("ready")
+                await client.ws.close(code=code)
+        await server.is_empty()
+        _, text, _ = await server.get("/metrics")
+    assert re.findall(r'antiphon_closed_sockets_total{code="(\w+)",model="null-echo"} (\S+)', text) == [
+        ("1000", "1.0"),
+        ("other", "32.0"),
+    ]
+
+
+async def test_a_refusal_before_the_upgrade_is_one_line_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(slots=1) as server, server.caller():
+        for query in ("", "ext=1"):
+            caplog.clear()
+            if query:
+                async with server.call(query) as client:
+                    await client.closed()
+            else:
+                assert (await server.get("/api/chat", **UPGRADE))[0] == 503
+            (line,) = [it for it in caplog.records if it.getMessage() == "session refused"]
+            fields: dict[str, Any] = vars(line)["fields"]
+            assert (line.levelname, fields["path"]) == ("INFO", "/api/chat")
+            assert fields["reason"].startswith("all 1 rows are taken and 0 callers wait")
+
+
+async def test_refusals_without_end_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    start_s = time.monotonic()
+    async with serving() as server:
+        for _ in range(REFUSAL_BURST_LINES + 20):
+            assert (await server.get("/api/chat?model=none"))[0] == 404
+    refusals = [it for it in caplog.records if it.getMessage() == "session refused"]
+    refilled = (time.monotonic() - start_s) / LINE_PERIOD_S
+    assert REFUSAL_BURST_LINES <= len(refusals) <= REFUSAL_BURST_LINES + refilled
 
 
 async def test_a_caller_who_gave_up_the_queue_is_counted_as_1013() -> None:

@@ -16,6 +16,7 @@ from antiphon.serve import new_key
 from antiphon.serve.keys import (
     ApiKey,
     KeyFile,
+    chosen_subprotocol,
     digest_of,
     find_key,
     format_key,
@@ -78,6 +79,22 @@ def test_a_name_twice_and_a_file_without_keys(tmp_path: Path) -> None:
 )
 def test_where_clients_put_their_key(headers: dict[str, str], query: dict[str, str], key: str | None) -> None:
     assert presented_key(headers, query) == key
+
+
+@pytest.mark.parametrize(
+    ("offered", "selected"),
+    [
+        ("realtime, openai-insecure-api-key.k-1, openai-beta.v1", "realtime"),
+        (" openai-insecure-api-key.k-1 ,openai-beta.v1", "openai-beta.v1"),
+        ("openai-insecure-api-key.k-1", "openai-insecure-api-key.k-1"),
+        (", a b, r\udce9, realtime", "realtime"),
+        ("a b", None),
+        ("", None),
+    ],
+)
+def test_a_subprotocol_that_carries_no_key_is_preferred(offered: str, selected: str | None) -> None:
+    assert chosen_subprotocol({"Sec-WebSocket-Protocol": offered}) == selected
+    assert chosen_subprotocol({}) is None
 
 
 @given(KEYS, st.text(max_size=50))

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable
 
 from antiphon.engine.health import Health
 from antiphon.errors import ConfigError
+from antiphon.serve.listening import ACCEPT_BATCH, lengthen_queue
 
 MAX_WEIGHT = 256
 """HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
@@ -64,11 +65,12 @@ async def agent(host: str, port: int, read: Callable[[], Health]) -> AsyncIterat
         writer.transport.abort()
 
     try:
-        server = await asyncio.start_server(answer, host, port)
+        server = await asyncio.start_server(answer, host, port, backlog=ACCEPT_BATCH)
     except (OSError, socket.gaierror) as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error.strerror}; choose another with --agent-port"
         ) from error
+    lengthen_queue(server)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

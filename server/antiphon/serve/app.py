@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -14,9 +15,10 @@ from antiphon.config import ServerConfig
 from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
-from antiphon.log import Log
+from antiphon.log import Log, SparseLog
 from antiphon.serve import http
 from antiphon.serve.access import Access
+from antiphon.serve.connection_faults import ConnectionFaults
 from antiphon.serve.health import healthz, readyz
 from antiphon.serve.kinds import ROUTES
 from antiphon.serve.lanes import WorkerPool
@@ -28,6 +30,11 @@ from antiphon.serve.served import Models, ServedModel
 from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.speaking import list_voices
 from antiphon.serve.static import StaticFiles, web_root
+
+REFUSAL_BURST_LINES = 20
+"""Refusals of one kind logged at once: enough to see who is turned away, too few to fill a disk."""
+
+FAULTS = web.AppKey("faults", ConnectionFaults)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,11 +64,12 @@ def build_app(
         client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
     )
 
-    recorder = make_recorder(config)
+    recorder, own_log = make_recorder(config), log or Log()
+    app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
         pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
-        watch_process(families.registry, pool, door.ledger, recorder)
+        watch_process(families.registry, pool, door, recorder)
         app[SERVICES] = Services(
             config=config,
             models=served,
@@ -70,7 +78,8 @@ def build_app(
             metrics=ServeMetrics(families, model=""),
             pool=pool,
             clock=clock,
-            log=log or Log(),
+            log=own_log,
+            refusals=SparseLog(own_log, clock, burst=REFUSAL_BURST_LINES),
             tracer=tracer,
             recorder=recorder,
         )
@@ -91,6 +100,14 @@ def build_app(
     add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app
+
+
+def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
+    """What runs an application of :func:`build_app`; ``options`` are aiohttp's.
+
+    There is no access log, since it would write query strings.
+    """
+    return web.AppRunner(app, access_log=None, logger=app[FAULTS].logger(), **options)
 
 
 def _add_page(app: web.Application, root: Path | None) -> None:

@@ -25,7 +25,7 @@ from antiphon.serve.prompts import prompt_of
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
-from antiphon.serve.socket import Socket
+from antiphon.serve.socket import Socket, is_upgrade
 
 SEED_BITS = 53
 """Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
@@ -63,11 +63,10 @@ async def refuse_chat(
     Raises:
         web.HTTPException: to all others.
     """
-    if request.query.get("ext") != "1" or not web.WebSocketResponse().can_prepare(request):
+    if request.query.get("ext") != "1" or not is_upgrade(request):
         raise refusal_of(request, error)
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         socket.write(frame(moshi.encode(events.error_of(error))))
         await socket.close(events.close_code(error), str(error))
     metrics.closed(socket.close_code)
@@ -98,7 +97,7 @@ def check_upgrade(request: web.Request, services: Services, model: ServedModel, 
         web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
         ServerFullError, DrainingError, SessionFailedError: it would not.
     """
-    if web.WebSocketResponse().can_prepare(request):
+    if is_upgrade(request):
         return
     model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
     raise web.HTTPUpgradeRequired(

@@ -1,10 +1,11 @@
 """API keys: a file of names and hashes, and where a request carries its key.
 
-A line is ``NAME:SHA256`` or ``NAME:SHA256:SESSIONS``: what the holder is called in logs and metrics, the
-SHA-256 of the key in hexadecimal, and how many sessions it may have at once where that differs from
-``max_sessions_per_key``. Empty lines and lines that begin with ``#`` say nothing. The file holds no key, so
-reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a plain hash cannot be
-searched. A key is never logged, nor part of any message.
+A line is ``NAME:SHA256`` or ``NAME:SHA256:SESSIONS``: what the holder is called in logs and, where they need
+a key, in metrics; the SHA-256 of the key in hexadecimal; and how many sessions it may have at once where
+that differs from ``max_sessions_per_key``. Empty lines and lines that begin with ``#`` say nothing. The file
+holds no key, so reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a plain
+hash cannot be searched. A key is never logged, nor part of any message; only a subprotocol may come back to
+its client.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MAX_SESSIONS = 999_999
 
 _LINE = re.compile(rf"({KEY_NAME.pattern}):([0-9a-fA-F]{{64}})(?::([0-9]{{1,6}}))?", re.ASCII)
 _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
 HEADER = "kyutai-api-key"
 QUERY_NAMES = ("auth_id", "worker_auth_id")
@@ -86,6 +89,17 @@ def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str |
         if offered.strip().startswith(SUBPROTOCOL):
             return offered.strip().removeprefix(SUBPROTOCOL)
     return next((query[name] for name in QUERY_NAMES if query.get(name)), None)
+
+
+def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
+    """The offered subprotocol that the answer selects; None where none is offered.
+
+    A browser fails the connection unless one that it offered is selected. The first that carries no key is;
+    a key comes back only where nothing else was offered, to the client that sent it.
+    """
+    offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    names = [name for name in offered if _TOKEN.fullmatch(name)]
+    return next((name for name in names if not name.startswith(SUBPROTOCOL)), names[0] if names else None)
 
 
 def find_key(keys: Sequence[ApiKey], presented: str) -> ApiKey | None:

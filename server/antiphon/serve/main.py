@@ -28,9 +28,12 @@ from antiphon.errors import ConfigError
 from antiphon.log import Log, set_up_logging
 from antiphon.serve.access import Access
 from antiphon.serve.agent import agent
-from antiphon.serve.app import build_app
+from antiphon.serve.app import FAULTS, build_app, make_runner
+from antiphon.serve.connection_faults import ConnectionFaults
 from antiphon.serve.engines import running_models
 from antiphon.serve.lifecycle import Lifecycle
+from antiphon.serve.listening import Site
+from antiphon.serve.open_files import raise_open_file_limit
 from antiphon.serve.options import parse_command_line
 from antiphon.serve.otel import OtelTracer, otlp_exporter
 from antiphon.serve.served import ServedModel
@@ -51,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     # The event loop gives the interpreter away in every system call and must wait this long to get it back
     # from a codec thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
+    raise_open_file_limit()
     access = Access(config)  # before the models, which take their time
     families = Families(CollectorRegistry())
     tracer = make_tracer(config)
@@ -110,9 +114,9 @@ def _saved_trace(tracer: Tracer | None, file: Path) -> Iterator[None]:
 async def _serve(
     app: web.Application, models: Sequence[ServedModel], config: ServerConfig, lifecycle: Lifecycle
 ) -> int:
-    runner = web.AppRunner(
+    asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
+    runner = make_runner(
         app,
-        access_log=None,  # it would write query strings
         handle_signals=False,
         keepalive_timeout=KEEPALIVE_TIMEOUT_S,
         shutdown_timeout=2 * config.limits.close_timeout_s,
@@ -123,7 +127,7 @@ async def _serve(
         async with (
             agent(config.host, port, app[SERVICES].models.health) if port else contextlib.nullcontext()
         ):
-            await _listen(runner, config)
+            await _listen(runner, config, app[FAULTS])
             lifecycle.watch(app)
             print(banner(models, config, runner), flush=True)  # noqa: T201
             return await lifecycle.wait()
@@ -131,10 +135,11 @@ async def _serve(
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, config: ServerConfig) -> None:
-    site = web.TCPSite(
-        runner, config.host, config.port, ssl_context=tls_context(config.tls_cert, config.tls_key)
-    )
+async def _listen(runner: web.AppRunner, config: ServerConfig, faults: ConnectionFaults) -> None:
+    tls = tls_context(config.tls_cert, config.tls_key)
+    if tls is not None:
+        faults.watch_tls(tls)
+    site = Site(runner, config.host, config.port, ssl_context=tls)
     try:
         await site.start()
     except socket.gaierror as error:

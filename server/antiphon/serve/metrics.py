@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,9 +12,12 @@ from prometheus_client.registry import Collector
 
 from antiphon.engine.memory import host_bytes, process_bytes
 from antiphon.engine.metrics import Families
-from antiphon.serve.access import SessionLedger
+from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.recording import Recorder
+
+CLOSE_CODES: Final = frozenset(range(1000, 1016))
+"""The close codes registered for all WebSockets. A peer may send any of 4000; others share one label."""
 
 
 class ServeMetrics:
@@ -36,23 +40,24 @@ class ServeMetrics:
 
     def closed(self, code: int | None) -> None:
         """Count a WebSocket that is over; None stands for 1006, gone without a word."""
-        self._closed.labels(self._model, str(code or 1006)).inc()
+        code = code or 1006
+        self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
 
 
 def watch_process(
-    registry: CollectorRegistry, pool: WorkerPool, ledger: SessionLedger, recorder: Recorder | None
+    registry: CollectorRegistry, pool: WorkerPool, access: Access, recorder: Recorder | None
 ) -> None:
     """Report what all models share: memory, keys, recordings, and how busy codec threads and lanes are."""
-    registry.register(_ProcessCollector(pool, ledger, recorder))
+    registry.register(_ProcessCollector(pool, access, recorder))
     ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, pool: WorkerPool, ledger: SessionLedger, recorder: Recorder | None) -> None:
+    def __init__(self, pool: WorkerPool, access: Access, recorder: Recorder | None) -> None:
         self._pool = pool
-        self._ledger = ledger
+        self._access = access
         self._recorder = recorder
 
     def collect(self) -> Iterable[Metric]:
@@ -81,13 +86,21 @@ class _ProcessCollector(Collector):
         )
         yield from _device_memory()
 
-        keys = GaugeMetricFamily(
-            "antiphon_key_sessions", "Sessions that each API key has now, by its name.", labels=("key",)
-        )
-        for name, sessions in self._ledger.sessions_of_keys():
-            keys.add_metric((name,), sessions)
-        yield keys
+        yield from _key_sessions(self._access)
         yield from _recordings(self._recorder)
+
+
+def _key_sessions(access: Access) -> Iterable[Metric]:
+    """Sessions by key; no key is named where anybody may read it."""
+    keys = GaugeMetricFamily(
+        "antiphon_key_sessions",
+        "Sessions that each API key has now, by its name; empty unless protect has metrics.",
+        labels=("key",),
+    )
+    if not access.is_open("metrics"):
+        for name, sessions in access.ledger.sessions_of_keys():
+            keys.add_metric((name,), sessions)
+    yield keys
 
 
 def _recordings(recorder: Recorder | None) -> Iterable[Metric]:

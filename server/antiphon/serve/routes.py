@@ -97,6 +97,10 @@ def _guarded(
                 with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
+                kind = type(error).__name__
+                services.refusals.info(
+                    "session refused", of=kind, path=route.path, error=kind, reason=str(error)
+                )
                 if ELSEWHERE in request.headers:
                     raise refusal_of(request, error) from error
                 return await route.refuse(request, services, metrics, error)

@@ -12,7 +12,7 @@ from antiphon.config import ServerConfig
 from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
-from antiphon.log import Log
+from antiphon.log import Log, SparseLog
 from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
@@ -52,6 +52,7 @@ class Services:
     pool: WorkerPool
     clock: Callable[[], float]
     log: Log
+    refusals: SparseLog
     tracer: Tracer | None = None
     recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)

@@ -19,6 +19,7 @@ from aiohttp import WebSocketError, WSMessage, WSMsgType, web
 
 from antiphon.config import Limits
 from antiphon.serve.frames import CLOSE, PING, PONG, frame
+from antiphon.serve.keys import chosen_subprotocol
 
 MAX_REASON_BYTES = 123
 """A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
@@ -65,6 +66,7 @@ class Socket:
             ConnectionResetError: the peer left meanwhile.
         """
         ws = web.WebSocketResponse(
+            protocols=_protocols(request),
             timeout=limits.close_timeout_s,
             autoping=False,
             autoclose=False,
@@ -74,7 +76,7 @@ class Socket:
         )
         await ws.prepare(request)
         transport = request.transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer left during the upgrade")
         _bound_kernel_buffer(transport, limits.max_unsent_bytes)
         return cls(ws, transport, limits, clock)
@@ -166,7 +168,7 @@ class Socket:
 
     def is_congested(self) -> bool:
         """Whether more is unsent than ``max_unsent_bytes``: the peer reads too slowly, or not at all."""
-        is_congested = self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes
+        is_congested = self._unsent_bytes() > self._limits.max_unsent_bytes
         if is_congested and self._stall_start_s is None:
             self._stall_start_s = self._clock()
         elif not is_congested and self._stall_start_s is not None:
@@ -177,7 +179,11 @@ class Socket:
     @property
     def has_unsent(self) -> bool:
         """Whether anything is written and not yet taken by the network; a close may cut it off."""
-        return self._transport.get_write_buffer_size() > 0
+        return self._unsent_bytes() > 0
+
+    def _unsent_bytes(self) -> int:
+        # asyncio's TLS transport fails when it is asked for its buffer after its end.
+        return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:
         """How long the peer's last congestion kept something waiting that was ready at ``since_s``."""
@@ -205,6 +211,17 @@ class Socket:
             self._transport.close()
         else:
             self._transport.abort()
+
+
+def is_upgrade(request: web.Request) -> bool:
+    """Whether a request asks for a WebSocket."""
+    return bool(web.WebSocketResponse(protocols=_protocols(request)).can_prepare(request))
+
+
+def _protocols(request: web.Request) -> tuple[str, ...]:
+    """The subprotocol to select, for aiohttp, which logs what was offered where it can select none."""
+    chosen = chosen_subprotocol(request.headers)
+    return () if chosen is None else (chosen,)
 
 
 def close_frame(code: int, reason: str) -> bytes:

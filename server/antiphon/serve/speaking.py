@@ -26,7 +26,7 @@ from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
-from antiphon.serve.socket import Socket
+from antiphon.serve.socket import Socket, is_upgrade
 from antiphon.serve.spoken_file import handle_text
 from antiphon.serve.synthesis import Synthesis
 
@@ -90,7 +90,7 @@ async def refuse_speaking(
     Raises:
         web.HTTPException: to all others.
     """
-    if not web.WebSocketResponse().can_prepare(request):
+    if not is_upgrade(request):
         raise refusal_of(request, error)
     try:
         speech = kyutai_tts.parse_query(request.query)
@@ -108,7 +108,6 @@ async def _tell(
 ) -> web.StreamResponse:
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         if speech.format.is_packed:
             socket.write(frame(kyutai.encode(error_message(error))))
         await socket.close(close_code(error), str(error))

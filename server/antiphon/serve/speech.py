@@ -20,7 +20,7 @@ from antiphon.serve.metrics import ServeMetrics
 from antiphon.serve.routes import ELSEWHERE, Route, refusal_of
 from antiphon.serve.served import ServedModel
 from antiphon.serve.services import Services
-from antiphon.serve.socket import Socket
+from antiphon.serve.socket import Socket, is_upgrade
 from antiphon.serve.transcription import Transcription
 from antiphon.serve.upload import handle_recording
 
@@ -57,11 +57,10 @@ async def refuse_speech(
     Raises:
         web.HTTPException: to all others.
     """
-    if not web.WebSocketResponse().can_prepare(request):
+    if not is_upgrade(request):
         raise refusal_of(request, error)
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        services.log.warning("session refused", error=type(error).__name__, reason=str(error))
         socket.write(frame(kyutai.encode(error_message(error))))
         await socket.close(close_code(error), str(error))
     metrics.closed(socket.close_code)

@@ -76,6 +76,11 @@ export class Server {
     await eventually("the server is up", isUp);
   }
 
+  /** What it has printed and logged. */
+  get log() {
+    return this._log;
+  }
+
   /** Stand still, or go on, as a machine without power or network does. @param {boolean} isFrozen */
   freeze(isFrozen) {
     this._child?.kill(isFrozen ? "SIGSTOP" : "SIGCONT");
