@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from antiphon.backends.base import Backend, BackendInfo, Progress
 from antiphon.engine.admission import Admission
+from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Outcome, RefusedError
 from antiphon.engine.health import Health
@@ -42,7 +43,8 @@ class Engine:
     ``backend`` is a backend, or makes one with as many rows as it is asked for; in that case it is made
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
-    sessions have ended. ``metrics`` belong to one engine. ``share`` is what other engines of the process
+    sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
+    engine. ``share`` is what other engines of the process
     leave of the device to a backend that is made. Everything but :meth:`start` needs an engine
     that was started (or prepared, to be ticked by hand).
     """
@@ -55,6 +57,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics,
         on_lost: Callable[[AntiphonError], None] | None = None,
+        on_tick: Callable[[], None] | None = None,
         tracer: Tracer | None = None,
         share: DeviceShare = ALONE,
     ) -> None:
@@ -64,6 +67,7 @@ class Engine:
         self.metrics = metrics
         self._source = backend
         self._on_lost = on_lost
+        self._on_tick = on_tick
         self._tracer = tracer
         self._share = share
         self._pressure = LatePressure(config)
@@ -134,6 +138,7 @@ class Engine:
             pressure=self._pressure,
             settle=self._settle,
             on_lost=self._lose,
+            on_tick=self._on_tick,
             tracer=self._tracer,
         )
         self._add_gauges()
@@ -194,6 +199,15 @@ class Engine:
             session.close(self._lost)
         self._check_not_lost()
         return session
+
+    def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
+        """The side of an owner who feeds and reads these active sessions as arrays."""
+        frame_s = self.info.spec.frame_ms / 1000.0
+        return BulkOwner(sessions, self._rows, frame_s=frame_s, metrics=self.metrics, pressure=self._pressure)
+
+    def nudge(self) -> None:
+        """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""
+        self._wake.nudge()
 
     def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now, who waits so long; nobody is taken, nor counted.

@@ -31,7 +31,8 @@ class EngineLoop:
     """Ticks, one after the other. ``tick_once`` alone, called by hand, is the whole engine in slow motion.
 
     ``settle`` is called with the time before every tick and ends waits that are over; ``on_lost`` is
-    called, once, with whatever else than a StepError came out of a tick, or of the wait for one.
+    called, once, with whatever else than a StepError came out of a tick, or of the wait for one. ``on_tick``
+    is called after every tick, when its replies can be taken.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EngineLoop:
         pressure: LatePressure,
         settle: Callable[[float], None],
         on_lost: Callable[[Exception], None],
+        on_tick: Callable[[], None] | None,
         tracer: Tracer | None,
     ) -> None:
         """Begin with no sessions; with ``is_fixed`` every tick computes all rows."""
@@ -62,6 +64,7 @@ class EngineLoop:
         self._pressure = pressure
         self._settle = settle
         self._on_lost = on_lost
+        self._on_tick = on_tick
         self._tracer = tracer
         spec = backend.info.spec
         self._frame_s = spec.frame_ms / 1000.0
@@ -219,6 +222,8 @@ class EngineLoop:
         end_s = self._clock()
         for session in self._rows.listeners(tick.leases):
             session.tell()
+        if self._on_tick is not None:
+            self._on_tick()
         told_s = self._clock()
         self._metrics.stage("scatter", end_s - times.end_s)
         self._metrics.stage("notify", told_s - end_s)

@@ -63,10 +63,14 @@ class LatePressure:
 
     def record(self, now_s: float, *, is_late: bool) -> None:
         """Count one frame answered at ``now_s``."""
+        self.record_many(now_s, frames=1, late=int(is_late))
+
+    def record_many(self, now_s: float, *, frames: int, late: int) -> None:
+        """Count frames answered at ``now_s``, and those of them that were late."""
         with self._lock:
             cell = self._advance(now_s)
-            self._frames[cell] += 1
-            self._late[cell] += is_late
+            self._frames[cell] += frames
+            self._late[cell] += late
 
     def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
         """A step begins in which ``rows`` frames of ``frame_s`` seconds await their answer."""
