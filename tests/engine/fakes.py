@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -218,6 +219,14 @@ class FakeBackend:
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         self.rows[row] = replace(snapshot.tensors["row"])
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        row: Row = snapshot.tensors["row"]
+        return {"row": np.array([row.life, row.taken, row.primed, row.sum])}
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        life, taken, primed, total = arrays["row"].tolist()
+        return RowSnapshot("fake", {"row": Row(int(life), int(taken), int(primed), total)}, 1)
 
     def state_bytes(self) -> int:
         return len(self.rows)

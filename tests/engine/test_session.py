@@ -29,7 +29,9 @@ def test_a_frame_comes_back_with_its_times() -> None:
     assert reply.step_ms == pytest.approx(20)
     assert reply.replied_s == pytest.approx(complete_s + 0.030)
     assert heard([reply]) == [0.5]
-    assert pcm_of(reply).base.size == FRAME, "a view of more would keep others' audio alive"
+    base = pcm_of(reply).base
+    assert base is not None
+    assert base.size == FRAME, "a view of more would keep others' audio alive"
     assert session.take() == []
     assert not bench.tick()
 

@@ -33,6 +33,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 FloatArray: TypeAlias = NDArray[np.float32]
 IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
+HostArray: TypeAlias = NDArray[Any]
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with (done, total, what) while something long is under way."""
 
@@ -191,6 +192,17 @@ class Backend(Protocol):
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a snapshot into a row, which then continues bit-identically."""
+        ...
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        """A snapshot as numpy arrays, bit by bit: what another process of the same model can restore.
+
+        Types that numpy lacks are unsigned integers of the same width.
+        """
+        ...
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        """The reverse of :meth:`to_host`; what does not fit is refused by :meth:`restore`."""
         ...
 
     def state_bytes(self) -> int:

@@ -6,9 +6,9 @@ means. An executor (:mod:`antiphon.backends.executor`) computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
-FRAMES = "host.frames"
+OWN: Final = "host."
+"""Names of what the host itself adds to a snapshot begin so."""
+FRAMES: Final = OWN + "frames"
 """In a snapshot: the frames the row has been given since its reset, int64."""
 
 E = TypeVar("E", bound=Rows)
@@ -102,13 +104,25 @@ class RowHost(Generic[E]):
         """
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
-        own = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith("host.")}
+        own, _ = _split(snapshot.tensors)
         if FRAMES not in snapshot.tensors:
             raise UnsupportedError(f"the snapshot has no {FRAMES}")
         self.executor.check(own)
         self._begin([row])
         self.executor.restore(row, own)
         self._recall(row, snapshot)
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, NDArray[Any]]:
+        """A snapshot as numpy arrays, bit by bit."""
+        own, remembered = _split(snapshot.tensors)
+        return {**self.executor.to_host(own), **remembered}
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
+        """A snapshot from what :meth:`to_host` gave, here or in another process."""
+        own, remembered = _split(arrays)
+        tensors = self.executor.from_host(own)
+        size = sum(array.nbytes for array in own.values())
+        return RowSnapshot(self._info.name, {**tensors, **remembered}, size)
 
     def _remembered(self, row: int) -> dict[str, Any]:
         """What the host itself knows of a row, for a snapshot; names begin with "host."."""
@@ -145,6 +159,12 @@ class RowHost(Generic[E]):
         except Exception as error:  # frameworks' exceptions share no base but this one
             raise self._judge.judge(error, tuple(rows)) from error
         self._judge.note_success()
+
+
+def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is the executor's, and what the host itself remembered."""
+    remembered = {name: tensor for name, tensor in tensors.items() if name.startswith(OWN)}
+    return {name: tensor for name, tensor in tensors.items() if name not in remembered}, remembered
 
 
 class HostBackend(RowHost[FrameExecutor]):

@@ -18,7 +18,7 @@ from antiphon.backends.base import (
 )
 from antiphon.backends.checks import check_inputs, check_row
 from antiphon.backends.executor import TextExecutor, TextStep
-from antiphon.backends.host import RowHost
+from antiphon.backends.host import OWN, RowHost
 from antiphon.backends.scripts import ScriptRows
 from antiphon.backends.voices import VoiceCache
 from antiphon.errors import UnsupportedError
@@ -27,7 +27,7 @@ from antiphon.models.script import Script, ScriptRules
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import ModelSpec
 
-SCRIPT: Final = "host.script"
+SCRIPT: Final = OWN + "script"
 """In a snapshot: the row's script, uint8 ``[bytes]``."""
 
 

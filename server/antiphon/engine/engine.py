@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
-from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
@@ -16,6 +17,7 @@ from antiphon.engine.health import Health
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
@@ -151,8 +153,12 @@ class Engine:
         wait_s: float,
         notify: Callable[[], None] | None,
         prompt: Prompt | None = None,
+        state: Mapping[str, HostArray] | None = None,
     ) -> Session:
         """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
+
+        With ``state``, which :meth:`save` gave here or in another process of the same model and backend, its
+        row goes on where that one was; it is PRIMING until the state is in place, and takes no prompt.
 
         ``notify`` is called, from any thread and never under a lock, whenever the session has changed:
         replies, state, position, error, interruption, room. It must be cheap; one that raises ends its
@@ -181,7 +187,7 @@ class Engine:
             wake=self._wake,
             host=self,
             notify=notify,
-            prompt=prompt,
+            prompt=prompt if state is None else SavedState(state),
         )
         try:
             outcome = self._admission.submit(session, now_s, wait_s)
@@ -199,6 +205,14 @@ class Engine:
             session.close(self._lost)
         self._check_not_lost()
         return session
+
+    def save(self, session: Session) -> Future[dict[str, HostArray]]:
+        """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
+
+        The row takes no step until it is there; the session then goes on. The future raises SessionError when
+        the session has no row.
+        """
+        return self.loop.save(session)
 
     def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
         """The side of an owner who feeds and reads these active sessions as arrays."""

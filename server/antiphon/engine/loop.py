@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
-from antiphon.backends.base import Backend, StepOutputs
+from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.aside import Visit
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.rows import Rows, Tick, TickTimes
+from antiphon.engine.saving import SavingQueue
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
@@ -70,6 +72,7 @@ class EngineLoop:
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS
         self._priming = PrimingQueue(backend, rows, metrics)
+        self._saving = SavingQueue(backend, rows)
         self._busy_since_s: float | None = None
         self.is_lost = False
 
@@ -77,6 +80,12 @@ class EngineLoop:
         """How long the backend has been at work at ``now_s`` (parameters, step), 0 between ticks."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
+
+    def save(self, session: Session) -> Future[dict[str, HostArray]]:
+        """Ask for the state of a session's row; from any thread."""
+        saved = self._saving.add(session)
+        self._wake.nudge()
+        return saved
 
     def run(self) -> None:
         """Tick until the wake-up is stopped or the device is lost."""
@@ -104,7 +113,8 @@ class EngineLoop:
             tick = self._gather(now_s)
             if tick is not None:
                 self._tick(tick)
-            return self._prime() or tick is not None
+            is_saving = self._saving.advance()
+            return self._prime() or is_saving or tick is not None
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self._lose(error)
             return False

@@ -1,22 +1,27 @@
-"""Prompts on the engine thread: one bounded piece of one of them between any two ticks."""
+"""Prompts and saved states on the engine thread: a bounded piece of one of them between any two ticks."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
 
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, PrimeProgress, RowSnapshot
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
+from antiphon.engine.saving import next_piece
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
+from antiphon.models.prompt import Prompt
 
 if TYPE_CHECKING:
     from antiphon.engine.session import Session
 
 
 class PrimingQueue:
-    """Sessions that have a row and whose prompt is not read yet. Only the engine thread touches it.
+    """Sessions that have a row and whose prompt is not read, or state not put back, yet.
+
+    Only the engine thread touches it.
 
     They take turns, a piece each, so a long prompt holds up a short one by no more than the pieces of
     those who are there; and who talks already waits for one piece at most.
@@ -56,9 +61,13 @@ class PrimingQueue:
             if parameters is not None:
                 self._backend.set_parameters(slot.row, parameters)
             self._rows.mark_used(session.lease)
-            progress = self._backend.prime(slot.row, prompt)
+            if isinstance(prompt, SavedState):
+                progress = self._put_back(slot.row, prompt)
+            else:
+                progress = self._backend.prime(slot.row, prompt)
         except UnsupportedError as error:
-            session.close(SessionFailedError(f"the model cannot be prompted like this: {error}"))
+            what = "go on from this state" if isinstance(prompt, SavedState) else "be prompted like this"
+            session.close(SessionFailedError(f"the model cannot {what}: {error}"))
             return True
         except StepError as error:
             self._metrics.failed_steps.inc()
@@ -66,9 +75,21 @@ class PrimingQueue:
             session.close(SessionFailedError(f"the model failed while it read the prompt: {error}"))
             return True
         if progress.is_done:
-            self._metrics.prompt(is_copied=progress.is_copied)
+            if isinstance(prompt, Prompt):
+                self._metrics.prompt(is_copied=progress.is_copied)
             if session.end_priming(slot, prompt):
                 self._sessions.append(session)
         else:
             self._sessions.append(session)
         return True
+
+    def _put_back(self, row: int, saved: SavedState) -> PrimeProgress:
+        """One piece of a state to the device; after the last the row is restored."""
+        whole = RowSnapshot(self._backend.info.name, saved.arrays, 0)
+        names = next_piece(whole, done=len(saved.tensors))
+        part = self._backend.from_host({name: saved.arrays[name] for name in names})
+        saved.tensors |= part.tensors
+        done, total = len(saved.tensors), len(saved.arrays)
+        if done == total:
+            self._backend.restore(row, RowSnapshot(self._backend.info.name, saved.tensors, 0))
+        return PrimeProgress(done, total)

@@ -181,6 +181,10 @@ class Rows:
         place = int(np.flatnonzero(tick.inputs.rows == row)[0])
         return self.session(int(tick.leases[place]))
 
+    def is_attached(self, lease: int) -> bool:
+        """Whether a lease is of a row now."""
+        return bool(self._row[lease] >= 0)
+
     def row(self, lease: int) -> int:
         """The row that an attached lease is of."""
         return int(self._row[lease])

@@ -23,6 +23,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.replies import FrameReply, TakenReplies
+from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.slots import Slot
 from antiphon.engine.wake import Wake
@@ -79,7 +80,7 @@ class Session:
         wake: Wake,
         host: Host,
         notify: Callable[[], None] | None,
-        prompt: Prompt | None = None,
+        prompt: Prompt | SavedState | None = None,
     ) -> None:
         """Start QUEUED; ``host``, ``rows``, ``wake``, ``metrics`` and ``pressure`` are the engine's own.
 
@@ -349,7 +350,7 @@ class Session:
             self._has_new_parameters = False
             return parameters
 
-    def begin_priming(self) -> tuple[Slot, Prompt, SamplingParameters | None] | None:
+    def begin_priming(self) -> tuple[Slot, Prompt | SavedState, SamplingParameters | None] | None:
         """The row, what it is to read, and its parameters if it lacks them; None once the session closed."""
         parameters = self.new_parameters()
         with self._lock:
@@ -357,7 +358,18 @@ class Session:
                 return None
             return self._slot, self._prompt, parameters
 
-    def end_priming(self, slot: Slot, prompt: Prompt) -> bool:
+    def freeze(self) -> None:
+        """Take no step until :meth:`thaw`; what comes meanwhile waits, up to the bounds of the queues."""
+        with self._lock:
+            self._frames.prime(is_primed=False)
+
+    def thaw(self) -> None:
+        """Go on."""
+        with self._lock:
+            self._frames.prime(is_primed=self.state is SessionState.ACTIVE)
+        self._wake.nudge()
+
+    def end_priming(self, slot: Slot, prompt: Prompt | SavedState) -> bool:
         """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session.
 
         Returns whether there is another to be read: the owner has changed its mind meanwhile.

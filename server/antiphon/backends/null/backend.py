@@ -17,6 +17,7 @@ import numpy as np
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    HostArray,
     BoolArray,
     IntArray,
     PrimeProgress,
@@ -201,6 +202,14 @@ class NullBackend:
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
         self._rows[row] = snapshot.tensors["row"]
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        """A row's counters as uint32 ``[3]``."""
+        return {"row": np.array(snapshot.tensors["row"].tolist(), np.uint32)}
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        """A snapshot of a row's counters."""
+        return RowSnapshot(self._info.name, {"row": np.array(tuple(arrays["row"]), _ROW)}, _ROW.itemsize)
 
     def state_bytes(self) -> int:
         """Bytes of counters for all rows."""

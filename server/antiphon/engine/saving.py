@@ -1,0 +1,90 @@
+"""States of rows on their way out of the engine: read between ticks, a bounded piece at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from antiphon.backends.base import Backend, HostArray, RowSnapshot
+from antiphon.engine.rows import Rows
+from antiphon.errors import AntiphonError, SessionError
+
+if TYPE_CHECKING:
+    from antiphon.engine.session import Session
+
+PIECE_BYTES: Final = 16 << 20
+"""Copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
+
+
+@dataclass(slots=True)
+class _Save:
+    """One session's state on its way out; ``snapshot`` is there from the second piece on."""
+
+    session: Session
+    result: Future[dict[str, HostArray]]
+    snapshot: RowSnapshot | None = None
+    arrays: dict[str, HostArray] = field(default_factory=dict)
+
+
+class SavingQueue:
+    """Sessions whose row's state was asked for. The row is frozen until its state is out."""
+
+    def __init__(self, backend: Backend, rows: Rows) -> None:
+        """Begin with none."""
+        self._backend, self._rows = backend, rows
+        self._saves: deque[_Save] = deque()
+
+    def __len__(self) -> int:
+        """States that are not out yet."""
+        return len(self._saves)
+
+    def add(self, session: Session) -> Future[dict[str, HostArray]]:
+        """Ask for a session's state; from any thread. The row takes no step until it is there."""
+        save = _Save(session, Future())
+        session.freeze()
+        self._saves.append(save)
+        return save.result
+
+    def advance(self) -> bool:
+        """Copy one piece of the state that was asked for first; false when there is none."""
+        if not self._saves:
+            return False
+        save = self._saves[0]
+        try:
+            is_done = self._advance(save)
+        except AntiphonError as error:
+            save.result.set_exception(error)
+            is_done = True
+        if is_done:
+            self._saves.popleft()
+            save.session.thaw()
+        return True
+
+    def _advance(self, save: _Save) -> bool:
+        lease = save.session.lease
+        if lease is None or not self._rows.is_attached(lease):
+            raise SessionError("the session has no row whose state could be saved")
+        if save.snapshot is None:
+            save.snapshot = self._backend.snapshot(self._rows.row(lease))
+            return False
+        names = next_piece(save.snapshot, done=len(save.arrays))
+        part = {name: save.snapshot.tensors[name] for name in names}
+        save.arrays |= self._backend.to_host(RowSnapshot(save.snapshot.backend, part, 0))
+        if len(save.arrays) < len(save.snapshot.tensors):
+            return False
+        save.result.set_result(save.arrays)
+        return True
+
+
+def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
+    """The next tensors of a snapshot, at least one, and together at most ``PIECE_BYTES`` if more."""
+    names: list[str] = []
+    size = 0
+    for name in list(snapshot.tensors)[done:]:
+        size += int(getattr(snapshot.tensors[name], "nbytes", 0))
+        if names and size > PIECE_BYTES:
+            break
+        names.append(name)
+    return names

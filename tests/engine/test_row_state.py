@@ -1,0 +1,83 @@
+"""A row's state as a value: saved between ticks, put into another row, and refused by another model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.engine.row_state import StateIdentity, pack, unpack
+from antiphon.engine.session import SessionState
+from antiphon.errors import SessionError, UnsupportedError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+from tests.engine.bench import Bench, heard, pcm_of
+from tests.engine.fakes import FakeBackend, fake_spec
+
+IDENTITY = StateIdentity("a1", "fake", "float32", "none")
+
+
+def test_a_saved_row_goes_on_in_another_session_and_its_own_goes_on_too() -> None:
+    bench = Bench(FakeBackend(fake_spec(PipelineKind.CODEC)))
+    first = bench.submit()
+    bench.push(first, 1, 2)
+    bench.ticks()
+    saved = bench.engine.save(first)
+    bench.push(first, 3)
+    assert bench.tick(), "the state is being saved"
+    assert not bench.backend.steps[2:], "the row takes no step meanwhile"
+    bench.ticks()
+    arrays = saved.result(0)
+    assert heard(first.take()) == [1, 2, 3]
+    data = pack(arrays, IDENTITY)
+    second = bench.engine.submit(
+        SamplingParameters(), wait_s=0, notify=lambda: None, state=unpack(data, IDENTITY)
+    )
+    assert str(second.state) == "priming"
+    bench.ticks()
+    assert second.state is SessionState.ACTIVE
+    bench.push(second, 40)
+    bench.ticks()
+    (reply,) = second.take()
+    assert pcm_of(reply)[:3].tolist() == [40, 3, 1 + 2 + 40]
+
+
+def test_a_session_without_a_row_has_no_state() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    bench.submit()
+    waiting = bench.submit(wait_s=10)
+    saved = bench.engine.save(waiting)
+    bench.ticks()
+    with pytest.raises(SessionError, match="has no row whose state could be saved"):
+        saved.result(0)
+
+
+def test_a_state_keeps_every_bit_and_shape() -> None:
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array(7),
+        "c": np.array([1, 65535], np.uint16),
+    }
+    got = unpack(pack(arrays, IDENTITY), IDENTITY)
+    assert got.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(got[name], array)
+
+
+@pytest.mark.parametrize("name", ["model", "backend", "dtype", "quantization"])
+def test_a_state_of_another_kind_is_refused_by_name(name: str) -> None:
+    data = pack({"a": np.zeros(1)}, IDENTITY)
+    changed: dict[str, Any] = {name: "other"}
+    other = replace(IDENTITY, **changed)
+    with pytest.raises(UnsupportedError, match=f"the row's state is of {name} .*, this process has other"):
+        unpack(data, other)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 30, -1])
+def test_damaged_bytes_are_refused(cut: int) -> None:
+    data = pack({"a": np.zeros(100)}, IDENTITY)
+    with pytest.raises(UnsupportedError, match="bytes are no state of a row"):
+        unpack(data[:cut], IDENTITY)
