@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket as sockets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from aiohttp import WebSocketError, WSMessage, WSMsgType, web
@@ -59,8 +59,11 @@ class Socket:
         clock: Callable[[], float],
         *,
         max_message_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Socket:
         """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
+
+        ``headers`` are further ones of the answer.
 
         Raises:
             ConnectionResetError: the peer left meanwhile.
@@ -74,6 +77,7 @@ class Socket:
             compress=False,
             max_msg_size=max_message_bytes or limits.max_message_bytes,
         )
+        ws.headers.update(headers or {})
         await ws.prepare(request)
         transport = request.transport
         if transport is None or transport.is_closing():

@@ -6,6 +6,7 @@ The WAV's header gives the largest length there is, since nobody knows it yet; p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -36,14 +37,16 @@ async def handle_text(
     caller: Caller,
     text: str,
     voice: Prompt | None,
+    *,
+    headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    """Speak one text.
+    """Speak one text; ``headers`` are further ones of the answer.
 
     Raises:
         ServerFullError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
-    spoken = SpokenFile(services, model, caller.name)
+    spoken = SpokenFile(services, model, caller.name, headers)
     services.calls.add(spoken)
     try:
         spoken.admit(text, voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
@@ -58,8 +61,11 @@ async def handle_text(
 class SpokenFile:
     """A text and its session of the engine: a conversation with one answer."""
 
-    def __init__(self, services: Services, model: ServedModel, caller: str) -> None:
+    def __init__(
+        self, services: Services, model: ServedModel, caller: str, headers: Mapping[str, str]
+    ) -> None:
         """Prepare; :meth:`admit` gets it a session."""
+        self._headers = headers
         self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
         self._limits = services.config.limits
         self._model = model
@@ -134,7 +140,7 @@ class SpokenFile:
             TimeoutError: the peer takes nothing any more.
         """
         if self._response is None:
-            self._response = web.StreamResponse(headers={"Content-Type": "audio/wav"})
+            self._response = web.StreamResponse(headers={"Content-Type": "audio/wav", **self._headers})
             await self._response.prepare(request)
             audio = streamed_header(self._model.checkpoint.spec.sample_rate) + audio
         async with asyncio.timeout(self._limits.liveness_timeout_s):
