@@ -188,6 +188,11 @@ class Socket:
         """Whether we keep the peer waiting."""
         return self._pauses > 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is received."""
+        return self._is_over.is_set() or self._transport.is_closing()
+
     async def wait_for(self, room: asyncio.Event) -> None:
         """Wait until ``room`` is set, or the peer has left: then nothing more is received.
 

@@ -49,7 +49,8 @@ async def handle_text(
     spoken = SpokenFile(services, model, caller.name, headers)
     services.calls.add(spoken)
     try:
-        spoken.admit(text, voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
+        await spoken.read(text)
+        spoken.admit(voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
         return await spoken.speak(request)
     except DrainingError as error:
         raise refusal_of(request, error) from error
@@ -75,15 +76,22 @@ class SpokenFile:
         self._error: AntiphonError | None = None
         self._response: web.StreamResponse | None = None
 
-    def admit(self, text: str, voice: Prompt | None, wait_s: float) -> None:
-        """Read the text, and ask the engine for a session: a row at once, or a place in the queue.
+    async def read(self, text: str) -> None:
+        """Read the whole text, in pieces between which others have their turns.
 
         Raises:
             ProtocolError: no text.
+        """
+        for _ in self._voicing.put(text):
+            await asyncio.sleep(0)
+        self._voicing.finish()
+
+    def admit(self, voice: Prompt | None, wait_s: float) -> None:
+        """Ask the engine for a session: a row at once, or a place in the queue.
+
+        Raises:
             ServerFullError, DrainingError: no row.
         """
-        self._voicing.put(text)
-        self._voicing.finish()
         session = self._model.engine.submit(
             self._model.parameters(), wait_s=wait_s, notify=self._lane.wake, prompt=voice
         )
