@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from antiphon.errors import ProtocolError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
@@ -78,7 +79,7 @@ async def test_a_text_that_is_too_long_is_refused_before_it_is_read(is_packed: b
 
 
 async def test_letters_of_several_bytes_count_as_such() -> None:
-    with pytest.raises(kyutai_tts.ProtocolError, match="a text of 65538 bytes"):
+    with pytest.raises(ProtocolError, match="a text of 65538 bytes"):
         kyutai_tts.decode_client("\u20ac" * 21_846)
     assert kyutai_tts.decode_client("\u20ac" * 21_845) == Text("\u20ac" * 21_845)
 
@@ -114,7 +115,7 @@ async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
 )
 async def test_what_a_field_that_means_nothing_holds_is_bounded(field: Any, says: str) -> None:
     data = msgpack.packb({"type": "Init", "unknown": field})
-    with pytest.raises(kyutai.ProtocolError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         kyutai.decode_client(data)
     assert str(caught.value) == f"{len(data)} bytes are no msgpack: {says}"
     async with transcribing() as (server, _):

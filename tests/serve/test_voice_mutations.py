@@ -29,7 +29,7 @@ MAX_TAKEN_BYTES = 8_000_000
 """A few kilobytes are read."""
 
 BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
-VALUES = (
+VALUES: tuple[Any, ...] = (
     0,
     1,
     -1,
