@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.stream import KINDS, container_of, decode_pieces
-from antiphon.audio.wav import encode_wav
+from antiphon.audio.resample import MAX_RATE, MIN_RATE
+from antiphon.audio.stream import KINDS, container_of, decode_pieces, stated_seconds
+from antiphon.audio.wav import encode_wav, streamed_header
 from antiphon.errors import AudioError
 from tests.audio.recordings import encoded
 
@@ -95,3 +96,26 @@ def test_pieces_are_small_however_long_the_recording() -> None:
     ]
     assert sum(pieces) == 480_000
     assert max(pieces) <= 48_000
+
+
+def test_a_header_states_the_length_where_it_can() -> None:
+    wav = encode_wav(np.zeros(24_000 * 3, np.float32), 24_000)
+    assert stated_seconds(io.BytesIO(wav)) == pytest.approx(3.0)
+    file = io.BytesIO(streamed_header(24_000) + wav[44:])
+    assert stated_seconds(file) == pytest.approx(3.0, abs=0.01), "a streamed WAV states hours"
+    assert sum(map(len, decode_pieces(file, 24_000))) == 24_000 * 3
+    pcm = np.zeros((1, 72_000), np.float32)
+    assert stated_seconds(io.BytesIO(encoded(pcm, 24_000, "flac", "flac"))) == pytest.approx(3.0)
+    assert stated_seconds(io.BytesIO(encoded(pcm, 24_000, "mp3", "libmp3lame", 44_100))) is None
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_only_rates_in_range_are_decoded(rate: int) -> None:
+    wav = bytearray(encode_wav(np.zeros(2400, np.float32), 24_000))
+    wav[24:28] = rate.to_bytes(4, "little")
+    try:
+        samples = sum(map(len, decode_pieces(io.BytesIO(bytes(wav)), 24_000)))
+    except AudioError:
+        return
+    assert MIN_RATE <= rate <= MAX_RATE
+    assert samples <= 2400 * 24_000 / MIN_RATE + 100

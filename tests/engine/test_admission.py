@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -157,6 +158,57 @@ def test_late_frames_close_the_door_and_the_queue_waits_for_it_to_open() -> None
     assert admission.settle(5.0) == Changes()
     assert admission.settle(11.0).promoted == (caller,)
     assert admission.load(11.0).is_admitting
+
+
+def test_an_idle_model_admits_at_once_however_late_its_last_frames_were() -> None:
+    admission, pressure = make(4)
+    (last,) = fill(admission, 1)
+    press(pressure, 0.0)
+    waiting = FakeCaller()
+    admission.submit(waiting, 0.0, 60.0)
+    assert admission.leave(last, 0.1).changes.promoted == (waiting,), "no row is in use: no wait"
+    assert admission.load(0.1).is_admitting
+    fill(admission, 1, 0.1)  # the first session began a new count
+    admission.leave(waiting, 0.2)
+
+
+def test_a_step_that_runs_on_after_its_session_ended_keeps_no_caller_out() -> None:
+    admission, pressure = make(4)
+    (last,) = fill(admission, 1)
+    pressure.begin_step(0.0, rows=1, frame_s=0.08)
+    admission.leave(last, 1.0)
+    assert admission.load(5.0).is_admitting
+    fill(admission, 1, 5.0)
+    with pytest.raises(RefusedError, match="frames were late"):
+        admission.submit(FakeCaller(), 5.0, 0.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["join", "wait", "leave", "late", "step", "settle"]), st.floats(0, 3)),
+        max_size=60,
+    )
+)
+def test_without_a_session_the_door_is_open(actions: list[tuple[str, float]]) -> None:
+    admission, pressure = make(3)
+    now_s = 0.0
+    for action, gap_s in actions:
+        now_s += gap_s
+        if action in ("join", "wait"):
+            with contextlib.suppress(RefusedError):
+                admission.submit(FakeCaller(), now_s, 5.0 if action == "wait" else 0.0)
+        elif action == "leave" and admission.active():
+            admission.leave(admission.active()[0], now_s)
+        elif action == "late":
+            press(pressure, now_s)
+        elif action == "step":
+            pressure.begin_step(now_s, rows=3, frame_s=0.08)
+        else:
+            admission.settle(now_s)
+        if not admission.active():
+            assert admission.load(now_s).is_admitting
+            assert admission.load(now_s).queued == 0
+            admission.check(now_s, 0.0)
 
 
 def test_nobody_overtakes_the_queue() -> None:

@@ -131,10 +131,11 @@ def test_a_queued_caller_gets_the_row_of_one_that_leaves() -> None:
 
 
 def test_a_row_that_became_free_under_pressure_is_given_when_that_has_fallen() -> None:
-    """Its owner leaves while the engine thread sleeps until the other's wait is over."""
+    """Its owner leaves while the engine thread sleeps until the other's wait is over; a third stays."""
     config = EngineConfig(late_min_frames=1, late_window_s=1.0)
-    with started(FakeBackend(slots=1), config) as engine:
+    with started(FakeBackend(slots=2), config) as engine:
         notice = Notice()
+        submit(engine)
         first = submit(engine, notice)
         first.push(frames(7), engine.clock())
         notice.wait()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,19 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("content", [[1, 2], {"x": 3}, torch.zeros(2)])
-def test_other_content_is_refused(tmp_path: Path, content: Any) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([1, 2], "its pickle has the step EMPTY_LIST, which no dictionary of tensors needs"),
+        ({"x": 3}, "does not hold a dictionary of tensors"),
+        (torch.zeros(2), "does not hold a dictionary of tensors"),
+        ({3: torch.zeros(2)}, "a name in it is a int, text is needed"),
+        ({"x": torch.zeros(2, dtype=torch.uint8)}, "a ByteStorage; there are: FloatStorage, "),
+    ],
+)
+def test_other_content_is_refused(tmp_path: Path, content: Any, words: str) -> None:
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(CheckpointFormatError, match="does not hold a dictionary of tensors"):
+    with pytest.raises(CheckpointFormatError, match=words):
         read_tensors(tmp_path / "other.pt")
 
 
@@ -89,5 +99,73 @@ def test_a_view_beyond_its_storage_is_refused(tmp_path: Path) -> None:
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_file, "MAX_BYTES", 1000)
     torch.save({"x": torch.zeros(1000)}, tmp_path / "large.pt")
-    with pytest.raises(CheckpointFormatError, match="bytes, more than 1000"):
+    with pytest.raises(CheckpointFormatError, match=r"has [0-9]+ bytes, more than 1000"):
         read_tensors(tmp_path / "large.pt")
+
+
+def test_a_stride_of_0_makes_no_tensor_larger_than_its_storage(tmp_path: Path) -> None:
+    torch.save({"x": torch.zeros(1).expand(2**29)}, tmp_path / "wide.pt")
+    assert (tmp_path / "wide.pt").stat().st_size < 2000
+    with pytest.raises(CheckpointFormatError, match=r"a tensor \[536870912\] does not fit its storage of 1"):
+        read_tensors(tmp_path / "wide.pt")
+
+
+def test_many_views_of_one_storage_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_file, "MAX_BYTES", 20_000)
+    wide = torch.zeros(1000)
+    torch.save({f"x{index}": wide for index in range(9)}, tmp_path / "views.pt")
+    with pytest.raises(CheckpointFormatError, match="its tensors take 24000 bytes, more than 20000"):
+        read_tensors(tmp_path / "views.pt")
+
+
+def test_what_torch_does_not_write_is_refused_by_its_size(tmp_path: Path) -> None:
+    torch.save({"x": torch.zeros(1000)}, tmp_path / "good.pt")
+    repack(tmp_path / "good.pt", tmp_path / "small.pt", compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointFormatError, match=r"torch\.save compresses nothing"):
+        read_tensors(tmp_path / "small.pt")
+    repack(tmp_path / "good.pt", tmp_path / "long.pt", pickled=b"\x80\x02" + b"}" * 70_000 + b".")
+    with pytest.raises(CheckpointFormatError, match=r"its data\.pkl has 70003 bytes, the limit is 65536"):
+        read_tensors(tmp_path / "long.pt")
+
+
+@pytest.mark.parametrize(
+    ("pickled", "words"),
+    [
+        # Python's unpickler makes room for 2^29 entries of its memory: 4 GB.
+        (b"\x80\x02}r\xff\xff\xff\x1f.", None),
+        # A name that takes 2^60 steps to hash: a pair of pairs of pairs.
+        (b"\x80\x02}" + b")" + b"q\x00h\x00\x86" * 60 + b"Ns.", "a name in it is a tuple, text is needed"),
+        (b"\x80\x04" + b")" + b"q\x00h\x00\x86" * 60 + b")\x93.", "names something by what is no text"),
+        (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f.", "is not a file of tensors"),
+        (b"\x80\x02h\x07.", "asks for value 7, which it never kept"),
+        (b"\x80\x02\x86.", "takes more values than it has"),
+        (b"\x80\x02}", "is not a file of tensors"),
+    ],
+)
+def test_a_pickle_that_asks_for_the_moon_is_read_at_once(
+    tmp_path: Path, pickled: bytes, words: str | None
+) -> None:
+    torch.save({}, tmp_path / "good.pt")
+    repack(tmp_path / "good.pt", tmp_path / "moon.pt", pickled=pickled)
+    tracemalloc.start()
+    try:
+        if words is None:
+            assert read_tensors(tmp_path / "moon.pt") == {}
+        else:
+            with pytest.raises(CheckpointFormatError, match=words):
+                read_tensors(tmp_path / "moon.pt")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def repack(
+    source: Path, target: Path, *, pickled: bytes | None = None, compression: int = zipfile.ZIP_STORED
+) -> None:
+    """The same archive with another pickle, or compressed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", compression) as new:
+        for name in old.namelist():
+            is_pickle = pickled is not None and name.endswith("data.pkl")
+            new.writestr(name, pickled if is_pickle and pickled is not None else old.read(name))

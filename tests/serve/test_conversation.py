@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import cast
 
 from antiphon.protocol.chat import parse_chat_query
@@ -33,9 +31,8 @@ class LateSocket:
         self.close_code = code
         self.is_closed.set()
 
-    @contextlib.asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        yield
+    async def wait_for(self, room: asyncio.Event) -> None:
+        await room.wait()
 
     def silent_s(self) -> float:
         return 0.0

@@ -109,10 +109,39 @@ async def test_a_recording_that_lasts_too_long_is_refused() -> None:
     async with transcribing(limits={"max_upload_s": 2.0}) as (server, _):
         status, answer = await post(server, encode_wav(np.zeros(24_000 * 5, np.float32), 24_000))
         assert status == 413
-        assert "longer than 2 s" in answer
+        assert answer == "this recording lasts 5.0 s, the limit is 2 s\n"
         await server.is_empty()
         status, _ = await post(server, encode_wav(np.zeros(24_000 * 2, np.float32), 24_000))
         assert status == 200
+
+
+async def test_a_length_that_no_header_states_is_bounded_while_it_is_heard() -> None:
+    data = encoded(np.zeros((1, 24_000 * 5), np.float32), 24_000, "ogg", "libopus", 48_000)
+    async with transcribing(limits={"max_upload_s": 2.0}) as (server, backend):
+        status, answer = await post(server, data)
+        assert status == 413
+        assert answer == "this recording lasts longer than 2 s, the limit is 2 s\n"
+        assert 0 < backend.steps <= 1 + 3 * 13 + 8
+        await server.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "says"),
+    [
+        (24, (1).to_bytes(4, "little"), "audio at 1 Hz is not read; there is: 4000 to 384000 Hz\n"),
+        (24, (10**6).to_bytes(4, "little"), "audio at 1000000 Hz is not read; there is: 4000 to 384000 Hz\n"),
+        (22, (9).to_bytes(2, "little"), "audio of 9 channels is not read; there is: 1 to 8\n"),
+    ],
+)
+async def test_a_header_out_of_range_is_refused_before_there_is_a_row(
+    at: int, value: bytes, says: str
+) -> None:
+    """At 1 Hz, these 2 s would have been 13 hours."""
+    wav = bytearray(encode_wav(np.zeros(24_000 * 2, np.float32), 24_000))
+    wav[at : at + len(value)] = value
+    async with transcribing() as (server, backend):
+        assert await post(server, bytes(wav)) == (415, says)
+        assert backend.steps == 0
 
 
 async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> None:

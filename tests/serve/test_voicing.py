@@ -51,7 +51,7 @@ def test_the_last_word_is_told_before_the_end_is_seen(looks: int) -> None:
     model = SimpleNamespace(name="speaker", tokenizer=Lengths(), checkpoint=SimpleNamespace(spec=ONE_VOICE))
     voicing = Voicing(cast("Any", model), lambda: 0.0)
     voicing.session = cast("Any", EndingSession(looks))
-    voicing.put("word")
+    assert len(list(voicing.put("word"))) == 1
     voicing.finish()
     told: list[Spoken] = []
     for _ in range(10):

@@ -2,7 +2,8 @@
 
 Rows are given first come, first served. A caller is admitted when a row is free, nobody waits before it
 and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
-refused with the seconds after which trying again makes sense.
+refused with the seconds after which trying again makes sense. Late frames keep callers out only while a
+session has a row: without one the door is open, and the first to enter starts the count anew.
 """
 
 from __future__ import annotations
@@ -178,8 +179,12 @@ class Admission(Generic[C]):
 
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
-        is_calm = not self._is_draining and not self._queue and not self._pressure.is_high(now_s)
+        is_calm = not self._is_draining and not self._queue and not self._is_late(now_s)
         return is_calm and self._has_lease()
+
+    def _is_late(self, now_s: float) -> bool:
+        """Whether deadlines are being missed; late frames of sessions that have all ended say nothing."""
+        return bool(self._active) and self._pressure.is_high(now_s)
 
     def _check_queue(self, now_s: float, wait_s: float) -> None:
         """Whether a newcomer may wait; raises why not."""
@@ -196,10 +201,8 @@ class Admission(Generic[C]):
         expired = [(seat.caller, self._expiry(seat)) for seat in before if seat.expires_s <= now_s]
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
-        is_late = self._pressure.is_high(now_s)
-        while (
-            self._queue and self._slots.free and self._has_lease() and not is_late and not self._is_draining
-        ):
+        may_admit = not self._is_late(now_s) and not self._is_draining
+        while self._queue and self._slots.free and self._has_lease() and may_admit:
             caller = self._queue.pop(0).caller
             if self._give_row(caller, now_s):
                 promoted.append(caller)
@@ -213,6 +216,8 @@ class Admission(Generic[C]):
         if not caller.activate(slot):
             self._slots.give_back(slot)
             return False
+        if not self._active:
+            self._pressure.forget()
         self._active[caller] = _Tenancy(slot, now_s)
         return True
 
@@ -223,7 +228,7 @@ class Admission(Generic[C]):
         ahead = len(self._queue)
         retry_after_s = self._estimate_s(ahead, now_s)
         count = self._pressure.count(now_s)
-        if self._slots.free and self._pressure.is_high(now_s):
+        if self._slots.free and self._is_late(now_s):
             why = (
                 f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
                 f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
@@ -255,6 +260,6 @@ class Admission(Generic[C]):
         seconds = 0.0
         if not self._slots.free:
             seconds = (ahead + 1) * self._lengths.mean_s / self._slots.rows
-        if self._pressure.is_high(now_s):
+        if self._is_late(now_s):
             seconds = max(seconds, self._config.late_window_s)
         return max(1, min(math.ceil(seconds), self._config.retry_after_max_s))

@@ -82,6 +82,13 @@ class LatePressure:
         with self._lock:
             self._running = None
 
+    def forget(self) -> None:
+        """Empty the window; a step that runs still counts."""
+        with self._lock:
+            self._frames = [0] * CELLS
+            self._late = [0] * CELLS
+            self._is_high = False
+
     def count(self, now_s: float) -> LateCount:
         """The window that ends at ``now_s``."""
         with self._lock:

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from antiphon.errors import (
     CheckpointFormatError,
@@ -31,6 +30,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.source import HUB_PREFIX, Folder
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import Types, check_type
+from antiphon.models.voice_file import read_voice_file
 from antiphon.models.weights import count_parameters, read_header
 
 FloatArray: TypeAlias = NDArray[np.float32]
@@ -43,7 +43,7 @@ MAX_VOICE_S: Final = 30.0
 """Of a recording no more is heard; an exported voice may be so long."""
 
 _NO_CLONING: Final = "weights_path_without_voice_cloning"
-_KEY: Final = re.compile(r"transformer\.layers\.(\d+)\.self_attn/(cache|offset|current_end|pad)")
+_KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|offset|current_end|pad)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,7 @@ class PocketShape:
         Raises:
             CheckpointFormatError: no such file, or one of another model.
         """
-        try:
-            with safe_open(path, framework="np") as file:
-                parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except (SafetensorError, OSError, TypeError) as error:  # TypeError: bfloat16, which numpy has not
-            raise CheckpointFormatError(f"{path.name} is no file of a voice: {error}") from error
+        parts = read_voice_file(path)
         caches = [self._cache(parts, layer, path.name) for layer in range(self.layers)]
         others = [key for key in parts if not (match := _KEY.fullmatch(key)) or int(match[1]) >= self.layers]
         if others or len({cache.shape[1] for cache in caches}) > 1:
@@ -107,9 +103,10 @@ class PocketShape:
         cache, offset, end = (parts.get(f"{stem}/{key}") for key in ("cache", "offset", "current_end"))
         if cache is None or (offset is None and end is None):
             raise CheckpointFormatError(f"{name} lacks {stem}/cache or offset; it has {sorted(parts)[:3]}")
-        count = int(offset.reshape(-1)[0]) if offset is not None else len(end) if end is not None else 0
+        count = _positions(offset, end)
         wanted = (2, 1, self.heads, self.head_dim)
-        if cache.ndim != 5 or (*cache.shape[:2], *cache.shape[3:]) != wanted:
+        is_float = cache.dtype == np.float32
+        if not is_float or cache.ndim != 5 or (*cache.shape[:2], *cache.shape[3:]) != wanted:
             raise CheckpointFormatError(
                 f"{name} has keys and values {list(cache.shape)}, this model needs "
                 f"[2, 1, T, {self.heads}, {self.head_dim}]"
@@ -119,7 +116,7 @@ class PocketShape:
                 f"{name} is a voice of {count} positions, {cache.shape[2]} are in the file and "
                 f"{self.max_positions} are the most"
             )
-        kept = cache[:, 0, :count].astype(np.float32)
+        kept = cache[:, 0, :count]
         if not np.isfinite(kept).all():
             raise CheckpointFormatError(f"{name} holds numbers that are not finite")
         return kept
@@ -137,6 +134,13 @@ class PocketShape:
             raise UnsupportedError(f"a recording of {len(pcm)} samples, {spec.frame_samples} are needed")
         voice = pcm[: frames * spec.frame_samples].astype(np.float32).reshape(frames, spec.frame_samples)
         return Prompt(np.zeros((0, 0), np.int32), voice=voice)
+
+
+def _positions(offset: NDArray[Any] | None, end: NDArray[Any] | None) -> int:
+    """How long a voice is, by either of the two tensors that may say so; 0 where neither does."""
+    if offset is not None:
+        return int(offset.flat[0]) if offset.size and offset.dtype == np.int64 else 0
+    return len(end) if end is not None and end.ndim else 0
 
 
 def find_config(folder: Path) -> Path | None:

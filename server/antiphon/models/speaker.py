@@ -13,12 +13,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import check_type
+from antiphon.models.voice_file import read_voice_file
 
 FloatArray: TypeAlias = NDArray[np.float32]
 
@@ -94,12 +94,9 @@ def read_speaker(path: Path) -> FloatArray:
     """The embeddings in a voice's file, float32 as published.
 
     Raises:
-        CheckpointFormatError: no safetensors file, or none of a voice.
+        CheckpointFormatError: no safetensors file, or none of a voice, or too large.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            if CONDITION not in file.keys():  # noqa: SIM118 (no mapping)
-                raise CheckpointFormatError(f"{path.name} has {sorted(file.keys())}, a voice has {CONDITION}")
-            return np.asarray(file.get_tensor(CONDITION)).astype(np.float32)
-    except (SafetensorError, OSError, TypeError) as error:  # TypeError: bfloat16, which numpy has not
-        raise CheckpointFormatError(f"{path.name} is no file of a voice: {error}") from error
+    found = read_voice_file(path)
+    if CONDITION not in found:
+        raise CheckpointFormatError(f"{path.name} has {sorted(found)[:3]}, a voice has {CONDITION}")
+    return found[CONDITION].astype(np.float32, copy=False)

@@ -1,43 +1,40 @@
 """Reads the tensors of a file that ``torch.save`` wrote, without torch, and without running what is in it.
 
 Such a file is a zip archive: a pickle that describes a dictionary of tensors, and one file of raw values
-for each storage. The pickle is read by an unpickler that knows two functions and a few storage types and
-refuses everything else, so that a voice from anywhere can be opened.
+for each storage. The pickle is read by a machine that knows the steps a tensor needs and refuses all others
+(``models/tensor_pickle.py``), and every size is checked before memory is taken for it, so that a voice from
+anywhere can be opened.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import pickle
 import zipfile
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.models.tensor_pickle import StoredTensor, read_pickle
 
-FloatArray: TypeAlias = NDArray[np.float32]
+MAX_BYTES: Final = 1 << 28
+"""No voice comes near 256 MiB: neither the file, nor its storages, nor its tensors may take more."""
 
-MAX_BYTES = 1 << 28
-"""No voice comes near 256 MiB; a file that unpacks to more is refused before it is read."""
+MAX_PICKLE_BYTES: Final = 65_536
+"""A tensor takes about a hundred bytes of pickle, a voice has two tensors."""
 
-_STORAGES = {
-    "FloatStorage": "float32",
-    "DoubleStorage": "float64",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
+_STORAGES: Final = {
+    "FloatStorage": "<f4",
+    "DoubleStorage": "<f8",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": "<u2",
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _StorageType:
-    dtype: str
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -45,69 +42,84 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
     Raises:
         CheckpointNotFoundError: no file there.
-        CheckpointFormatError: not such a file, or one that holds anything but tensors.
+        CheckpointFormatError: not such a file, or one that holds anything but tensors, or too much of them.
     """
     if not path.is_file():
         raise CheckpointNotFoundError(f"no file at {path}")
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(item.file_size for item in archive.infolist())
-            if size > MAX_BYTES:
-                raise CheckpointFormatError(f"{path} unpacks to {size} bytes, more than {MAX_BYTES}")
-            found = _read(archive)
-    except (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, TypeError, EOFError) as error:
+        file_bytes = path.stat().st_size
+        if file_bytes > MAX_BYTES:
+            raise CheckpointFormatError(f"{path} has {file_bytes} bytes, more than {MAX_BYTES}")
+        # In memory, since zipfile asks a file for as many bytes as a damaged directory says.
+        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+            _check_sizes(archive, path, file_bytes)
+            return _read(archive, path)
+    except CheckpointFormatError:
+        raise
+    except Exception as error:  # a boundary: zipfile raises a dozen kinds for what is damaged
         raise CheckpointFormatError(f"{path} is not a file of tensors: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, np.ndarray) for value in found.values()):
-        raise CheckpointFormatError(f"{path} does not hold a dictionary of tensors")
-    return found
 
 
-def _read(archive: zipfile.ZipFile) -> Any:
+def _check_sizes(archive: zipfile.ZipFile, path: Path, file_bytes: int) -> None:
+    size = sum(item.file_size for item in archive.infolist())
+    if size > file_bytes or any(item.compress_type != zipfile.ZIP_STORED for item in archive.infolist()):
+        raise CheckpointFormatError(
+            f"{path} has {file_bytes} bytes and unpacks to {size}: torch.save compresses nothing"
+        )
+
+
+def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, NDArray[Any]]:
     inside = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
     if inside is None:
-        raise pickle.UnpicklingError("it has no data.pkl")
+        raise ValueError("it has no data.pkl")
     folder = inside.removesuffix("data.pkl")
     if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
-        raise pickle.UnpicklingError("its numbers are not little endian")
-    with archive.open(inside) as file:
-        return _Unpickler(file, archive, folder).load()
+        raise ValueError("its numbers are not little endian")
+    pickle_bytes = archive.getinfo(inside).file_size
+    if pickle_bytes > MAX_PICKLE_BYTES:
+        raise ValueError(f"its data.pkl has {pickle_bytes} bytes, the limit is {MAX_PICKLE_BYTES}")
+    found = read_pickle(archive.read(inside))
+    if not isinstance(found, dict) or not all(isinstance(value, StoredTensor) for value in found.values()):
+        raise CheckpointFormatError(f"{path} does not hold a dictionary of tensors")
+    storages = _Storages(archive, folder)
+    return {name: storages.read(tensor) for name, tensor in found.items()}
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows dictionaries, how a tensor is rebuilt from its storage, and nothing else."""
+@dataclass(slots=True)
+class _Storages:
+    """Takes tensors out of an archive, while all of them together stay within ``MAX_BYTES``."""
 
-    def __init__(self, file: Any, archive: zipfile.ZipFile, folder: str) -> None:
-        super().__init__(file)
-        self._archive, self._folder = archive, folder
+    archive: zipfile.ZipFile
+    folder: str
+    taken_bytes: int = 0
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild
-        if module == "torch" and name in _STORAGES:
-            return _StorageType(_STORAGES[name])
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no tensor needs")
+    def read(self, tensor: StoredTensor) -> NDArray[Any]:
+        """A copy of one tensor.
 
-    def persistent_load(self, pid: Any) -> NDArray[Any]:
-        kind, storage, key, _, count = pid
-        if kind != "storage" or not isinstance(storage, _StorageType):
-            raise pickle.UnpicklingError(f"it refers to {kind!r}")
-        raw = self._archive.read(f"{self._folder}data/{key}")
-        if storage.dtype == "bfloat16":  # the upper half of a float32
-            return (np.frombuffer(raw, "<u2", count).astype(np.uint32) << 16).view(np.float32)
-        values = np.frombuffer(raw, np.dtype(storage.dtype).newbyteorder("<"), count)
-        return values.astype(np.float32) if values.dtype.kind == "f" else values
-
-
-def _rebuild(
-    storage: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
-) -> NDArray[Any]:
-    """What ``torch._utils._rebuild_tensor_v2`` is: a view of a storage, here checked and copied."""
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    sane = offset >= 0 and all(size >= 0 for size in shape) and all(stride >= 0 for stride in strides)
-    if not sane or (math.prod(shape) > 0 and last >= storage.size):
-        raise pickle.UnpicklingError(f"a tensor {list(shape)} does not fit its storage of {storage.size}")
-    item = storage.itemsize
-    steps = [stride * item for stride in strides]
-    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps).copy()
+        Raises:
+            ValueError, KeyError: it does not fit its storage, or is of no known kind.
+        """
+        if tensor.storage_type not in _STORAGES:
+            raise ValueError(f"a {tensor.storage_type}; there are: {', '.join(_STORAGES)}")
+        dtype = np.dtype(_STORAGES[tensor.storage_type])
+        name = f"{self.folder}data/{tensor.key}"
+        count = self.archive.getinfo(name).file_size // dtype.itemsize
+        size = math.prod(tensor.shape)
+        last = tensor.offset + sum(
+            (n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True)
+        )
+        # A stride of 0 makes any number of elements of one value: no tensor is larger than its storage.
+        if size > count or (size and last >= count):
+            raise ValueError(f"a tensor {list(tensor.shape)} does not fit its storage of {count}")
+        self.taken_bytes += count * dtype.itemsize + size * max(4, dtype.itemsize)
+        if self.taken_bytes > MAX_BYTES:
+            raise ValueError(f"its tensors take {self.taken_bytes} bytes, more than {MAX_BYTES}")
+        if not size:
+            return np.zeros(tensor.shape, np.float32 if dtype.kind == "f" else dtype)
+        storage = np.frombuffer(self.archive.read(name), dtype, count)[tensor.offset :]
+        steps = [stride * dtype.itemsize for stride in tensor.strides]
+        values = np.lib.stride_tricks.as_strided(storage, tensor.shape, steps)
+        if tensor.storage_type == "BFloat16Storage":  # the upper half of a float32
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        with np.errstate(over="ignore"):
+            return values.astype(np.float32) if dtype.kind == "f" else values.astype(dtype.newbyteorder("="))

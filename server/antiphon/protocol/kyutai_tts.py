@@ -33,6 +33,9 @@ PATH: Final = "/api/tts_streaming"
 END: Final = b"\0"
 """The binary message of clients without msgpack that says: no more text."""
 
+MAX_TEXT_BYTES: Final = 65_536
+"""Text in one message, in UTF-8: an hour of speech, and as much as a POST may have."""
+
 MAX_VOICE_DIMENSIONS: Final = 3
 
 
@@ -130,21 +133,28 @@ def decode_client(data: bytes | str) -> ClientMessage:
     """What a client says, in a text frame or a binary one.
 
     Raises:
-        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+        ProtocolError: not msgpack, no such message, a field missing or of the wrong type, or too long a text.
     """
     if isinstance(data, str):
-        return Text(data)
+        return _text(data)
     if data == END:
         return Eos()
     values = unpack_map(data)
     kind = read_text(values, "type", "a message")
     if kind == "Text":
-        return Text(read_text(values, "text", kind))
+        return _text(read_text(values, "text", kind))
     if kind == "Voice":
         return _voice(values)
     if kind == "Eos":
         return Eos()
     raise ProtocolError(f"a message of type {kind[:40]!r} is not known here; there are: Text, Voice, Eos")
+
+
+def _text(text: str) -> Text:
+    # No letter takes more than four bytes: only what may be too long is counted.
+    if 4 * len(text) > MAX_TEXT_BYTES and (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
+        raise ProtocolError(f"a text of {size} bytes, the limit is {MAX_TEXT_BYTES}; send it in several")
+    return Text(text)
 
 
 def _voice(values: dict[str, Any]) -> Voice:

@@ -7,6 +7,7 @@ Field order beyond that, and fields nobody knows, mean nothing, as in serde.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import msgpack
@@ -20,6 +21,13 @@ FloatArray: TypeAlias = NDArray[np.float32]
 MAX_FIELDS: Final = 16
 """Far more than any message has; what else a map holds is refused before it is built."""
 
+MAX_CONTAINERS: Final = 16
+"""Arrays and maps in one message, in fields that mean nothing here too: no message needs more than three."""
+
+MAX_ITEMS: Final = 131_072
+"""Items of all arrays in one message: a voice of tts-1.6b has 64,000, four seconds of samples 96,000. Each
+is an object until it becomes a number: so many take some 10 ms, in which the event loop does nothing else."""
+
 INT64: Final = range(-(2**63), 2**63)
 
 _FLOAT32: Final = 0xCA
@@ -29,18 +37,22 @@ _PACKED_FLOAT: Final = np.dtype([("tag", "u1"), ("value", ">f4")])
 def unpack_map(data: bytes) -> dict[str, Any]:
     """The one map in ``data``, with text for keys.
 
-    What it may hold is bounded by its own bytes: lengths that the data cannot fill, nesting deeper than the
-    reader's stack of a thousand levels, and extension types are refused.
+    What it may hold is bounded before it is built: lengths that the data cannot fill, more than ``MAX_ITEMS``
+    items in arrays, more than ``MAX_CONTAINERS`` arrays and maps, and extension types are refused.
 
     Raises:
         ProtocolError: it is not that.
     """
+    count = _Count()
     try:
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
             max_map_len=min(len(data), MAX_FIELDS),
+            max_array_len=min(len(data), MAX_ITEMS),
+            list_hook=count.array,
+            object_hook=count.map,
             ext_hook=_no_extension,
         )
     except ValueError as error:  # all that msgpack raises for bytes; its own message may be empty
@@ -50,6 +62,32 @@ def unpack_map(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(f"a msgpack {type(value).__name__} came, a map is needed")
     return value
+
+
+@dataclass(slots=True)
+class _Count:
+    """What a message has been found to hold so far."""
+
+    containers: int = 0
+    items: int = 0
+
+    def array(self, values: list[Any]) -> list[Any]:
+        """An array was read."""
+        self.items += len(values)
+        if self.items > MAX_ITEMS:
+            raise ValueError(f"its arrays have more than {MAX_ITEMS} items")
+        self._container()
+        return values
+
+    def map(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A map was read."""
+        self._container()
+        return values
+
+    def _container(self) -> None:
+        self.containers += 1
+        if self.containers > MAX_CONTAINERS:
+            raise ValueError(f"it has more than {MAX_CONTAINERS} arrays and maps")
 
 
 def _no_extension(code: int, data: bytes) -> Any:

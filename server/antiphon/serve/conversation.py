@@ -186,11 +186,10 @@ class SocketConversation(ABC):
             self._look = asyncio.get_running_loop().call_later(seconds, self._lane.wake)
 
     async def _wait_for_room(self, socket: Socket) -> None:
-        """Read no further until somebody sets :attr:`_room`, or it is over."""
-        if self._ending is None:  # else nobody comes who would set it
+        """Take nothing more until :attr:`_room` is set, or it is over, or the peer has left."""
+        if self._ending is None:  # else it is never set
             self._room.clear()
-            async with socket.paused():
-                await self._room.wait()
+            await socket.wait_for(self._room)
 
     def _fail(self, error: Exception) -> None:
         """A turn of ours broke."""

@@ -11,15 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket as sockets
-from collections.abc import Callable
-from typing import Any, cast
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
 from aiohttp import WebSocketError, WSMessage, WSMsgType, web
 
 from antiphon.config import Limits
+from antiphon.serve.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.frames import CLOSE, PING, PONG, frame
 from antiphon.serve.keys import chosen_subprotocol
+
+READ_AHEAD_BYTES: Final = 1_048_576
+"""As large as the largest message: minutes of Opus, an hour's text, nine seconds of msgpack's numbers."""
+
+MESSAGE_BYTES: Final = 256
+"""What a message takes in memory besides its content, at most: many small ones count as well."""
+
+LOOK_S: Final = 0.25
+"""How often a connection that is not read is looked at: its row is free within a second."""
 
 MAX_REASON_BYTES = 123
 """A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
@@ -42,7 +52,10 @@ class Socket:
         self._clock = clock
         self._message_s = 1.0 / limits.max_messages_per_s
         self._paid_until_s = 0.0
-        self._is_paused = False
+        self._pauses = 0
+        self._ahead: deque[bytes | str] = deque()
+        self._reading: asyncio.Task[bytes | str | None] | None = None
+        self.ahead_bytes = 0
         self._is_closing = False
         self._is_reading = False
         self._is_over = asyncio.Event()
@@ -59,8 +72,11 @@ class Socket:
         clock: Callable[[], float],
         *,
         max_message_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Socket:
         """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
+
+        ``headers`` are further ones of the answer.
 
         Raises:
             ConnectionResetError: the peer left meanwhile.
@@ -74,11 +90,12 @@ class Socket:
             compress=False,
             max_msg_size=max_message_bytes or limits.max_message_bytes,
         )
+        ws.headers.update(headers or {})
         await ws.prepare(request)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer left during the upgrade")
-        _bound_kernel_buffer(transport, limits.max_unsent_bytes)
+        bound_kernel_buffer(transport, limits.max_unsent_bytes)
         return cls(ws, transport, limits, clock)
 
     @property
@@ -94,6 +111,19 @@ class Socket:
 
     async def receive_any(self) -> bytes | str | None:
         """The next message, binary or text; None once the connection is over."""
+        if self._ahead:
+            message = self._ahead.popleft()
+            self.ahead_bytes -= _kept_bytes(message)
+            return message
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            return await reading
+        return await self._receive()
+
+    async def _receive(self) -> bytes | str | None:
+        """The next message from the network."""
+        if self._is_over.is_set():
+            return None
         if self._is_reading:
             return None  # our close does, for the peer's answer; nothing else counts any more
         self._is_reading = True
@@ -146,16 +176,71 @@ class Socket:
     @contextlib.asynccontextmanager
     async def paused(self) -> Any:
         """While this lasts we do not read, so the peer's silence says nothing about it."""
-        self._is_paused = True
+        self._pauses += 1
         try:
             yield
         finally:
-            self._is_paused = False
+            self._pauses -= 1
             self.seen_s = self._clock()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether we keep the peer waiting."""
+        return self._pauses > 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is received."""
+        return self._is_over.is_set() or self._transport.is_closing()
+
+    async def wait_for(self, room: asyncio.Event) -> None:
+        """Wait until ``room`` is set, or the peer has left: then nothing more is received.
+
+        Its leaving may lie behind what there is no room for. So that is read ahead, at most
+        ``READ_AHEAD_BYTES`` and a message; and the connection is looked at, every ``LOOK_S``.
+        """
+        has_room = asyncio.ensure_future(room.wait())
+        try:
+            async with self.paused():
+                while not has_room.done() and not self._is_over.is_set() and not self._has_left():
+                    if self._reading is None and self.ahead_bytes < READ_AHEAD_BYTES:
+                        self._reading = asyncio.ensure_future(self._receive())
+                    waits = [has_room] if self._reading is None else [has_room, self._reading]
+                    await asyncio.wait(waits, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                    self._keep_ahead()
+        except asyncio.CancelledError:
+            if self._reading is not None:
+                self._reading.cancel()
+            raise
+        finally:
+            has_room.cancel()
+
+    def _keep_ahead(self) -> None:
+        """Keep a message that was read ahead; with the last one, forget them all."""
+        if self._reading is None or not self._reading.done():
+            return
+        message, self._reading = self._reading.result(), None
+        if message is None:
+            self._forget_ahead()
+        else:
+            self._ahead.append(message)
+            self.ahead_bytes += _kept_bytes(message)
+
+    def _has_left(self) -> bool:
+        """Whether the peer's side of the connection has ended, though we have not read that far."""
+        if not self._transport.is_closing() and not has_ended(self._transport):
+            return False
+        self._forget_ahead()
+        self._transport.abort()
+        return True
+
+    def _forget_ahead(self) -> None:
+        self._ahead.clear()
+        self.ahead_bytes = 0
 
     def silent_s(self) -> float:
         """Seconds since the last sign of life; 0 while reading is paused."""
-        return 0.0 if self._is_paused else self._clock() - self.seen_s
+        return 0.0 if self.is_paused else self._clock() - self.seen_s
 
     def write(self, frames: bytes) -> None:
         """Hand whole frames to the network; after the connection is over they go nowhere."""
@@ -206,7 +291,7 @@ class Socket:
                 if self._is_reading:
                     await self._is_over.wait()
                 else:
-                    await self.receive_any()
+                    await self._receive()
         if self._is_over.is_set() and not self.has_unsent:
             self._transport.close()
         else:
@@ -231,8 +316,5 @@ def close_frame(code: int, reason: str) -> bytes:
     return frame(code.to_bytes(2, "big") + words, CLOSE)
 
 
-def _bound_kernel_buffer(transport: asyncio.Transport, size: int) -> None:
-    """Keep the kernel from holding minutes of Opus for a peer that does not read: it grows to megabytes."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, size)
+def _kept_bytes(message: bytes | str) -> int:
+    return len(message) * (1 if isinstance(message, bytes) else 4) + MESSAGE_BYTES

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from antiphon.audio.files import read_audio
-from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, ProtocolError, UnsupportedError
+from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
@@ -26,8 +26,8 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 KEPT_BYTES: Final = 64 * 2**20
 """Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used stays anyhow."""
 
-SHOWN_VOICES: Final = 10
-"""Of all names, how many an error lists."""
+MAX_NOTED_NAMES: Final = 64
+"""Names that are no voice here and are remembered, so that each is logged once: callers may send any."""
 
 SUFFIX: Final = ".safetensors"
 RECORDED: Final = ".wav"
@@ -53,27 +53,34 @@ class SpeakerFolder:
         self._readers = readers
         self._files = {} if folder is None else _find(folder, own, tuple(readers))
         self._kept: OrderedDict[str, Prompt] = OrderedDict()
+        self._noted: set[str] = set()
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """The names of all voices, in order; the first is who speaks when nobody is named."""
         return list(self._files)
 
-    def load(self, name: str | None) -> Prompt | None:
-        """The voice of this name, or the first; None where there are none at all: then nobody's speaks.
+    def choose(self, name: str | None) -> str | None:
+        """The voice that speaks when a caller names ``name``: it, or the first; None where there are none.
+
+        An unknown name is no error, as with Kyutai's server: its clients have names of their own.
+        """
+        return name if name in self._files else next(iter(self._files), None)
+
+    def note_unknown(self, name: str) -> bool:
+        """Whether an unknown name is new, and one of the first ``MAX_NOTED_NAMES``."""
+        with self._lock:
+            is_new = name not in self._noted and len(self._noted) < MAX_NOTED_NAMES
+            if is_new:
+                self._noted.add(name)
+            return is_new
+
+    def load(self, name: str) -> Prompt:
+        """The voice of this name, one of :meth:`names`.
 
         Raises:
-            ProtocolError: there is no such voice; the message lists some of those there are.
             CheckpointFormatError: its file cannot be used.
         """
-        if not self._files:
-            return None
-        name = next(iter(self._files)) if name is None else name
-        if name not in self._files:
-            known = list(self._files)
-            more = f" and {len(known) - SHOWN_VOICES} more" if len(known) > SHOWN_VOICES else ""
-            listed = ", ".join(known[:SHOWN_VOICES]) + more
-            raise ProtocolError(f"there is no voice {name[:80]!r} here; there are: {listed}")
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -30,6 +33,12 @@ from antiphon.serve.socket import Socket, is_upgrade
 from antiphon.serve.spoken_file import handle_text
 from antiphon.serve.synthesis import Synthesis
 
+VOICE_HEADER: Final = "Antiphon-Voice"
+"""Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
+
+MAX_NAME: Final = 80
+"""Letters of an unknown name that the log shows."""
+
 
 async def handle_speaking(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
@@ -47,9 +56,9 @@ async def handle_speaking(
     check_upgrade(request, services, model, wait_s=wait_s)
     try:
         voice = await voice_of(model, speech.voice, services)
-    except (ProtocolError, SessionFailedError) as error:
+    except SessionFailedError as error:
         return await _tell(request, services, model.metrics, speech, error)
-    synthesis = Synthesis(services, model, speech, voice, wait_s=wait_s, caller=caller.name)
+    synthesis = Synthesis(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller.name)
     try:
         synthesis.admit()
         limits = services.config.limits
@@ -58,6 +67,7 @@ async def handle_speaking(
             limits,
             services.clock,
             max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),
+            headers=voice.headers,
         )
         with model.metrics.sockets.track_inprogress():
             await synthesis.run(socket)
@@ -66,19 +76,36 @@ async def handle_speaking(
         synthesis.abandon()
 
 
-async def voice_of(model: ServedModel, name: str | None, services: Services) -> Prompt | None:
-    """The voice of this name, or the model's first; a model of one voice has no other, whoever is named.
+@dataclass(frozen=True, slots=True)
+class ChosenVoice:
+    """Whose voice it is: its name, and what the model is given of it; neither where there is no choice."""
+
+    name: str | None = None
+    prompt: Prompt | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer says of it."""
+        return {} if self.name is None else {VOICE_HEADER: quote(self.name, errors="replace")}
+
+
+async def voice_of(model: ServedModel, name: str | None, services: Services) -> ChosenVoice:
+    """The voice of this name, or the model's first where no voice has it; a model of one voice has no other.
 
     Raises:
-        ProtocolError: there is no such voice.
         SessionFailedError: its file is broken.
     """
     if model.speakers is None:
-        return None
+        return ChosenVoice()
+    chosen = model.speakers.choose(name)
+    if name is not None and chosen != name and model.speakers.note_unknown(name[:MAX_NAME]):
+        services.log.warning("no such voice", model=model.name, voice=name[:MAX_NAME], speaks=chosen)
+    if chosen is None:
+        return ChosenVoice()
     try:
-        return await asyncio.to_thread(model.speakers.load, name)
+        return ChosenVoice(chosen, await asyncio.to_thread(model.speakers.load, chosen))
     except CheckpointError as error:
-        services.log.error("voice cannot be used", voice=name, reason=str(error))
+        services.log.error("voice cannot be used", voice=chosen, reason=str(error))
         raise SessionFailedError("this voice cannot be used; the server's log says why") from error
 
 
@@ -104,7 +131,7 @@ async def _tell(
     services: Services,
     metrics: ServeMetrics,
     speech: SpeechRequest,
-    error: SessionError | ProtocolError,
+    error: SessionError,
 ) -> web.StreamResponse:
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
@@ -121,14 +148,14 @@ async def handle_post(
     """A text by POST, its speech as a WAV that begins before it is whole.
 
     Raises:
-        web.HTTPException, SessionError: refused: 400 no text or no such voice, 408 too slow, 413 too long,
+        web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long,
             500 a failure, 503 full or leaving.
     """
     try:
         async with asyncio.timeout(services.config.limits.upload_timeout_s):
             text, name = kyutai_tts.parse_post(await request.read())
         voice = await voice_of(model, name, services)
-        return await handle_text(request, services, model, caller, text, voice)
+        return await handle_text(request, services, model, caller, text, voice.prompt, headers=voice.headers)
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
     except ProtocolError as error:

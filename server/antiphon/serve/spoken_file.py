@@ -6,6 +6,7 @@ The WAV's header gives the largest length there is, since nobody knows it yet; p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -36,17 +37,20 @@ async def handle_text(
     caller: Caller,
     text: str,
     voice: Prompt | None,
+    *,
+    headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    """Speak one text.
+    """Speak one text; ``headers`` are further ones of the answer.
 
     Raises:
         ServerFullError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
-    spoken = SpokenFile(services, model, caller.name)
+    spoken = SpokenFile(services, model, caller.name, headers)
     services.calls.add(spoken)
     try:
-        spoken.admit(text, voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
+        await spoken.read(text)
+        spoken.admit(voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
         return await spoken.speak(request)
     except DrainingError as error:
         raise refusal_of(request, error) from error
@@ -58,8 +62,11 @@ async def handle_text(
 class SpokenFile:
     """A text and its session of the engine: a conversation with one answer."""
 
-    def __init__(self, services: Services, model: ServedModel, caller: str) -> None:
+    def __init__(
+        self, services: Services, model: ServedModel, caller: str, headers: Mapping[str, str]
+    ) -> None:
         """Prepare; :meth:`admit` gets it a session."""
+        self._headers = headers
         self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
         self._limits = services.config.limits
         self._model = model
@@ -69,15 +76,22 @@ class SpokenFile:
         self._error: AntiphonError | None = None
         self._response: web.StreamResponse | None = None
 
-    def admit(self, text: str, voice: Prompt | None, wait_s: float) -> None:
-        """Read the text, and ask the engine for a session: a row at once, or a place in the queue.
+    async def read(self, text: str) -> None:
+        """Read the whole text, in pieces between which others have their turns.
 
         Raises:
             ProtocolError: no text.
+        """
+        for _ in self._voicing.put(text):
+            await asyncio.sleep(0)
+        self._voicing.finish()
+
+    def admit(self, voice: Prompt | None, wait_s: float) -> None:
+        """Ask the engine for a session: a row at once, or a place in the queue.
+
+        Raises:
             ServerFullError, DrainingError: no row.
         """
-        self._voicing.put(text)
-        self._voicing.finish()
         session = self._model.engine.submit(
             self._model.parameters(), wait_s=wait_s, notify=self._lane.wake, prompt=voice
         )
@@ -134,7 +148,7 @@ class SpokenFile:
             TimeoutError: the peer takes nothing any more.
         """
         if self._response is None:
-            self._response = web.StreamResponse(headers={"Content-Type": "audio/wav"})
+            self._response = web.StreamResponse(headers={"Content-Type": "audio/wav", **self._headers})
             await self._response.prepare(request)
             audio = streamed_header(self._model.checkpoint.spec.sample_rate) + audio
         async with asyncio.timeout(self._limits.liveness_timeout_s):

@@ -5,6 +5,8 @@ Speech is made only as fast as the peer takes it.
 
 from __future__ import annotations
 
+import asyncio
+
 from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.models.prompt import Prompt
@@ -61,16 +63,27 @@ class Synthesis(KyutaiConversation):
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive_any()) is not None:
-            self._handle(kyutai_tts.decode_client(data))
+            message = kyutai_tts.decode_client(data)
             self._patience.heard(socket.seen_s)
+            if isinstance(message, kyutai_tts.Text):
+                await self._put(message.text, socket)
+            else:
+                self._handle(message)
+            self._lane.wake()
+
+    async def _put(self, text: str, socket: Socket) -> None:
+        """Read a text as far as there is room, then as there is room for more."""
+        for number, _ in enumerate(self._voicing.put(text)):
+            if number:  # a long text lets others have their turns
+                await asyncio.sleep(0)
             self._lane.wake()
             if self._is_full:
                 await self._wait_for_room(socket)
+            if self._ending is not None or socket.has_ended:
+                break
 
-    def _handle(self, message: kyutai_tts.ClientMessage) -> None:
-        if isinstance(message, kyutai_tts.Text):
-            self._voicing.put(message.text)
-        elif isinstance(message, kyutai_tts.Eos):
+    def _handle(self, message: kyutai_tts.Eos | kyutai_tts.Voice) -> None:
+        if isinstance(message, kyutai_tts.Eos):
             self._voicing.finish()
         else:
             self._change_voice(message)

@@ -1,8 +1,8 @@
 """``POST /api/asr-streaming``: a recording in, its words out, as Kyutai's server answers.
 
 The answer is a JSON array of ``Word`` and ``EndWord`` messages, once all is transcribed. A row is asked for
-only when the recording has come whole: it lies in a file until then, and is decoded a second at a time, by a
-thread.
+only when the recording has come whole and its header was read: it lies in a file until then, and is decoded a
+second at a time, by a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from aiohttp import web
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.stream import container_of, decode_pieces
+from antiphon.audio.stream import decode_pieces, stated_seconds
 from antiphon.engine.session import SessionState
 from antiphon.errors import AntiphonError, AudioError, DrainingError, ServerFullError, SessionFailedError
 from antiphon.protocol import kyutai
@@ -76,11 +76,11 @@ async def handle_recording(
 
 
 async def _receive(request: web.Request, services: Services, file: Any) -> None:
-    """Write the body to a file, within its limits, and look at its beginning first.
+    """Write the body to a file, within its limits, and look at its header.
 
     Raises:
-        web.HTTPException: too large or too slow.
-        AudioError: no recording that can be read.
+        web.HTTPException: too large, too slow, or too long by its header.
+        AudioError: no recording that can be read, or of a rate out of range.
     """
     limits = services.config.limits
     size = 0
@@ -97,13 +97,20 @@ async def _receive(request: web.Request, services: Services, file: Any) -> None:
         text = f"{size} bytes came in {limits.upload_timeout_s:g} s, which is all the time there is\n"
         raise web.HTTPRequestTimeout(text=text) from error
     file.seek(0)
-    container_of(file.read(12))
-    file.seek(0)
+    seconds = await asyncio.to_thread(stated_seconds, file)
+    if seconds is not None and seconds > limits.max_upload_s:
+        raise _too_long(f"{seconds:.1f} s", limits.max_upload_s)
 
 
 def _too_large(limit: int, size: int) -> web.HTTPException:
     return web.HTTPRequestEntityTooLarge(
         max_size=limit, actual_size=size, text=f"a recording of {size} bytes, the limit is {limit}\n"
+    )
+
+
+def _too_long(length: str, limit_s: float) -> web.HTTPException:
+    return web.HTTPRequestEntityTooLarge(
+        max_size=0, actual_size=0, text=f"this recording lasts {length}, the limit is {limit_s:g} s\n"
     )
 
 
@@ -192,8 +199,7 @@ class Recording:
     def _check_length(self, samples: int) -> None:
         limit_s = self._services.config.limits.max_upload_s
         if samples > limit_s * self._model.checkpoint.spec.sample_rate:
-            text = f"this recording is longer than {limit_s:g} s, which is the limit\n"
-            raise web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text=text)
+            raise _too_long(f"longer than {limit_s:g} s", limit_s)
 
     def _check(self, request: web.Request) -> None:
         session = self._hearing.session

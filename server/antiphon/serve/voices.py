@@ -137,12 +137,14 @@ def read_embedded(path: Path, lm: LMSpec) -> Voice:
             f"{path.name} has a cache {list(cache.shape)}, this model needs [1, {streams}, {ring} or more]"
         )
     embedded = embedded.reshape(-1, lm.dim).astype(np.float32, copy=False)
+    if not np.isfinite(embedded).all():
+        raise CheckpointFormatError(f"{path.name} has embeddings that are not finite")
     count = len(embedded) + 1
     steps = np.array([count - 2, count - 1])[:, None] + np.array(lm.delays)
-    codes = cache[0, np.arange(streams), steps % cache.shape[2]].astype(np.int32)
+    codes = cache[0, np.arange(streams), steps % cache.shape[2]]
     if codes.min() < 0 or codes[:, 0].max() > lm.text_card or codes[:, 1:].max() > lm.card:
         raise CheckpointFormatError(
             f"{path.name} has tokens from {codes.min()} to {codes.max()} in its cache, "
             f"this model has {lm.text_card} of text and {lm.card} of audio"
         )
-    return Voice(embedded=embedded, codes=codes)
+    return Voice(embedded=embedded, codes=codes.astype(np.int32))

@@ -7,7 +7,7 @@ turns of one lane, and costs microseconds: audio is encoded elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
@@ -60,18 +60,19 @@ class Voicing:
         is_said = self.session is None or self.session.is_idle
         return is_said and not self._pending and not self.is_ended
 
-    def put(self, text: str) -> None:
-        """Words to be said.
+    def put(self, text: str) -> Iterator[None]:
+        """Words to be said, a piece at each step, so that a long text keeps nothing else from its turn.
 
         Raises:
             ProtocolError: they come after the end, or are none.
         """
         if self.is_ended:
             raise ProtocolError("text came after its end")
-        entries = self._reader.read(text)
-        self._pending.extend(entries)
-        self._texts.extend(entry.text for entry in entries)
-        self.has_text = self.has_text or bool(entries)
+        for entries in self._reader.pieces(text):
+            self._pending.extend(entries)
+            self._texts.extend(entry.text for entry in entries)
+            self.has_text = self.has_text or bool(entries)
+            yield
 
     def finish(self) -> None:
         """No more words come."""

@@ -1,0 +1,144 @@
+"""A caller that hangs up while the server does not read it: its row is free at once, and a drain goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.config import Limits
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.serve.conversation import SocketConversation
+from antiphon.serve.lifecycle import Lifecycle
+from antiphon.serve.socket import READ_AHEAD_BYTES
+from tests.serve.harness import PATIENCE_S, Server
+from tests.serve.speaking_fakes import speaking
+from tests.serve.speech_fakes import transcribing
+
+STEP_S = 0.05
+"""With this, what is sent below would take minutes."""
+
+WORDS = kyutai_tts.encode_client(kyutai_tts.Text("abcdefgh " * 1500))
+SECONDS = kyutai.encode(kyutai.Audio(np.zeros(48_000, np.float32)))
+
+
+async def close_frame(ws: aiohttp.ClientWebSocketResponse) -> None:
+    """As a client does that has had enough."""
+    await ws.close()
+
+
+async def fin(ws: aiohttp.ClientWebSocketResponse) -> None:
+    """No more comes, and no word of it."""
+    connection(ws).write_eof()
+
+
+async def rst(ws: aiohttp.ClientWebSocketResponse) -> None:
+    """As the kernel does for a process that was killed."""
+    kept = connection(ws).get_extra_info("socket")
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection(ws).abort()
+
+
+def connection(ws: aiohttp.ClientWebSocketResponse) -> asyncio.Transport:
+    found = ws._response.connection
+    assert found is not None
+    assert isinstance(found.transport, asyncio.Transport)
+    return found.transport
+
+
+@asynccontextmanager
+async def opened(serve: Any, path: str) -> AsyncIterator[tuple[Server, aiohttp.ClientWebSocketResponse]]:
+    """A server and a caller of it."""
+    async with (
+        serve(slots=1, step_s=STEP_S) as (server, _),
+        server.http.ws_connect(server.url(path, "ws"), max_msg_size=0) as ws,
+    ):
+        yield server, ws
+
+
+def is_paused(server: Server) -> Callable[[], bool]:
+    def look() -> bool:
+        (call,) = server.services.calls
+        assert isinstance(call, SocketConversation)
+        return call._socket is not None and call._socket.is_paused
+
+    return look
+
+
+ROUTES = [(speaking, kyutai_tts.PATH, WORDS), (transcribing, kyutai.PATH, SECONDS)]
+
+
+@pytest.mark.parametrize("hang_up", [close_frame, fin, rst])
+@pytest.mark.parametrize(("serve", "path", "message"), ROUTES)
+@pytest.mark.parametrize("messages", [2, 8])
+async def test_the_row_is_free_although_the_reader_pauses(
+    serve: Any, path: str, message: bytes, messages: int, hang_up: Callable[..., Any]
+) -> None:
+    async with serve(slots=1, step_s=STEP_S) as (server, backend):
+        async with server.http.ws_connect(server.url(path, "ws"), max_msg_size=0) as ws:
+            for _ in range(messages):
+                await ws.send_bytes(message)
+            await server.eventually(is_paused(server))
+            started = backend.steps
+            await hang_up(ws)
+            await server.is_empty()
+        assert backend.steps - started < 6 / STEP_S
+
+
+@pytest.mark.parametrize("hang_up", [fin, rst])
+@pytest.mark.parametrize(("serve", "path", "message"), ROUTES)
+async def test_a_connection_that_ends_behind_more_than_is_read_ahead_is_seen(
+    serve: Any, path: str, message: bytes, hang_up: Callable[..., Any]
+) -> None:
+    """What the kernel holds is not read, but it knows that the connection is over."""
+    async with opened(serve, path) as (server, ws):
+        for _ in range(1 + 3 * READ_AHEAD_BYTES // (2 * len(message))):
+            await ws.send_bytes(message)
+        await server.eventually(is_paused(server))
+        await hang_up(ws)
+        await server.is_empty()
+
+
+@pytest.mark.parametrize("hang_up", [close_frame, fin, rst])
+async def test_a_drain_does_not_wait_for_a_caller_that_has_left(hang_up: Callable[..., Any]) -> None:
+    async with opened(speaking, kyutai_tts.PATH) as (server, ws):
+        for _ in range(2):
+            await ws.send_bytes(WORDS)
+        await server.eventually(is_paused(server))
+        await hang_up(ws)
+        lifecycle = Lifecycle(replace(Limits(), drain_timeout_s=600.0))
+        lifecycle.watch(server.app)
+        lifecycle.signalled(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_S):
+            await lifecycle.wait()
+
+
+@pytest.mark.parametrize(("serve", "path", "message"), ROUTES)
+async def test_what_is_read_ahead_is_bounded(serve: Any, path: str, message: bytes) -> None:
+    async with opened(serve, path) as (server, ws):
+        sending = asyncio.create_task(flood(ws, message))
+        await server.eventually(is_paused(server))
+        (call,) = server.services.calls
+        assert isinstance(call, SocketConversation)
+        kept = call._socket
+        assert kept is not None
+        await server.eventually(lambda: kept.ahead_bytes > READ_AHEAD_BYTES)
+        await asyncio.sleep(0.3)
+        assert kept.ahead_bytes <= READ_AHEAD_BYTES + len(message) + 1000
+        sending.cancel()
+        await rst(ws)
+        await server.is_empty()
+
+
+async def flood(ws: aiohttp.ClientWebSocketResponse, message: bytes) -> None:
+    while True:
+        await ws.send_bytes(message)

@@ -1,0 +1,132 @@
+"""A text of any length, and a message of any content: bounded before the work, and the work in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from antiphon.errors import ProtocolError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spoken_text import PIECE_WORDS
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
+from antiphon.serve.voicing import MAX_PENDING_WORDS
+from tests.serve.harness import Closed, Server, serving
+from tests.serve.speaking_fakes import TTS, SpeakerBackend, listening
+from tests.serve.speech_fakes import transcribing
+
+LONGEST = "a " * (MAX_TEXT_BYTES // 2)
+
+
+class CountingTokenizer:
+    """Counts the words it is given between two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.total = self.turn = self.most = 0
+
+    def encode(self, _text: str) -> list[int]:
+        self.total += 1
+        self.turn += 1
+        self.most = max(self.most, self.turn)
+        return [7]
+
+    async def watch(self) -> None:
+        while True:
+            self.turn = 0
+            await asyncio.sleep(0)
+
+
+@dataclass(frozen=True)
+class CountingCheckpoint(Checkpoint):
+    """A checkpoint without files, whose tokenizer counts."""
+
+    tokenizer: CountingTokenizer = field(default_factory=CountingTokenizer)
+
+    def text_tokenizer(self) -> Any:
+        return self.tokenizer
+
+
+@contextlib.asynccontextmanager
+async def counting(step_s: float = 0.02) -> AsyncIterator[tuple[Server, CountingTokenizer]]:
+    """A server of text to speech, and what its event loop does in a turn."""
+    checkpoint = CountingCheckpoint(TTS, TTS.name, Path("/nowhere"), {})
+    tokenizer = checkpoint.tokenizer
+    async with serving(model=(checkpoint, SpeakerBackend(2, step_s=step_s)), slots=2) as server:
+        watching = asyncio.create_task(tokenizer.watch())
+        try:
+            yield server, tokenizer
+        finally:
+            watching.cancel()
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+async def test_a_text_that_is_too_long_is_refused_before_it_is_read(is_packed: bool) -> None:
+    text = "a " * (MAX_TEXT_BYTES // 2) + "b"
+    async with counting() as (server, tokenizer), listening(server) as client:
+        await (client.send(Text(text)) if is_packed else client.ws.send_str(text))
+        error = await client.until(kyutai.Error)
+        assert error.message == "a text of 65537 bytes, the limit is 65536; send it in several"
+        assert (await client.until(Closed)).code == 1007
+        assert tokenizer.total == 0
+        await server.is_empty()
+
+
+async def test_letters_of_several_bytes_count_as_such() -> None:
+    with pytest.raises(ProtocolError, match="a text of 65538 bytes"):
+        kyutai_tts.decode_client("\u20ac" * 21_846)
+    assert kyutai_tts.decode_client("\u20ac" * 21_845) == Text("\u20ac" * 21_845)
+
+
+async def test_the_longest_text_is_read_in_pieces_and_no_further_than_there_is_room() -> None:
+    async with counting() as (server, tokenizer), listening(server) as client:
+        await client.send(Text(LONGEST))
+        await server.eventually(lambda: tokenizer.total >= MAX_PENDING_WORDS)
+        await asyncio.sleep(0.2)
+        assert tokenizer.most <= 2 * PIECE_WORDS, "a text and the next message's beginning at most"
+        assert tokenizer.total < 4 * MAX_PENDING_WORDS, "32,768 words were sent"
+
+
+async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
+    text = LONGEST[: MAX_TEXT_BYTES - 100]
+    async with counting() as (server, tokenizer):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": text}) as response:
+            assert response.status == 200
+            assert tokenizer.total == len(text) // 2
+            assert tokenizer.most <= PIECE_WORDS
+            response.close()
+        await server.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ([[]] * 200_000, "200000 exceeds max_array_len(131072)"),
+        ([[]] * 50_000, "it has more than 16 arrays and maps"),
+        ([{}] * 50_000, "it has more than 16 arrays and maps"),
+        ([[0] * 70_000, [0] * 70_000], "its arrays have more than 131072 items"),
+    ],
+)
+async def test_what_a_field_that_means_nothing_holds_is_bounded(field: Any, says: str) -> None:
+    data = msgpack.packb({"type": "Init", "unknown": field})
+    with pytest.raises(ProtocolError) as caught:
+        kyutai.decode_client(data)
+    assert str(caught.value) == f"{len(data)} bytes are no msgpack: {says}"
+    async with transcribing() as (server, _):
+        async with server.http.ws_connect(server.url(kyutai.PATH, "ws")) as ws:
+            await ws.send_bytes(data)
+            while (message := await ws.receive()).type is not message.type.CLOSE:
+                pass
+            assert message.data == 1007
+        await server.is_empty()
+
+
+def test_a_field_that_means_nothing_may_hold_a_little() -> None:
+    data = msgpack.packb({"type": "Marker", "id": 3, "unknown": [{"a": [1, 2]}, {}], "more": {"b": []}})
+    assert kyutai.decode_client(data) == kyutai.Marker(3)
