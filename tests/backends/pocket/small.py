@@ -55,28 +55,27 @@ class Talk:
 
 def tick(backend: Backend, talks: dict[int, Talk]) -> None:
     """One step of all rows that are not done."""
-    slots = backend.info.slots
-    executed, reset = np.zeros(slots, np.bool_), np.zeros(slots, np.bool_)
-    text: list[tuple[TextEntry, ...]] = [()] * slots
     going = {row: talk for row, talk in talks.items() if not talk.is_done}
+    if not going:
+        return
     for row, talk in going.items():
-        executed[row], reset[row] = True, talk.is_fresh
-        text[row] = tuple(talk.entries[: talk.at_once])
         if talk.is_fresh:
             backend.set_parameters(row, talk.parameters)
-    outputs = backend.step(StepInputs(executed, reset, None, tuple(text)))
+    rows, reset = np.array(list(going), np.int32), np.array([talk.is_fresh for talk in going.values()])
+    text = tuple(tuple(talk.entries[: talk.at_once]) for talk in going.values())
+    outputs = backend.step(StepInputs(rows, reset, None, text))
     assert outputs.pcm is not None
     assert outputs.text_tokens is not None
     assert outputs.finished is not None
-    for row, talk in going.items():
+    for place, talk in enumerate(going.values()):
         talk.is_fresh = False
-        if outputs.consumed[row]:
+        if outputs.consumed[place]:
             talk.entries = talk.entries[talk.at_once :]
-        if outputs.emitted[row]:
-            if outputs.text_tokens[row] != NO_TOKEN:
-                talk.told.append((len(talk.pcm), int(outputs.text_tokens[row])))
-            talk.pcm.append(outputs.pcm[row].copy())
-        talk.is_done = bool(outputs.finished[row])
+        if outputs.emitted[place]:
+            if outputs.text_tokens[place] != NO_TOKEN:
+                talk.told.append((len(talk.pcm), int(outputs.text_tokens[place])))
+            talk.pcm.append(outputs.pcm[place].copy())
+        talk.is_done = bool(outputs.finished[place])
 
 
 def speak(

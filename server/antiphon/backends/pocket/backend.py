@@ -13,6 +13,7 @@ import torch
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    IntArray,
     PrimeProgress,
     Progress,
     RowSnapshot,
@@ -28,7 +29,7 @@ from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.speaker import Frame, Speaker
 from antiphon.backends.pocket.voices import Voices
 from antiphon.backends.pocket.workers import make_workers
-from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.errors import CheckpointFormatError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -39,8 +40,6 @@ TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 LONGEST_CHUNK_TOKENS: Final = 272
 """A word may have 256 tokens; quotes, a capital and a full stop come on top."""
-
-_ROW: Final = "speaker"
 
 
 class PocketBackend:
@@ -82,9 +81,7 @@ class PocketBackend:
             device="cpu",
             spec=spec,
             slots=slots,
-            buckets=(slots,),
             quantization=quantization,
-            can_snapshot=True,
             can_prime=True,
             versions=model.versions,
             memory={"weights": model.weight_bytes, "state_per_row": row_bytes},
@@ -100,7 +97,7 @@ class PocketBackend:
     def resize(self, slots: int) -> None:
         """Have so many fresh rows."""
         check_slots(slots)
-        self._info = replace(self._info, slots=slots, buckets=(slots,))
+        self._info = replace(self._info, slots=slots)
         self._allocate(slots)
 
     def _allocate(self, slots: int) -> None:
@@ -123,25 +120,28 @@ class PocketBackend:
         check_row(self._info, row)
         self._parameters[row] = parameters
 
+    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:  # noqa: ARG002  (rows never meet)
+        """As many as are named."""
+        return int(rows.size)
+
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """A frame of every executed row that has something to say; see the class for rows that fail."""
+        """A frame of every named row that has something to say; see the class for rows that fail."""
         check_inputs(self._info, inputs)
-        for row in np.flatnonzero(inputs.reset).tolist():
+        for row in inputs.rows[inputs.reset].tolist():
             self._begin(row, self._fresh())
-        rows: list[int] = np.flatnonzero(inputs.exec).tolist()
+        rows: list[int] = inputs.rows.tolist()
         failed = {row: self._failed.pop(row) for row in rows if row in self._failed}
         if failed:
             raise self._judge.judge(next(iter(failed.values())), tuple(failed))
-        n, start_s = inputs.rows, self._clock()
+        n, start_s = inputs.count, self._clock()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
-        frames = self._workers.map(lambda row: self._advance(row, inputs.text[row]), rows)
-        for row, (has_taken, frame) in zip(rows, frames, strict=True):
-            speaker = self._speakers[row]
-            consumed[row] = has_taken or row in self._failed
-            finished[row] = speaker.is_finished and row not in self._failed
+        frames = self._workers.map(self._advance, rows, inputs.text)
+        for place, (row, (has_taken, frame)) in enumerate(zip(rows, frames, strict=True)):
+            consumed[place] = has_taken or row in self._failed
+            finished[place] = self._speakers[row].is_finished and row not in self._failed
             if frame is not None:
-                emitted[row], pcm[row], words[row] = True, frame.pcm, frame.begun
+                emitted[place], pcm[place], words[place] = True, frame.pcm, frame.begun
         self._judge.note_success()
         stage_ms = {"speak": 1000.0 * (self._clock() - start_s)}
         return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
@@ -185,9 +185,8 @@ class PocketBackend:
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
         check_row(self._info, row)
-        with torch.inference_mode():
-            copy = self._speakers[row].copy()
-        return RowSnapshot(NAME, {_ROW: copy}, copy.bytes)
+        arrays = self._speakers[row].to_arrays()
+        return RowSnapshot(NAME, arrays, sum(array.nbytes for array in arrays.values()))
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a snapshot back.
@@ -197,16 +196,8 @@ class PocketBackend:
         """
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
-        speaker: Speaker = snapshot.tensors[_ROW]
-        if speaker.model is not self._model:
-            raise UnsupportedError("a snapshot of another model cannot go into this one")
         with torch.inference_mode():
-            self._begin(row, speaker.copy())
-
-    def move(self, source: int, target: int) -> None:
-        """Copy one row and its parameters over another."""
-        self.restore(target, self.snapshot(source))
-        self._parameters[target] = self._parameters[source]
+            self._begin(row, Speaker.from_arrays(self._fresh(), snapshot.tensors))
 
     def state_bytes(self) -> int:
         """What the utterances of all rows take now; it grows and shrinks with them."""

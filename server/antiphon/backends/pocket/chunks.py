@@ -8,9 +8,9 @@ depends on how fast the text comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 LONGEST_TOKENS: Final = 200
 """A sentence that goes on beyond, or has no comma to be cut at, is cut between two words."""
@@ -66,9 +66,17 @@ class Chunker:
         """The text ends, or a pause comes: the chunks of all that was still kept."""
         return self._end_sentence() + self._close()
 
-    def copy(self) -> Chunker:
-        """One that goes on by itself."""
-        return Chunker(self.count, self.chunk_tokens, [*self._sentence], [*self._parts])
+    def to_json(self) -> dict[str, list[Any]]:
+        """What is kept of the text, for :meth:`from_json`."""
+        return {"sentence": list(self._sentence), "parts": list(self._parts)}
+
+    @classmethod
+    def from_json(
+        cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
+    ) -> Chunker:
+        """One that goes on where :meth:`to_json` was called."""
+        words, parts = (Word(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
+        return cls(count, chunk_tokens, list(words), list(parts))
 
     def _is_ended_by(self, word: Word) -> bool:
         """Whether the sentence is over before this word: it had its end, or is too long to be one."""

@@ -188,8 +188,3 @@ class PocketModel:
 def state_bytes(state: State) -> int:
     """Bytes of a state."""
     return sum(tensor.numel() * tensor.element_size() for part in state.values() for tensor in part.values())
-
-
-def copy_state(state: State) -> State:
-    """A state that goes on by itself."""
-    return {name: {key: tensor.clone() for key, tensor in part.items()} for name, part in state.items()}

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, TextEntry
 from antiphon.backends.pocket.chunks import Chunk, Chunker, Word
-from antiphon.backends.pocket.model import PocketModel, State, copy_state, state_bytes
+from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.noise import normal
+from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 
 SPARE_CHUNKS: Final = 2
 """Chunks a row holds before it takes more words; all others wait in the session."""
+
+
+_COUNTS: Final = ("draws", "is_complete", "_taken")
+_STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
+_TEXT, _LATENT = "text", "latent"
+_VOICE, _STATE, _CODEC = "voice/", "state/", "codec/"
 
 
 class Frame(NamedTuple):
@@ -26,8 +37,7 @@ class Frame(NamedTuple):
     begun: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Frames of silence; ``last`` is the entry that asked for them."""
 
     frames: int
@@ -47,10 +57,6 @@ class Utterance:
     step: int = 0
     end_step: int | None = None
 
-    def copy(self) -> Utterance:
-        """One that goes on by itself."""
-        return replace(self, state=copy_state(self.state), codec=copy_state(self.codec))
-
 
 @dataclass(slots=True)
 class Speaker:
@@ -67,13 +73,50 @@ class Speaker:
     _utterance: Utterance | None = None
     _pause: Pause | None = None
 
-    def copy(self) -> Speaker:
-        """One that goes on by itself."""
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """All of it as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
+        values["chunker"] = self.chunker.to_json()
+        values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
+        values["pause"] = self._pause
+        arrays = _to_arrays(_VOICE, self.voice)
+        said = self._utterance
+        if said is not None:
+            values["utterance"] = {name: getattr(said, name) for name in _STEPS}
+            arrays |= {name: np.array(array) for name, array in _to_arrays(_STATE, said.state).items()}
+            arrays |= {name: np.array(array) for name, array in _to_arrays(_CODEC, said.codec).items()}
+            arrays[_LATENT] = np.array(said.latent.numpy())
+        return arrays | {_TEXT: np.frombuffer(json.dumps(values).encode(), np.uint8)}
+
+    @classmethod
+    def from_arrays(cls, fresh: Speaker, arrays: Mapping[str, NDArray[Any]]) -> Speaker:
+        """What goes on where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
+
+        Raises:
+            UnsupportedError: the arrays are of another model.
+        """
+        for name, own in _to_arrays(_VOICE, fresh.voice).items():
+            found = arrays[name].shape if name in arrays else None
+            is_own = found is not None and (*found[:2], *found[3:]) == (*own.shape[:2], *own.shape[3:])
+            if name.endswith("/cache") and not is_own:  # exported voices have no other tensor in common
+                raise UnsupportedError(
+                    f"a snapshot of another model cannot go into this one: {name} is {found}, not {own.shape}"
+                )
+        values = json.loads(arrays[_TEXT].tobytes())
+        said = None
+        if "utterance" in values:
+            state, codec = (_to_state(which, arrays) for which in (_STATE, _CODEC))
+            latent = torch.from_numpy(np.array(arrays[_LATENT]))
+            said = Utterance(state, codec, latent, **values["utterance"])
+        counter = fresh.chunker
         return replace(
-            self,
-            chunker=self.chunker.copy(),
-            _waiting=deque(self._waiting),
-            _utterance=None if self._utterance is None else self._utterance.copy(),
+            fresh,
+            chunker=Chunker.from_json(counter.count, counter.chunk_tokens, values["chunker"]),
+            voice=_to_state(_VOICE, arrays),
+            _waiting=deque(Pause(*it) if is_pause else Chunk(*it) for is_pause, *it in values["waiting"]),
+            _utterance=said,
+            _pause=Pause(*values["pause"]) if values["pause"] else None,
+            **{name: values[name] for name in _COUNTS},
         )
 
     @property
@@ -163,3 +206,22 @@ class Speaker:
         if said.step == said.max_frames:
             self._utterance = None
         return Frame(pcm, index)
+
+
+def _to_arrays(prefix: str, state: State) -> dict[str, NDArray[Any]]:
+    """A state's tensors by names that begin with ``prefix``, where they lie."""
+    return {
+        f"{prefix}{module}/{key}": tensor.numpy()
+        for module, part in state.items()
+        for key, tensor in part.items()
+    }
+
+
+def _to_state(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> State:
+    """The reverse, in memory of its own."""
+    state: State = {}
+    for name, array in arrays.items():
+        if name.startswith(prefix):
+            module, _, key = name.removeprefix(prefix).rpartition("/")
+            state.setdefault(module, {})[key] = torch.from_numpy(np.array(array))
+    return state
