@@ -80,6 +80,7 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),
+    "mlx-tts": lambda folders: model("mlx", "tts", folders),
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
     "torch-stt": lambda folders: model("torch", "stt", folders),

@@ -82,7 +82,6 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             extra="mlx",
             modules=("mlx",),
             options={"dtype": str, "kv": str, "compile": str},
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT),
         ),
         "pocket": BackendEntry(
             "antiphon.backends.pocket.factory:make",

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeAlias
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.executor import Result, Work
 from antiphon.backends.mlx.generation import TokenChooser
-from antiphon.backends.mlx.rows import MlxRows
+from antiphon.backends.mlx.rows import Frames, MlxRows
 from antiphon.backends.mlx.state import Step
 from antiphon.models.spec import PipelineKind
-
-Frames: TypeAlias = NDArray[np.int64]
-"""The frames that each of the rows has seen, int64 ``[m]``."""
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -95,14 +90,3 @@ class MlxFrames(MlxRows):
 
         (tokens, *vad), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
         return tokens, vad[0] if vad else None, took_ms
-
-    def decode(
-        self, rows: IntArray, frames: Frames, codes: IntArray, *, is_fixed: bool = False
-    ) -> tuple[FloatArray, float]:
-        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the milliseconds."""
-
-        def work(step: Step) -> list[mx.array]:
-            return [self.mimi.decode(mx.array(step.packing.spread(codes)), step)]
-
-        (pcm,), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
-        return pcm, took_ms

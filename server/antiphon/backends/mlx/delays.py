@@ -37,10 +37,11 @@ class DelayCache:
         ``tokens`` int32 ``[n, n_q + 1 - generated]``, to int32 ``[n, 1 + n_q]``.
         """
         cache = step.read("lm.tokens")
-        slots = (offsets[:, None] + self.delays[self.generated :]) % self.capacity
-        other = mx.put_along_axis(cache[:, self.generated :], slots[..., None], tokens[..., None], axis=2)
-        cache = mx.concatenate([cache[:, : self.generated], other], axis=1)
-        step.write("lm.tokens", cache)
+        if tokens.shape[1]:
+            slots = (offsets[:, None] + self.delays[self.generated :]) % self.capacity
+            other = mx.put_along_axis(cache[:, self.generated :], slots[..., None], tokens[..., None], axis=2)
+            cache = mx.concatenate([cache[:, : self.generated], other], axis=1)
+            step.write("lm.tokens", cache)
         is_before = offsets[:, None] <= self.delays
         now = mx.broadcast_to((offsets % self.capacity)[:, None, None], (*cache.shape[:2], 1))
         return mx.where(is_before, self.initial, mx.take_along_axis(cache, now, axis=2)[..., 0])

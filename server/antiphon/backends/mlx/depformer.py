@@ -29,7 +29,7 @@ class DepformerConfig:
     """Shape of a depth transformer.
 
     ``steps`` is how many codebooks are generated, ``feed_forward`` has one width per step. ``hidden_dim``
-    is the width of the main transformer.
+    is the width of the main transformer. ``demux``: text tokens carry two.
     """
 
     steps: int
@@ -47,6 +47,7 @@ class DepformerConfig:
     low_rank: int | None = None
     bias: bool = False
     layer_scale: bool = False
+    demux: bool = False
 
 
 class DepformerLayer:
@@ -80,7 +81,8 @@ class DepformerSlice:
         """Take the slice's weights."""
         dim, entries = config.dim, (config.text_card if step == 0 else config.card) + 1
         self.linear_in = weights.linear(f"{prefix}.linear_in", config.hidden_dim, dim)
-        self.emb = load_embedding(weights, f"{prefix}.emb", entries, dim, config.low_rank)
+        demux = config.demux and step == 0
+        self.emb = load_embedding(weights, f"{prefix}.emb", entries, dim, config.low_rank, demux=demux)
         self.layers = [
             DepformerLayer(config, config.feed_forward[step], weights, f"{prefix}.transformer.layers.{i}")
             for i in range(config.layers)

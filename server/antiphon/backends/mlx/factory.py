@@ -10,13 +10,15 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.host import HostBackend
 from antiphon.backends.mlx.backend import MlxFrames
 from antiphon.backends.mlx.loading import load_modules, pick_device, pick_dtype
+from antiphon.backends.mlx.speech import MlxSpeech
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.guidance import UNGUIDED, guidance_of
 from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
 
-KINDS: Final = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT)
 COMPILE: Final = ("auto", "on", "off")
 
 
@@ -28,7 +30,7 @@ def make(
     dtype: str | None = None,
     kv: str = "compute",
     compile: str = "auto",  # noqa: A002  (the option's name on the command line)
-) -> HostBackend:
+) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
     ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is what the language model
@@ -43,10 +45,11 @@ def make(
         CheckpointFormatError: the weights and the configuration do not fit each other.
     """
     spec = checkpoint.spec
-    if spec.kind not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise UnsupportedError(f"the mlx backend runs {kinds} models, {spec.name} is {spec.kind}")
     check_slots(slots)
+    if spec.kind is PipelineKind.TTS and (guidance := guidance_of(spec)) != UNGUIDED:
+        raise UnsupportedError(
+            f"{spec.name} is run twice a step, guided by {guidance:g}; the mlx backend does not, torch does"
+        )
     if kv not in ("compute", "int8"):
         raise ConfigError(f"kv is '{kv}'; it can be compute or int8")
     if compile not in COMPILE:
@@ -55,4 +58,7 @@ def make(
     compiles = compile == "on" or (compile == "auto" and mlx_device.type == mx.DeviceType.gpu)
     with mx.stream(mlx_device):
         loaded = load_modules(checkpoint, pick_dtype(dtype, mlx_device), int8_kv=kv == "int8")
+    if spec.kind is PipelineKind.TTS:
+        speech = MlxSpeech(spec, loaded, device=mlx_device, compiles=compiles)
+        return TtsBackend(spec, speech, slots=slots)
     return HostBackend(spec, MlxFrames(spec, loaded, device=mlx_device, compiles=compiles), slots=slots)

@@ -8,6 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from antiphon.backends.mlx.delays import DelayCache
+from antiphon.backends.mlx.embedding import ZERO_TOKEN
 from antiphon.backends.mlx.lm import LanguageModel
 from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Step, TensorSpec
@@ -29,9 +30,11 @@ class TokenChooser(Protocol):
 class Generator:
     """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
 
-    def __init__(self, model: LanguageModel, spec: LMSpec) -> None:
-        """Join a loaded model and its delays."""
+    def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
+        """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""
         self.model, self.spec = model, spec
+        self._audio_delay = audio_delay
+        self._first_audio = mx.array(spec.delays[1 : 1 + spec.dep_q]) + audio_delay
         self.cache = DelayCache(spec)
         self.heard_codes = spec.n_q - spec.dep_q
 
@@ -46,20 +49,38 @@ class Generator:
         return self.model(inputs, step)
 
     def speak(
-        self, hidden: mx.array, logits: mx.array, step: Step, choose: TokenChooser, draw: Callable[[], Draw]
+        self,
+        hidden: mx.array,
+        logits: mx.array,
+        step: Step,
+        choose: TokenChooser,
+        draw: Callable[[], Draw],
+        *,
+        is_silent: bool = False,
     ) -> mx.array:
         """Choose what is said after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the frame complete.
 
         They are of use once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while
-        the device is busy with the logits.
+        the device is busy with the logits. ``is_silent``: every row is within its audio delay, so there is no
+        audio token to be found.
         """
         mx.async_eval(hidden, logits)
         drawn = draw()
         text = choose.text(logits, step, drawn)
         said = text[:, None]
+        frames = step.read("lm.position") - 1
         if self.model.depformer is not None:
-            audio = self.model.depformer(
-                hidden, text, lambda codebook, row: choose.audio(codebook, row, drawn)
-            )
+            audio = mx.full((len(said), self.spec.dep_q), ZERO_TOKEN, mx.int32)
+            if not is_silent:
+                audio = self.model.depformer(
+                    hidden, text, lambda codebook, row: choose.audio(codebook, row, drawn)
+                )
+                audio = self._silenced(audio, frames)
             said = mx.concatenate([said, audio], axis=1)
-        return self.cache.spoken(step, step.read("lm.position") - 1, said)
+        return self.cache.spoken(step, frames, said)
+
+    def _silenced(self, audio: mx.array, frames: mx.array) -> mx.array:
+        """Audio tokens ``[n, dep_q]``, or nothing where the text's delay has not passed."""
+        if not self._audio_delay:
+            return audio
+        return mx.where(frames[:, None] < self._first_audio, ZERO_TOKEN, audio)

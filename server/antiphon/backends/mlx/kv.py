@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -74,16 +74,14 @@ class KVRing:
         Of each run of the step's packing so many slots are read as ``lengths`` says; places outside of all
         runs get zeros.
         """
-        parts, done = [], 0
-        for run, length in zip(step.packing.runs, lengths, strict=True):
-            start, stop, _ = run
+
+        def attend(queries: mx.array, number: int) -> mx.array:
+            run, length = step.packing.runs[number], lengths[number]
             keys, values = ([step.read_slots(n, run, length) for n in self._names(p)] for p in ("k", "v"))
-            parts += [] if start == done else [mx.zeros((start - done, *q.shape[1:]), q.dtype)]
-            parts.append(self._attend(q[start:stop], keys, values, mask[start:stop, ..., :length]))
-            done = stop
-        if done < len(q):
-            parts.append(mx.zeros((len(q) - done, *q.shape[1:]), q.dtype))
-        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+            start, stop, _ = run
+            return self._attend(queries, keys, values, mask[start:stop, ..., :length])
+
+        return attend_by_runs(step, q, attend)
 
     def _attend(self, q: mx.array, keys: list[mx.array], values: list[mx.array], mask: mx.array) -> mx.array:
         scale = self.head_dim**-0.5
@@ -102,3 +100,15 @@ class KVRing:
     def _names(self, part: str) -> tuple[str, ...]:
         name = f"{self.name}.{part}"
         return (name, f"{name}_scale", f"{name}_bias") if self.int8 else (name,)
+
+
+def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx.array]) -> mx.array:
+    """``attend`` of the queries ``[n, HQ, T, D]`` of each run and its number; zeros outside of all runs."""
+    parts, done = [], 0
+    for number, (start, stop, _) in enumerate(step.packing.runs):
+        parts += [] if start == done else [mx.zeros((start - done, *q.shape[1:]), q.dtype)]
+        parts.append(attend(q[start:stop], number))
+        done = stop
+    if done < len(q):
+        parts.append(mx.zeros((len(q) - done, *q.shape[1:]), q.dtype))
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)

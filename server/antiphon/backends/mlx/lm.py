@@ -23,13 +23,12 @@ _FIXED = {
     "causal": True,
     "norm_emb": False,
     "skip_self_attn": False,
-    "cross_attention": False,
-    "demux_second_stream": False,
-    "demux_second_text_stream": False,
 }
 
 
-def transformer_config(config: Mapping[str, Any], *, int8_kv: bool) -> TransformerConfig:
+def transformer_config(
+    config: Mapping[str, Any], *, int8_kv: bool, cross_positions: int = 0
+) -> TransformerConfig:
     """The temporal transformer's shape from published LM arguments.
 
     Raises:
@@ -38,6 +37,11 @@ def transformer_config(config: Mapping[str, Any], *, int8_kv: bool) -> Transform
     for key, wanted in _FIXED.items():
         if config.get(key, wanted) != wanted:
             raise UnsupportedError(f"{key} is {config[key]!r}; the mlx backend runs only {wanted!r}")
+    if bool(config.get("cross_attention")) != bool(cross_positions):
+        raise UnsupportedError(
+            f"cross_attention is {config.get('cross_attention')!r}, but there are {cross_positions} positions "
+            "of voices to look at"
+        )
     rope = config.get("positional_embedding", "sin")
     if rope not in ("rope", "rope_concat", "none"):
         raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
@@ -54,6 +58,7 @@ def transformer_config(config: Mapping[str, Any], *, int8_kv: bool) -> Transform
         max_period=config.get("max_period", 10000),
         layer_scale=config.get("layer_scale") is not None,
         int8_kv=int8_kv,
+        cross_positions=cross_positions,
     )
 
 
@@ -87,7 +92,13 @@ def depformer_config(config: Mapping[str, Any], steps: int) -> DepformerConfig:
         low_rank=config.get("depformer_low_rank_embeddings"),
         bias=config.get("bias_proj", False),
         layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
+        demux=demuxes(config),
     )
+
+
+def demuxes(config: Mapping[str, Any]) -> bool:
+    """Whether text tokens carry two streams in one."""
+    return bool(config.get("demux_second_text_stream", config.get("demux_second_stream", False)))
 
 
 class LanguageModel:
@@ -98,14 +109,20 @@ class LanguageModel:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, steps: int, weights: Weights, int8_kv: bool = False
+        self,
+        config: Mapping[str, Any],
+        *,
+        steps: int,
+        weights: Weights,
+        int8_kv: bool = False,
+        cross_positions: int = 0,
     ) -> None:
         """Take the weights."""
         dim, text_card, dtype = config["dim"], config["text_card"], weights.dtype
         self.steps, self.dtype = steps, dtype
-        self.shape = transformer_config(config, int8_kv=int8_kv)
+        self.shape = transformer_config(config, int8_kv=int8_kv, cross_positions=cross_positions)
         self.audio_emb = StreamEmbeddings(weights, AUDIO_EMBEDDINGS, config["n_q"], config["card"] + 1, dim)
-        self.text_emb = load_embedding(weights, "text_emb", text_card + 1, dim)
+        self.text_emb = load_embedding(weights, "text_emb", text_card + 1, dim, demux=demuxes(config))
         self.transformer = StreamingTransformer("lm", self.shape, weights, "transformer")
         self.out_norm = load_norm(self.shape.norm, weights, "out_norm", dim)
         text_out = config.get("text_card_out") or text_card

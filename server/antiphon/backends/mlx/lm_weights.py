@@ -27,6 +27,7 @@ def load_lm(
     family: str = "moshi",
     dtype: mx.Dtype = mx.float32,
     int8_kv: bool = False,
+    cross_positions: int = 0,
 ) -> LanguageModel:
     """Load a published language model, with the corrections upstream makes, to compute in ``dtype``.
 
@@ -45,7 +46,9 @@ def load_lm(
         )
     sources = find_sources(read_header(path), config, steps)
     weights = Weights({name: cut(published[s.name], s) for name, s in sources.items()}, str(path), dtype)
-    model = LanguageModel(config, steps=steps, weights=weights, int8_kv=int8_kv)
+    model = LanguageModel(
+        config, steps=steps, weights=weights, int8_kv=int8_kv, cross_positions=cross_positions
+    )
     if family == "hibiki":
         # As upstream: an end of text that is sampled too early is heard by the model as padding.
         model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
@@ -67,13 +70,13 @@ def cut(whole: mx.array, source: Source) -> mx.array:
 def sum_condition(weights: Weights, config: Mapping[str, Any], family: str) -> mx.array | None:
     """The constant that Hibiki adds to every input, ``[1, dim]``: its description, "very_good".
 
-    None for a model without conditioners.
+    None for a model without conditioners, and for tts, whose conditions are read apart.
 
     Raises:
         UnsupportedError: another family with conditioners.
     """
     conditioners = config.get("conditioners") or {}
-    if not conditioners:
+    if not conditioners or family == "tts":
         return None
     if family != "hibiki" or set(conditioners) != {"description"}:
         raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
+from antiphon.backends.mlx.conditions import Conditions, load_conditions
+from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.generation import Generator
 from antiphon.backends.mlx.lm_weights import load_lm
-from antiphon.backends.mlx.matrix import Matrix
+from antiphon.backends.mlx.matrix import Matrix, Weights
 from antiphon.backends.mlx.mimi import Mimi
 from antiphon.backends.mlx.mimi_weights import load_mimi
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.models.script import ScriptRules
+from antiphon.models.speaker import SpeakerShape
+from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
@@ -29,10 +34,14 @@ DTYPES: Final[Mapping[str, mx.Dtype]] = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The modules of a model. ``bits`` are those of its rounded matrices, ascending, without duplicates."""
+    """The modules of a model; ``conditions`` are a tts model's.
+
+    ``bits`` are those of its rounded matrices, ascending, without duplicates.
+    """
 
     mimi: Mimi
     generator: Generator | None
+    conditions: Conditions | None
     bits: tuple[int, ...]
     weight_bytes: int
 
@@ -85,8 +94,10 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
         raise UnsupportedError(f"{spec.name} has a LoRA; merge it into the weights first")
     with _told_as_misfit(spec.name):
         mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
-        generator = None
+        generator = conditions = None
         if spec.lm is not None:
+            is_tts = spec.kind is PipelineKind.TTS
+            speakers = SpeakerShape.of(spec) if is_tts else None
             model = load_lm(
                 checkpoint.file("lm"),
                 spec.lm.config,
@@ -94,12 +105,19 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
                 family=spec.family,
                 dtype=dtype,
                 int8_kv=int8_kv,
+                cross_positions=0 if speakers is None else speakers.positions,
             )
-            generator = Generator(model, spec.lm)
-        arrays, bits = _weights_of([mimi] if generator is None else [mimi, generator.model])
-        for array in arrays:  # one by one, so that what a file was read into can go at once
+            if is_tts:
+                arrays = load_arrays(checkpoint.file("lm"))
+                conditions = load_conditions(Weights(arrays, spec.name, mx.float32), spec)
+                if conditions.constant is not None:
+                    model.condition = conditions.constant.astype(dtype)
+            delay = ScriptRules.of(spec).audio_delay if is_tts else 0
+            generator = Generator(model, spec.lm, audio_delay=delay)
+        weights, bits = _weights_of([mimi, conditions, *([] if generator is None else [generator.model])])
+        for array in weights:  # one by one, so that what a file was read into can go at once
             mx.eval(array)
-    return Loaded(mimi, generator, bits, sum(array.nbytes for array in arrays))
+    return Loaded(mimi, generator, conditions, bits, sum(array.nbytes for array in weights))
 
 
 def quantization_of(loaded: Loaded) -> str:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import IntArray
+from antiphon.backends.base import FloatArray, IntArray
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.mlx.loading import Loaded, device_bytes, quantization_of
 from antiphon.backends.mlx.sampling import Sampler
@@ -20,6 +20,9 @@ from antiphon.backends.mlx.state import Packing, State, Step, TensorSpec
 from antiphon.errors import DeviceLostError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
+
+Frames: TypeAlias = NDArray[np.int64]
+"""The frames that each of some rows has seen, int64 ``[m]``."""
 
 
 def tick_size(rows: int, slots: int) -> int:
@@ -129,14 +132,14 @@ class MlxRows:
     def stage(
         self,
         rows: IntArray,
-        frames: NDArray[np.int64],
+        frames: Frames,
         work: Callable[[Step], Sequence[mx.array]],
         *,
         is_fixed: bool = False,
     ) -> tuple[list[NDArray[Any]], float]:
         """Run a stage over some rows; what it returned, ``[m, ...]`` each, and the milliseconds it took.
 
-        ``frames`` int64 ``[m]`` is how many the rows have seen before this one.
+        ``frames`` is how many the rows have seen before this one.
         """
         began_s = time.perf_counter()
         packing = Packing(rows, self.state.rows, is_fixed=is_fixed, size=self.plan(rows, is_fixed=is_fixed))
@@ -146,6 +149,17 @@ class MlxRows:
         evaluate(outputs, self.state.tensors)
         found = [packing.gather(output) for output in outputs]
         return found, 1000.0 * (time.perf_counter() - began_s)
+
+    def decode(
+        self, rows: IntArray, frames: Frames, codes: IntArray, *, is_fixed: bool = False
+    ) -> tuple[FloatArray, float]:
+        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the milliseconds."""
+
+        def work(step: Step) -> list[mx.array]:
+            return [self.mimi.decode(mx.array(step.packing.spread(codes)), step)]
+
+        (pcm,), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
+        return pcm, took_ms
 
 
 def evaluate(*arrays: object) -> None:

@@ -140,12 +140,15 @@ class Sampler:
         self._widths = (int(topk[0].max()), int(topk[1].max()))
         self._has_penalty = any(g.repetition_penalty != 1 for g in given)
 
-    def draw(self, packing: Packing, frames: NDArray[np.int64]) -> Draw:
-        """What a tick samples with, the named rows having taken ``frames [m]``. This is the host's work."""
+    def draw(self, packing: Packing, frames: NDArray[np.int64], *, is_silent: bool = False) -> Draw:
+        """What a tick samples with, the named rows having taken ``frames [m]``. This is the host's work.
+
+        With ``is_silent`` no audio is chosen.
+        """
         columns = {name: mx.array(column[..., packing.rows]) for name, column in self._columns.items()}
         text = self._noise("text", packing, frames, np.array([TEXT_STREAM]), self._text_vocabulary)
         audio = None
-        if self._spec.dep_q:
+        if self._spec.dep_q and not is_silent:
             audio = self._noise("audio", packing, frames, self._streams, self._spec.card)
         return Draw(columns, None if text is None else text[:, 0], audio)
 

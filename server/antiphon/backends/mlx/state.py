@@ -33,7 +33,8 @@ _SLOTS: Final = 1
 class TensorSpec:
     """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
 
-    A ring ``[H, capacity, ...]`` has the name of its position counter in ``position``.
+    A ring ``[H, capacity, ...]`` has the name of its position counter in ``position``. ``is_voice`` marks
+    what a row's voice consists of.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TensorSpec:
     dtype: mx.Dtype
     fill: int | float = 0
     position: str | None = None
+    is_voice: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -61,14 +63,14 @@ class State:
         }
         mx.eval(self.tensors)
 
-    def reset(self, rows: Sequence[int], prefix: str = "") -> None:
+    def reset(self, rows: Sequence[int], prefix: str = "", *, keeps_voice: bool = False) -> None:
         """Make rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
 
-        With ``prefix`` only the tensors whose names begin with it.
+        With ``prefix`` only the tensors whose names begin with it; ``keeps_voice`` spares the voices.
         """
         for row in rows:
             for name, spec in self.specs.items():
-                if name.startswith(prefix):
+                if name.startswith(prefix) and not (keeps_voice and spec.is_voice):
                     self.tensors[name][row] = mx.array(spec.fill, dtype=spec.dtype)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from antiphon.backends.mlx.feedforward import load_feed_forward
-from antiphon.backends.mlx.kv import KVRing
+from antiphon.backends.mlx.kv import KVRing, attend_by_runs
 from antiphon.backends.mlx.matrix import Linear, Weights
 from antiphon.backends.mlx.norms import load_norm
 from antiphon.backends.mlx.rope import rotate, rotation
@@ -19,7 +19,8 @@ from antiphon.backends.mlx.state import Step, TensorSpec
 class TransformerConfig:
     """Shape of a streaming transformer.
 
-    ``context`` is the window in positions, and the ring's capacity. ``rope`` is "rope" (interleaved pairs),
+    ``context`` is the window in positions, and the ring's capacity. ``cross_positions`` is the length of the
+    cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs),
     "rope_concat" (halves) or "none".
     """
 
@@ -35,6 +36,7 @@ class TransformerConfig:
     max_period: float = 10000.0
     layer_scale: bool = False
     int8_kv: bool = False
+    cross_positions: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -83,8 +85,52 @@ def merge_heads(x: mx.array, out_proj: Linear) -> mx.array:
     return out_proj(x.swapaxes(1, 2).reshape(rows, count, -1))
 
 
+class CrossAttention:
+    """Attention to a fixed source, whose keys and values are state (a voice is computed once).
+
+    State, row first: ``{name}.cross_k`` and ``{name}.cross_v`` ``[H, cross_positions, D]``.
+    """
+
+    def __init__(self, name: str, config: TransformerConfig, weights: Weights, prefix: str) -> None:
+        """Take the layer's weights, its norm's among them."""
+        self._config, self._dtype = config, weights.dtype
+        self._names = (f"{name}.cross_k", f"{name}.cross_v")
+        self.in_proj = weights.linear(f"{prefix}.cross_attention.in_proj", config.dim, 3 * config.dim)
+        self.out_proj = weights.linear(f"{prefix}.cross_attention.out_proj", config.dim, config.dim)
+        self.norm = load_norm("layer_norm", weights, f"{prefix}.norm_cross", config.dim)
+        scale = f"{prefix}.layer_scale_cross.scale"
+        self.scale = weights.array(scale, (config.dim,)) if config.layer_scale else None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        shape = (self._config.heads, self._config.cross_positions, self._config.head_dim)
+        for name in self._names:
+            yield TensorSpec(name, shape, self._dtype, is_voice=True)
+
+    def voice(self, source: mx.array) -> Iterator[tuple[str, mx.array]]:
+        """Keys and values ``[H, P, D]`` of a source ``[P, dim]``, by name."""
+        _, k, v = self._split(source[None].astype(self._dtype))
+        yield from zip(self._names, (k[0].swapaxes(0, 1), v[0].swapaxes(0, 1)), strict=True)
+
+    def __call__(self, x: mx.array, step: Step) -> mx.array:
+        """``[n, T, dim]`` to the same, the input included."""
+        q, _, _ = self._split(self.norm(x))
+        scale, length = self._config.head_dim**-0.5, self._config.cross_positions
+
+        def attend(queries: mx.array, number: int) -> mx.array:
+            run = step.packing.runs[number]
+            keys, values = (step.read_slots(name, run, length) for name in self._names)
+            return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale)
+
+        found = attend_by_runs(step, q.swapaxes(1, 2), attend)
+        return x + scaled(merge_heads(found, self.out_proj), self.scale)
+
+    def _split(self, x: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        return split_projection(self.in_proj(x), (self._config.dim, self._config.dim, self._config.head_dim))
+
+
 class TransformerLayer:
-    """Self-attention and feed-forward; each normed first and added.
+    """Self-attention, cross-attention where configured, feed-forward; each normed first and added.
 
     Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. What lies between two uses of
     the ring is a function of packed arrays alone.
@@ -111,7 +157,14 @@ class TransformerLayer:
             config.gating, weights, f"{prefix}.gating", dim, config.feed_forward
         )
         self.scale_1, self.scale_2 = load_layer_scales(weights, prefix, dim, wanted=config.layer_scale)
+        self.cross = CrossAttention(name, config, weights, prefix) if config.cross_positions else None
         self._project, self._join, self._feed = self.project, self.join, self.feed
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        yield from self.ring.specs()
+        if self.cross is not None:
+            yield from self.cross.specs()
 
     def compile(self) -> None:
         """Have mlx fuse what lies between two uses of the ring, from the next call on."""
@@ -138,7 +191,7 @@ class TransformerLayer:
         q, k, v = self._project(x, *window.turn)
         self.ring.write(step, window.slots, k, v)
         x = self._join(x, self.ring.attend(step, q.swapaxes(1, 2), window.mask, window.lengths))
-        return self._feed(x)
+        return self._feed(x if self.cross is None else self.cross(x, step))
 
 
 def load_layer_scales(
@@ -171,7 +224,12 @@ class StreamingTransformer:
         """The state this transformer keeps."""
         yield TensorSpec(f"{self.name}.position", (), mx.int32)
         for layer in self.layers:
-            yield from layer.ring.specs()
+            yield from layer.specs()
+
+    def voice(self, source: mx.array) -> dict[str, mx.array]:
+        """Every layer's keys and values of a cross-attention source ``[P, dim]``, by name."""
+        crossing = [layer.cross for layer in self.layers if layer.cross is not None]
+        return {name: part for cross in crossing for name, part in cross.voice(source)}
 
     def compile(self) -> None:
         """Have mlx fuse the layers, from the next call on."""

@@ -1,0 +1,61 @@
+"""How a model's conditions are joined to its inputs, and which of them we choose; computed by the backends.
+
+``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
+is the source of cross-attention, a choice from a table is added to every input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import UnsupportedError
+from antiphon.models.speaker import CONDITION
+
+GUIDANCE: Final = 2.0
+"""How closely models follow text and voice that were trained to be told so (upstream's default)."""
+
+PROVIDER: Final = "condition_provider.conditioners"
+"""What the names of conditioners' tensors begin with."""
+
+
+def check_conditions(config: Mapping[str, Any]) -> None:
+    """Check that a tts model's conditions are joined as in the published models.
+
+    Raises:
+        UnsupportedError: conditions that no published model has, or joined in another way.
+    """
+    fuser = config.get("fuser") or {}
+    tables = {name for name, what in config["conditioners"].items() if what["type"] == "lut"}
+    joined = {name: how for how in ("sum", "cross", "prepend") for name in fuser.get(how, [])}
+    wanted = {**dict.fromkeys(tables, "sum"), CONDITION: "cross"}
+    for name in config["conditioners"]:
+        if wanted.get(name) != joined.get(name):
+            raise UnsupportedError(
+                f"the condition '{name}' is joined by {joined.get(name)!r}; only tables can be added, and "
+                f"only {CONDITION} be looked at by cross-attention"
+            )
+
+
+def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
+    """Which entry of a tts model's table we choose; None where it has no such value: no choice is made."""
+    values = config["conditioners"][name]["lut"].get("possible_values") or []
+    wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
+    return values.index(wanted) if wanted in values else None
+
+
+def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray[np.float32]:
+    """What is added to the ``count`` positions of a cross-attention source, ``[count, dim]``.
+
+    Sines, cosines first (Vaswani et al. 2017, in upstream's order), or nothing.
+    """
+    if not config["fuser"].get("cross_attention_pos_emb"):
+        return np.zeros((count, dim), np.float32)
+    half, scale = dim // 2, config["fuser"].get("cross_attention_pos_emb_scale", 1)
+    exponents = np.arange(half, dtype=np.float32) / np.float32(half - 1)
+    phase = np.arange(count, dtype=np.float32)[:, None] / np.float32(10000.0) ** exponents
+    sines: NDArray[np.float32] = np.float32(scale) * np.concatenate([np.cos(phase), np.sin(phase)], axis=-1)
+    return sines
