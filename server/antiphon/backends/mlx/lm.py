@@ -39,8 +39,8 @@ def transformer_config(
             raise UnsupportedError(f"{key} is {config[key]!r}; the mlx backend runs only {wanted!r}")
     if bool(config.get("cross_attention")) != bool(cross_positions):
         raise UnsupportedError(
-            f"cross_attention is {config.get('cross_attention')!r}, but there are {cross_positions} positions "
-            "of voices to look at"
+            f"cross_attention is {config.get('cross_attention')!r}, "
+            f"but there are {cross_positions} positions of voices to look at"
         )
     rope = config.get("positional_embedding", "sin")
     if rope not in ("rope", "rope_concat", "none"):
