@@ -43,7 +43,7 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
     merged = seen.transpose(1, 2).flatten(1)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
     if layer.cross_attention is not None:
-        seen = _cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
+        seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
         flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
 
@@ -65,7 +65,6 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
         q if ring.k_scale is None else ring.k_scale,
         q if ring.v_scale is None else ring.v_scale,
         LARGEST,
-        VOICE_PARTS,
         projected.stride(0),
         HEADS=config.heads,
         KV_HEADS=config.kv_heads,
@@ -80,7 +79,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
     return q
 
 
-def _cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor:
+def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor:
     """``[n, dim]`` to what it sees of the source, ``[n, dim]``, not yet projected."""
     projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
     q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
