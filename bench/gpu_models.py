@@ -15,6 +15,7 @@ from antiphon.backends.torch.int8 import follows_recipe
 from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.pipeline import codec_specs
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models import defaults
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -147,7 +148,7 @@ def model_spec(size: Size) -> ModelSpec:
 def meta_modules(size: Size, form: Form, attention: str = "torch") -> tuple[Mimi, LanguageModel]:
     """Both modules with shapes and no memory."""
     with torch.device("meta"):
-        mimi = Mimi(size.mimi, size.codebooks)
+        mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
         model = LanguageModel(
             size.lm,
             steps=size.lm["dep_q"],
@@ -199,7 +200,7 @@ def reads(size: Size, form: Form) -> Reads:
     scale = 4 if form.int8_kv else 0
     ring = 2 * config.layers * config.kv_heads * (config.head_dim * values + scale)
     cross = 2 * config.layers * size.cross_positions * config.dim * form.dtype.itemsize
-    codec = row_bytes(mimi.specs())
+    codec = row_bytes(codec_specs(mimi, size.kind))
     return Reads(
         weights_bytes=mimi_bytes + sum(bytes_ * uses for bytes_, uses in lm),
         kv_bytes_per_frame=ring,

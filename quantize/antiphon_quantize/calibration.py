@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from antiphon.audio.files import read_audio
 from antiphon.backends.base import Backend, FloatArray, StepInputs
 from antiphon.backends.registry import make_backend
-from antiphon.backends.torch.backend import TorchBackend
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
+from antiphon_quantize.gate_torch import pipeline_of
 
 Progress = Callable[[int, int, str], None]
 
@@ -106,8 +106,7 @@ def _frames(recordings: Sequence[FloatArray], samples: int) -> list[tuple[bool, 
 
 
 def _listen_in(backend: Backend, linears: Collection[str], files: RowFiles) -> list[Any]:
-    assert isinstance(backend, TorchBackend)
-    generator = backend.pipeline.generator
+    generator = pipeline_of(backend).generator
     assert generator is not None
 
     def hook_of(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.host import RowHost
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.pipeline import PAUSE_INDEX, Pipeline
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import Step
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
 
@@ -36,12 +36,19 @@ class Overheard:
         return self._tokens[:, 1 + codebook]
 
 
+def pipeline_of(backend: Backend) -> Pipeline:
+    """The modules and the state of a backend on torch."""
+    assert isinstance(backend, RowHost)
+    assert isinstance(backend.executor, TorchRows)
+    return backend.executor.pipeline
+
+
 class TorchJudged:
     """See :class:`antiphon_quantize.gate_subject.Judged`."""
 
     def __init__(self, backend: Backend) -> None:
         """Take over a backend that was just made."""
-        self._backend = cast("TorchBackend", backend)
+        self._backend = backend
 
     @property
     def backend(self) -> Backend:
@@ -49,7 +56,7 @@ class TorchJudged:
         return self._backend
 
     def _fresh(self) -> Pipeline:
-        pipeline = self._backend.pipeline
+        pipeline = pipeline_of(self._backend)
         pipeline.state.reset(range(pipeline.state.rows))
         return pipeline
 
@@ -58,7 +65,7 @@ class TorchJudged:
         """See the protocol."""
         pipeline = self._fresh()
         frames = torch.split(torch.from_numpy(pcm), pipeline.spec.frame_samples, dim=1)
-        step = pipeline.state.step(len(pcm))
+        step = pipeline.state.step(range(len(pcm)))
         codes = [pipeline.mimi.encode(frame.to(pipeline.device), step)[:, :, 0].cpu() for frame in frames]
         return torch.stack(codes, dim=1).numpy()
 
@@ -66,7 +73,7 @@ class TorchJudged:
     def decode(self, codes: Codes) -> FloatArray:
         """See the protocol."""
         pipeline = self._fresh()
-        step = pipeline.state.step(len(codes))
+        step = pipeline.state.step(range(len(codes)))
         frames = torch.from_numpy(codes).unbind(dim=1)
         heard = [pipeline.mimi.decode(frame[:, :, None].to(pipeline.device), step).cpu() for frame in frames]
         return torch.cat(heard, dim=1).numpy()
@@ -79,7 +86,7 @@ class TorchJudged:
         assert pipeline.sampler is not None
         for row, own in enumerate(parameters):
             self._backend.set_parameters(row, own)
-        step = pipeline.state.step(len(heard))
+        step = pipeline.state.step(range(len(heard)))
         frames = torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)
         said = [pipeline.generator.step(frame, step, pipeline.sampler).tokens.cpu() for frame in frames]
         return torch.stack(said[pipeline.generator.cache.max_delay :], dim=1).numpy()
@@ -91,7 +98,7 @@ class TorchJudged:
         generator, spec = pipeline.generator, pipeline.spec.lm
         assert generator is not None
         assert spec is not None
-        step, collector, rows = pipeline.state.step(len(heard)), StepCollector(spec), len(heard)
+        step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
         for index, frame in enumerate(torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)):
             chooser = Overheard(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
             out = generator.step(frame, step, chooser)

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.base import Backend, StepInputs
-from antiphon.backends.torch.speaking import SpeakingBackend
-from antiphon.backends.torch.speaking_pipeline import ScriptedChooser, SpeakingPipeline
+from antiphon.backends.base import Backend
+from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.speech import ScriptedChooser
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import NEW_WORD, Script, ScriptRules
 from antiphon.models.spoken_text import TextReader
 from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
-from antiphon_quantize.gate_torch import Overheard, TorchJudged
+from antiphon_quantize.gate_torch import Overheard, TorchJudged, pipeline_of
 
 TEXTS: Final = (
     "Good morning. The train to the coast leaves at nine, and the next one only in the afternoon.",
@@ -53,14 +54,14 @@ class TtsJudged(TorchJudged):
         self._spec, self._rules = checkpoint.spec, ScriptRules.of(checkpoint.spec)
         self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
 
-    def _told(self, rows: int, steps: int) -> tuple[SpeakingPipeline, list[Script]]:
+    def _told(self, rows: int, steps: int) -> tuple[Pipeline, list[Script]]:
         """Fresh rows, and for each a script that lasts for so many steps."""
-        all_rows = np.ones(self.backend.info.slots, np.bool_)
-        self.backend.step(StepInputs(~all_rows, all_rows, None, ((),) * len(all_rows)))
+        assert isinstance(self.backend, TtsBackend)
+        self.backend.executor.renew(np.arange(self.backend.info.slots, dtype=np.int32))
         scripts = [Script(self._rules) for _ in range(rows)]
         for script, entries in zip(scripts, cycle(self._entries), strict=False):
             script.add(tuple(islice(cycle(entries), steps)))
-        return cast("SpeakingPipeline", cast("SpeakingBackend", self.backend).pipeline), scripts
+        return pipeline_of(self.backend), scripts
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
@@ -71,7 +72,7 @@ class TtsJudged(TorchJudged):
         assert pipeline.sampler is not None
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
-        step, nothing = pipeline.state.step(rows), pipeline.buffers.codes[:rows, : pipeline.heard]
+        step, nothing = pipeline.state.step(range(rows)), pipeline.buffers.codes[:rows, : pipeline.heard]
         asked, voice = [], []
         for index in range(steps):
             choices = torch.tensor([script.choices for script in scripts], device=pipeline.device)
@@ -93,7 +94,7 @@ class TtsJudged(TorchJudged):
         generator, spec = pipeline.generator, self._spec.lm
         assert generator is not None
         assert spec is not None
-        step, collector = pipeline.state.step(rows), StepCollector(spec)
+        step, collector = pipeline.state.step(range(rows)), StepCollector(spec)
         nothing = pipeline.buffers.codes[:rows, : pipeline.heard]
         silence = np.zeros((rows, spec.dep_q, spec.card), np.float32)
         for index in range(steps):

@@ -16,13 +16,14 @@ from antiphon.backends.torch.depformer import Depformer
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.mimi import Mimi
 from antiphon.backends.torch.pipeline import PAUSE_INDEX
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import MaskedStep, Step
 
 VOICE = (".cross_k", ".cross_v")
 """What names of state end with that is a voice's keys and values."""
 
 
-class GraphStep(Step):
+class GraphStep(MaskedStep):
     """A step as a pure function, in operators that ONNX Runtime has and runs in place."""
 
     def select(self, new: Tensor, old: Tensor) -> Tensor:

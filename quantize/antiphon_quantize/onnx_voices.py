@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from antiphon.backends.torch.conditions import Conditions
 from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.transformer import CrossAttention, TransformerLayer, merge_heads, split_heads
 from antiphon.models.speaker import MAX_SPEAKERS
 from antiphon_quantize.onnx_modules import Stage

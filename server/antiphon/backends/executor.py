@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,43 @@ class FrameExecutor(Rows, Protocol):
 
     def run(self, work: Work) -> Result:
         """One tick. What it raises is judged by the host: the rows of ``work`` may be half written then."""
+        ...
+
+
+@runtime_checkable
+class PromptExecutor(Protocol):
+    """What an executor of duplex models adds so that its rows can be given prompts.
+
+    :mod:`antiphon.backends.prompts` knows what is read when; ``frames`` counts the frames that the row has
+    seen when the call is over.
+    """
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames that one call takes: as many as cost little more than the weights a single one reads."""
+        ...
+
+    def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
+        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec of no row.
+
+        ``codec`` is None at first, and then what the call before returned beside its codes.
+        """
+        ...
+
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see its inputs int32 ``[1 + n_q, T]``, and sample nothing."""
+        ...
+
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        ...
+
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` into a row's delay cache: what those streams are fed at those steps."""
+        ...
+
+    def think_alone(self, row: int, codes: IntArray, frames: int) -> None:
+        """A step of one row's language model, sampled as ever, which hears codes int32 ``[heard]``."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,9 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.executor import FrameExecutor, Rows, Work
+from antiphon.backends.executor import FrameExecutor, PromptExecutor, Rows, Work
 from antiphon.backends.faults import FaultJudge
+from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.errors import BackendError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -170,11 +171,31 @@ def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 class HostBackend(RowHost[FrameExecutor]):
     """A codec, duplex or stt model over rows of an executor; see :class:`antiphon.backends.base.Backend`."""
 
+    def __init__(self, spec: ModelSpec, executor: FrameExecutor, *, slots: int) -> None:
+        """Give an executor ``slots`` fresh rows."""
+        self._primer: Primer | None = None
+        is_duplex, lm = spec.kind is PipelineKind.DUPLEX, spec.lm
+        if is_duplex and lm is not None and isinstance(executor, PromptExecutor):
+            self._primer = Primer(cast("PromptedRows", executor), lm)
+        super().__init__(spec, executor, slots=slots, can_prime=self._primer is not None)
+
+    def _take_rows(self, slots: int) -> None:
+        if self._primer is not None:
+            self._primer.forget(range(slots))
+        super()._take_rows(slots)
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        super()._begin(rows)
+        if self._primer is not None:
+            self._primer.forget(rows)
+
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
         check_inputs(self._info, inputs)
         assert inputs.pcm is not None
         rows, is_fresh = inputs.rows, inputs.reset
+        if self._primer is not None:
+            self._primer.forget(rows[is_fresh].tolist())
         with self._judging(rows.tolist()):
             frames = np.where(is_fresh, 0, self._frames[rows])
             emitted = frames >= self._spec.silent_frames
@@ -197,8 +218,21 @@ class HostBackend(RowHost[FrameExecutor]):
         )
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Raises UnsupportedError: this executor cannot force a row's tokens."""
+        """One piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
-        raise UnsupportedError(
-            f"the {self._info.name} backend takes no prompts (this one has {prompt.count} frames); torch does"
-        )
+        if self._spec.kind is not PipelineKind.DUPLEX:
+            raise UnsupportedError(f"a {self._spec.kind} model takes no prompt")
+        if self._primer is None:
+            raise UnsupportedError(
+                f"the {self._info.name} backend takes no prompts (this one has {prompt.count} frames); "
+                "torch does"
+            )
+        self._primer.check(prompt)
+        with self._judging([row]):
+            if not self._primer.is_reading(row, prompt):
+                self._begin([row])
+                self._primer.begin(row, prompt)
+            progress = self._primer.advance(row)
+        if progress.is_done:
+            self._frames[row] = progress.total
+        return progress

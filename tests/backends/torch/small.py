@@ -20,7 +20,7 @@ from torch import Tensor
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.lm_weights import load_lm
 from antiphon.backends.torch.mimi import Mimi
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.weights import assign, mimi_tensors
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec
@@ -136,10 +136,10 @@ class LMPair:
     family: str
 
 
-def make_lm_pair(folder: Path, name: str) -> LMPair:
-    """A small seeded language model of one of ``SHAPES``, in float32."""
+def make_lm_pair(folder: Path, name: str, **changed: Any) -> LMPair:
+    """A small seeded language model of one of ``SHAPES``, with some of its shape ``changed``, in float32."""
     kind, shape = SHAPES[name]
-    make_checkpoint(folder, kind=kind, dtype="float32", **copy.deepcopy(shape))
+    make_checkpoint(folder, kind=kind, dtype="float32", **copy.deepcopy(shape) | changed)
     checkpoint = load_checkpoint(str(folder))
     spec, family = checkpoint.spec.lm, checkpoint.spec.family
     assert spec is not None

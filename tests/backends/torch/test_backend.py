@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
-from antiphon.backends.torch.backend import TorchBackend, read_bucket, row_buckets
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.places import Layout, place_rows, read_bucket, row_buckets
+from antiphon.backends.torch.step import Run
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -46,23 +50,30 @@ def voice(seed: int, frames: int) -> FloatArray:
     return np.random.default_rng(seed).normal(0, 0.1, (frames, 1920)).astype(np.float32)
 
 
-def greedy(checkpoint: Checkpoint, slots: int) -> TorchBackend:
-    backend = make(checkpoint, slots=slots, device="cpu")
+def made(checkpoint: Checkpoint, slots: int, **options: object) -> HostBackend:
+    backend = make(checkpoint, slots=slots, device="cpu", **options)  # type: ignore[arg-type]
+    assert isinstance(backend, HostBackend)
+    return backend
+
+
+def inside(backend: HostBackend) -> TorchRows:
+    assert isinstance(backend.executor, TorchRows)
+    return backend.executor
+
+
+def greedy(checkpoint: Checkpoint, slots: int) -> HostBackend:
+    backend = made(checkpoint, slots)
     for row in range(slots):
         backend.set_parameters(row, GREEDY)
     return backend
 
 
-def run_alone(backend: TorchBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
-    """One session on one row, the rows below it idle and holding garbage."""
-    rows = next(bucket for bucket in backend.info.buckets if bucket > row)
-    mine = np.arange(rows) == row
-    replies = []
-    for index, frame in enumerate(pcm):
-        block = np.full((rows, 1920), np.nan, dtype=np.float32)
-        block[row] = frame
-        replies.append(backend.step(StepInputs(mine, mine & (index == 0), block)))
-    return replies
+def run_alone(backend: HostBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
+    """One session on one row."""
+    rows = np.array([row], np.int32)
+    return [
+        backend.step(StepInputs(rows, np.array([index == 0]), frame[None])) for index, frame in enumerate(pcm)
+    ]
 
 
 def upstream_of(checkpoint: Checkpoint) -> tuple[MimiModel, LMGen]:
@@ -86,14 +97,14 @@ def test_a_duplex_session_equals_upstreams_server_loop(duplex: Checkpoint) -> No
             if index == 0:
                 mimi.reset_streaming()
             tokens = generation.step(codes)
-            assert reply.emitted[3] == (tokens is not None)
+            assert reply.emitted[0] == (tokens is not None)
             if tokens is None:
                 continue
             assert reply.text_tokens is not None
             assert reply.pcm is not None
-            assert int(reply.text_tokens[3]) == int(tokens[0, 0, 0])
+            assert int(reply.text_tokens[0]) == int(tokens[0, 0, 0])
             want = mimi.decode(tokens[:, 1:])[0, 0].numpy()
-            assert np.abs(reply.pcm[3] - want).max() <= 1e-4 * np.abs(want).max()
+            assert np.abs(reply.pcm[0] - want).max() <= 1e-4 * np.abs(want).max()
 
 
 def test_an_stt_session_equals_upstreams_loop(stt: Checkpoint) -> None:
@@ -108,36 +119,21 @@ def test_an_stt_session_equals_upstreams_loop(stt: Checkpoint) -> None:
             assert reply.pcm is None
             assert reply.text_tokens is not None
             assert reply.vad is not None
-            assert int(reply.text_tokens[1]) == int(tokens[0, 0, 0])
+            assert int(reply.text_tokens[0]) == int(tokens[0, 0, 0])
             want = torch.stack([head[0, 0, 0] for head in heads]).numpy()
-            assert np.abs(reply.vad[1] - want).max() <= 1e-5
+            assert np.abs(reply.vad[0] - want).max() <= 1e-5
 
 
 def test_the_same_seed_says_the_same_on_any_row_and_another_seed_does_not(duplex: Checkpoint) -> None:
-    backend, pcm = make(duplex, slots=4, device="cpu"), voice(3, 12)
+    backend, pcm = made(duplex, 4), voice(3, 12)
 
     def session(row: int, seed: int) -> list[int]:
         backend.set_parameters(row, SamplingParameters(text_seed=seed, audio_seed=seed))
         replies = run_alone(backend, row, pcm)
-        return [int(reply.text_tokens[row]) for reply in replies if reply.text_tokens is not None]
+        return [int(reply.text_tokens[0]) for reply in replies if reply.text_tokens is not None]
 
     assert session(0, 7) == session(3, 7) == session(1, 7)
     assert session(0, 7) != session(0, 8)
-
-
-def test_parameters_move_with_their_row(duplex: Checkpoint) -> None:
-    backend, pcm = make(duplex, slots=4, device="cpu"), voice(4, 20)
-    backend.set_parameters(2, SamplingParameters(text_seed=5, audio_seed=6))
-    first = run_alone(backend, 2, pcm[:10])
-    backend.move(2, 0)
-    mine, quiet = np.array([True]), np.array([False])
-    moved = [backend.step(StepInputs(mine, quiet, frame[None])) for frame in pcm[10:]]
-    stayed = run_alone(backend, 2, pcm)
-    for reply, other in zip([*first, *moved], stayed, strict=True):
-        row = 2 if len(reply.emitted) > 1 else 0
-        assert reply.text_tokens is not None
-        assert other.text_tokens is not None
-        assert reply.text_tokens[row] == other.text_tokens[2]
 
 
 def test_memory_is_counted_and_frames_inside_the_delay_say_nothing(duplex: Checkpoint) -> None:
@@ -156,8 +152,8 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
     duplex: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = greedy(duplex, 2)
-    pcm, both = voice(5, 1), np.array([True, True])
-    backend.step(StepInputs(both, both, np.repeat(pcm, 2, axis=0)))
+    pcm, both = voice(5, 1), np.array([1, 0], np.int32)
+    backend.step(StepInputs(both, np.array([True, True]), np.repeat(pcm, 2, axis=0)))
     kept = backend.snapshot(1)
 
     def fail(*_: object, **__: object) -> None:
@@ -167,14 +163,14 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
     with pytest.raises(
         StepError, match=r"a step over rows \[0\] failed: RuntimeError: no such kernel"
     ) as caught:
-        backend.step(StepInputs(np.array([True]), np.array([False]), pcm))
+        backend.step(StepInputs(np.array([0], np.int32), np.array([False]), pcm))
     assert caught.value.rows == (0,)
     for name, tensor in backend.snapshot(1).tensors.items():
-        assert torch.equal(tensor, kept.tensors[name])
+        assert np.array_equal(tensor, kept.tensors[name])
 
 
 def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, tick = greedy(duplex, 1), StepInputs(np.array([True]), np.array([True]), voice(5, 1))
+    backend, tick = greedy(duplex, 1), StepInputs(np.array([0], np.int32), np.array([True]), voice(5, 1))
 
     def fail(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
@@ -188,8 +184,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
 
     assert failing_step() is StepError
     backend.step(tick)
-    assert failing_step() is StepError
-    assert failing_step() is DeviceLostError
+    assert [failing_step() for _ in range(3)] == [StepError, StepError, DeviceLostError]
 
 
 @pytest.mark.parametrize(
@@ -217,13 +212,12 @@ def test_kernels_are_not_promised_on_a_cpu(duplex: Checkpoint) -> None:
 
 
 def test_a_snapshot_of_another_model_is_refused(duplex: Checkpoint, stt: Checkpoint) -> None:
-    with pytest.raises(UnsupportedError, match=r"the snapshot has lm\.tokens of shape"):
-        make(stt, slots=1, device="cpu").restore(0, make(duplex, slots=1, device="cpu").snapshot(0))
+    with pytest.raises(UnsupportedError, match=r"the snapshot has lm\.tokens of torch\.int64 \("):
+        made(stt, 1).restore(0, made(duplex, 1).snapshot(0))
 
 
 def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> None:
-    full = make(duplex, slots=2, device="cpu")
-    small = make(duplex, slots=2, device="cpu", weights="int8", kv="int8")
+    full, small = made(duplex, 2), made(duplex, 2, weights="int8", kv="int8")
     assert full.info.quantization == "none"
     assert small.info.quantization == "weights-int8+activations-int8+kv-int8"
     assert small.info.memory["weights"] < full.info.memory["weights"]
@@ -232,8 +226,7 @@ def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> N
 
 
 def test_bfloat16_weights_attend_in_float32_on_a_cpu(stt: Checkpoint) -> None:
-    full = make(stt, slots=1, device="cpu")
-    half = make(stt, slots=1, device="cpu", dtype="bfloat16")
+    full, half = made(stt, 1), made(stt, 1, dtype="bfloat16")
     assert half.info.dtype == "bfloat16"
     assert half.snapshot(0).tensors["lm.0.k"].dtype == torch.float32
     got, want = (run_alone(backend, 0, voice(8, 3))[2].vad for backend in (half, full))
@@ -243,23 +236,21 @@ def test_bfloat16_weights_attend_in_float32_on_a_cpu(stt: Checkpoint) -> None:
 
 
 def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> None:
-    resized, made = greedy(duplex, 1), greedy(duplex, 3)
+    resized, other = greedy(duplex, 1), greedy(duplex, 3)
     run_alone(resized, 0, voice(9, 3))
-    codec, model = resized._pipeline.mimi, resized._pipeline.generator
-    rows = weakref.ref(resized._pipeline)
+    codec, model = inside(resized).pipeline.mimi, inside(resized).pipeline.generator
+    rows = weakref.ref(inside(resized).pipeline)
     resized.resize(3)
     assert isinstance(resized, Resizable)
     assert rows() is None, "the former rows are still in memory"
-    assert (resized._pipeline.mimi, resized._pipeline.generator) == (codec, model)
-    assert resized.info == made.info
-    assert resized.state_bytes() == made.state_bytes()
+    assert (inside(resized).pipeline.mimi, inside(resized).pipeline.generator) == (codec, model)
+    assert resized.info == other.info
+    assert resized.state_bytes() == other.state_bytes()
     for row in range(3):
         resized.set_parameters(row, GREEDY)
     pcm = voice(10, 6)
-    for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(made, 2, pcm), strict=True):
-        assert ours.text_tokens is not None
-        assert theirs.text_tokens is not None
-        assert np.array_equal(ours.text_tokens[2:], theirs.text_tokens[2:])
+    for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(other, 2, pcm), strict=True):
+        assert np.array_equal(ours.text_tokens, theirs.text_tokens)
     with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
         resized.resize(0)
     assert run_alone(resized, 0, voice(9, 1))[0].consumed[0]
@@ -267,7 +258,9 @@ def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> No
 
 def test_a_closed_backend_keeps_nothing_in_memory(duplex: Checkpoint) -> None:
     backend = greedy(duplex, 1)
-    kept = [weakref.ref(part) for part in (backend._pipeline, backend._mimi, backend._generator)]
+    pipeline = inside(backend).pipeline
+    kept = [weakref.ref(part) for part in (pipeline, pipeline.mimi, pipeline.generator)]
+    del pipeline
     backend.close()
     assert [part() for part in kept] == [None, None, None]
 
@@ -276,15 +269,71 @@ def test_buckets() -> None:
     assert row_buckets(1) == (1,)
     assert row_buckets(8) == (1, 2, 4, 8)
     assert row_buckets(13) == (1, 2, 4, 8, 13)
+    assert row_buckets(150) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 150)
     assert [read_bucket(frames) for frames in (1, 64, 65, 129, 3000)] == [64, 64, 128, 256, 4096]
 
 
 def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) -> None:
     backend, seen = greedy(duplex, 3), []
     backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
-    shapes = [(done, 3, f"{rows} rows, 64 frames") for done, rows in enumerate((1, 2, 3))]
-    assert seen == [*shapes, (3, 3, "ready")]
+    shapes = [(done, 2, f"{rows} rows, 64 frames") for done, rows in enumerate((1, 3))]
+    assert seen == [*shapes, (2, 2, "ready")]
     fresh = greedy(duplex, 3)
     for row in range(3):
         for name, tensor in backend.snapshot(row).tensors.items():
-            assert torch.equal(tensor, fresh.snapshot(row).tensors[name])
+            assert np.array_equal(tensor, fresh.snapshot(row).tensors[name])
+
+
+def test_a_layout_gives_each_row_a_place() -> None:
+    rows, frames = np.array([6, 2, 3], np.int32), np.array([9, 70, 4])
+    eager = place_rows(Layout.EAGER, 9, rows, frames)
+    assert (eager.rows.tolist(), eager.at.tolist(), eager.is_padded) == ([6, 2, 3], [0, 1, 2], False)
+    assert eager.runs == (Run(0, 6, 1, 10), Run(1, 2, 2, 71))
+    apart = place_rows(Layout.EAGER, 9, rows, frames, is_fixed=True)
+    assert apart.rows.tolist() == [-1, -1, 2, 3, -1, -1, 6, -1, -1]
+    assert apart.runs == (Run(2, 2, 1, 71), Run(3, 3, 1, 5), Run(6, 6, 1, 10))
+    padded = place_rows(Layout.PADDED, 9, rows, frames)
+    assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), 128)
+    assert padded.key(100) == (4, 100, True)
+    whole = place_rows(Layout.WHOLE, 9, rows, frames)
+    assert (whole.rows.tolist(), whole.at.tolist()) == (apart.rows.tolist(), [6, 2, 3])
+    assert whole.runs == (Run(0, 0, 9, 128),)
+
+
+def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoint, stt: Checkpoint) -> None:
+    names = {kind: set(made(one, 1).snapshot(0).tensors) for kind, one in (("duplex", duplex), ("stt", stt))}
+    assert any(name.startswith("decoder") for name in names["duplex"])
+    assert not any(name.startswith("decoder") for name in names["stt"])
+    assert any(name.startswith("encoder") for name in names["stt"])
+
+
+@pytest.mark.parametrize("kv", ["compute", "int8"])
+def test_a_snapshot_holds_what_is_filled_and_survives_a_way_through_numpy(
+    duplex: Checkpoint, kv: str
+) -> None:
+    backend, pcm = made(duplex, 3, kv=kv), voice(12, 30)
+    run_alone(backend, 1, pcm[:5])
+    executor, taken = inside(backend), backend.snapshot(1)
+    silent = backend.info.spec.silent_frames
+    assert taken.tensors["lm.0.k"].shape[1] == 5
+    assert taken.tensors["encoder_transformer.0.k"].shape[1] == 2 * 4, "the first frame was forgotten"
+    assert taken.tensors["decoder_transformer.0.v"].shape[1] == 2 * (5 - silent)
+    own = {name: tensor for name, tensor in taken.tensors.items() if not name.startswith("host.")}
+    arrays = executor.to_host(own)
+    assert all(isinstance(array, np.ndarray) for array in arrays.values())
+    back = executor.from_host(arrays)
+    assert all(torch.equal(tensor, own[name]) for name, tensor in back.items())
+    run_alone(backend, 1, pcm)
+    long = backend.snapshot(1)
+    assert long.tensors["lm.0.k"].shape[1] == 24, "no more than the ring has"
+    assert long.bytes > taken.bytes
+
+
+def test_bfloat16_survives_a_way_through_numpy(duplex: Checkpoint) -> None:
+    executor = inside(made(duplex, 1))
+    specs = executor.pipeline.state.specs
+    specs["lm.0.k"] = dataclasses.replace(specs["lm.0.k"], dtype=torch.bfloat16)
+    values = torch.randn(specs["lm.0.k"].shape).to(torch.bfloat16)
+    arrays = executor.to_host({"lm.0.k": values})
+    assert arrays["lm.0.k"].dtype == np.uint16
+    assert torch.equal(executor.from_host(arrays)["lm.0.k"], values)

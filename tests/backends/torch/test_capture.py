@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.base import StepInputs, StepOutputs
-from antiphon.backends.torch import backend as backend_module
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch import executor as executor_module
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.pipeline import EMITTING, ROW, Pipeline
+from antiphon.backends.torch.places import Layout, Places, place_rows
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -41,10 +43,14 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return load_checkpoint(str(make_checkpoint(folder, kind=request.param, dtype="float32")))
 
 
+def buffers_of(pipeline: Pipeline) -> list[Tensor]:
+    buffers = pipeline.buffers
+    return [buffers.arrived, buffers.codes, buffers.voice, buffers.leaving, buffers.chosen]
+
+
 def static_tensors(pipeline: Pipeline) -> list[Tensor]:
     """Everything that keeps its place from tick to tick."""
-    found = [*pipeline.state.tensors.values(), pipeline.buffers.arrived, pipeline.buffers.codes]
-    found += [pipeline.buffers.voice, pipeline.buffers.leaving]
+    found = [*pipeline.state.tensors.values(), *buffers_of(pipeline)]
     modules = [pipeline.mimi] if pipeline.generator is None else [pipeline.mimi, pipeline.generator.model]
     for module in modules:
         found += module.state_dict().values()
@@ -53,22 +59,27 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
     if pipeline.generator is not None and pipeline.sampler is not None:
         cache, sampler = pipeline.generator.cache, pipeline.sampler
         found += [cache.delays, cache.initial, sampler._not_words, sampler._streams]
-        found += sampler._columns.values()
+        found += [sampler._floats, sampler._integers]
     return found
 
 
-def stages_of(pipeline: Pipeline, rows: int, filled: int) -> dict[str, Callable[[], None]]:
+def places_of(layout: Layout, rows: int, filled: int) -> Places:
+    """All rows of so many, which have seen ``filled`` frames."""
+    return place_rows(layout, rows, np.arange(rows, dtype=np.int32), np.full(rows, filled - 1))
+
+
+def stages_of(pipeline: Pipeline, places: Places) -> dict[str, Callable[[], None]]:
     """A tick's stages as they are captured."""
-
-    def encode() -> None:
-        pipeline.renew(rows)
-        pipeline.encode(rows, filled, masked=True)
-
-    found = {"encode": encode}
+    found: dict[str, Callable[[], None]] = {
+        "renew": pipeline.renew,
+        "encode": lambda: pipeline.encode(places),
+    }
     if pipeline.generator is not None:
-        found["think"] = lambda: pipeline.think(rows, filled, masked=True)
+        found["think"] = lambda: pipeline.think(places)
+    if pipeline.spec.kind == "duplex":
+        found["forget"] = pipeline.forget
     if pipeline.spec.kind != "stt":
-        found["decode"] = lambda: pipeline.decode(rows, filled, masked=True)
+        found["decode"] = lambda: pipeline.decode(places)
     return found
 
 
@@ -77,8 +88,11 @@ def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkp
     backend = make(checkpoint, slots=ROWS, device="cpu", weights=weights, kv=weights)
     if checkpoint.spec.lm is not None:
         backend.set_parameters(1, SAMPLED)
-    pipeline = backend._pipeline
-    for name, stage in stages_of(pipeline, ROWS, 64).items():
+    assert isinstance(backend.executor, TorchRows)
+    pipeline = backend.executor.pipeline
+    lists = pipeline.buffers.arrived.view(torch.int32)
+    lists[:, ROW] = lists[:, EMITTING] = torch.tensor([0, -1, 2, 3], dtype=torch.int32)
+    for name, stage in stages_of(pipeline, places_of(Layout.WHOLE, ROWS, 64)).items():
         with torch.inference_mode():
             assert left_behind(stage) == [], name
             with Recorder() as recorder:
@@ -89,18 +103,18 @@ def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkp
 
 
 class Session:
-    """Ticks over all rows: some pause, some begin anew."""
+    """Ticks over some rows in any order, of which some begin anew."""
 
-    def __init__(self, backend: TorchBackend) -> None:
+    def __init__(self, backend: HostBackend) -> None:
         self._backend = backend
         self._random = np.random.default_rng(5)
 
     def tick(self, index: int) -> StepOutputs:
-        executed = self._random.random(ROWS) < 0.8
-        reset = self._random.random(ROWS) < 0.1 if index else np.ones(ROWS, np.bool_)
-        pcm = self._random.normal(0, 0.1, (ROWS, 1920)).astype(np.float32)
-        pcm[~executed] = np.nan
-        return self._backend.step(StepInputs(executed, reset, pcm))
+        count = int(self._random.integers(1, ROWS + 1)) if index else ROWS
+        rows = self._random.permutation(ROWS)[:count].astype(np.int32)
+        reset = self._random.random(count) < 0.1 if index else np.ones(count, np.bool_)
+        pcm = self._random.normal(0, 0.1, (count, 1920)).astype(np.float32)
+        return self._backend.step(StepInputs(rows, reset, pcm, is_fixed=index % 7 == 3))
 
 
 class RecordedRunner(StageRunner):
@@ -128,13 +142,7 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     def capture(graph: RecordedGraph, **_: object) -> Iterator[None]:
         def static() -> list[Tensor]:
             pipeline = made[0]  # what is made later runs beside it
-            buffers = pipeline.buffers
-            return [
-                *pipeline.state.tensors.values(),
-                buffers.codes,
-                buffers.voice,
-                buffers.leaving,
-            ]
+            return [*pipeline.state.tensors.values(), *buffers_of(pipeline)]
 
         graphs.append(graph)
         with recording(graph, static):
@@ -148,8 +156,9 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         made.append(pipeline)
 
     monkeypatch.setattr(Pipeline, "__init__", noted)
-    monkeypatch.setattr(backend_module, "StageRunner", RecordedRunner)
-    monkeypatch.setattr(TorchBackend, "_host_buffer", lambda _, buffer: torch.zeros(buffer.shape))
+    monkeypatch.setattr(executor_module, "StageRunner", RecordedRunner)
+    monkeypatch.setattr(TorchRows, "_host_buffer", lambda _, buffer: torch.zeros_like(buffer))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nothing)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
@@ -164,8 +173,11 @@ def test_sessions_of_replays_equal_sessions_of_runs(
     checkpoint: Checkpoint, without_cuda: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replayed = make(checkpoint, slots=ROWS, device="cpu")
-    monkeypatch.setattr(backend_module, "StageRunner", StageRunner)
+    monkeypatch.setattr(executor_module, "StageRunner", StageRunner)
     run = make(checkpoint, slots=ROWS, device="cpu")
+    assert isinstance(replayed, HostBackend)
+    assert isinstance(run, HostBackend)
+    assert replayed.plan(np.array([2], np.int32)) == ROWS
     for backend in (replayed, run):
         for row, parameters in enumerate((SAMPLED, GREEDY)):
             backend.set_parameters(row, parameters)
@@ -183,7 +195,8 @@ def test_sessions_of_replays_equal_sessions_of_runs(
                 assert np.allclose(one[rows], other[rows], rtol=1e-5, atol=1e-6), index
         if got.text_tokens is not None and want.text_tokens is not None:
             assert np.array_equal(got.text_tokens, want.text_tokens), index
-    stages = sum(1 for _ in stages_of(run._pipeline, ROWS, 64))
+    assert isinstance(run.executor, TorchRows)
+    stages = len(stages_of(run.executor.pipeline, places_of(Layout.WHOLE, ROWS, 64)))
     assert stages <= len(without_cuda) <= 2 * stages
     assert all(graph.operations for graph in without_cuda)
 

@@ -21,7 +21,7 @@ from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_decode_attention.py"
 ROOT = Path(__file__).parents[3]
-POINTERS = {"first_ptr": "*i64", "exec_ptr": "*i1", "log2_scale": "fp32"}
+POINTERS = {"first_ptr": "*i64", "rows_ptr": "*i64", "log2_scale": "fp32"}
 
 
 def test_the_kernels_pass_their_checks_interpreted() -> None:
@@ -37,22 +37,17 @@ def test_the_kernels_pass_their_checks_interpreted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ring", "width"), [("i8", 128), ("bf16", 128), ("bf16", 256), ("fp32", 64), ("fp32", 128)]
+    ("ring", "width", "count"),
+    [("i8", 128, 1), ("bf16", 128, 1), ("bf16", 256, 1), ("fp32", 64, 2), ("fp32", 128, 1)],
 )
 def test_the_kernels_compile_for_a_card(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ring: str, width: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ring: str, width: int, count: int
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
     dtype = "fp32" if ring == "fp32" else "bf16"
-    shape: dict[str, Any] = {
-        "COUNT": 1,
-        "GROUP": 1,
-        "CAPACITY": 3000,
-        "WIDTH": width,
-        "QUERIES": LEAST_QUERIES,
-    }
-    shape |= {"QUERIES": LEAST_QUERIES, "SPLIT": SPLIT_SLOTS, "IS_MASKED": True}
+    shape = {"COUNT": count, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width, "QUERIES": LEAST_QUERIES}
+    shape |= {"SPLIT": SPLIT_SLOTS}
     attend = compiled(
         attend_split,
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},

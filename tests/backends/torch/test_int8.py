@@ -125,15 +125,15 @@ def test_the_chosen_layers_run_as_int8_and_close_to_full_precision(moshi: LMPair
     codes = torch.randint(moshi.spec.card, (20, 2, 8), generator=torch.Generator().manual_seed(1))
     got, want = State(small.specs(), 2), State(moshi.ours.specs(), 2)
     with profile() as trace:
-        small.step(codes[0], got.step(2), Greedy())
+        small.step(codes[0], got.step(), Greedy())
     ran = {event.key: event.count for event in trace.key_averages()}
     assert ran["aten::_int_mm"] == count
     assert ran["aten::linear"] == sum(isinstance(child, Linear) for child in model.modules())
-    moshi.ours.step(codes[0], want.step(2), Greedy())
+    moshi.ours.step(codes[0], want.step(), Greedy())
     errors = []
     for frame in codes[1:]:
         tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), frame.repeat(1, 2)], dim=1)[..., None]
-        ours, full = model(tokens, got.step(2))[0], moshi.ours.model(tokens, want.step(2))[0]
+        ours, full = model(tokens, got.step())[0], moshi.ours.model(tokens, want.step())[0]
         errors.append(float((ours - full).norm() / full.norm()))
     assert 0 < max(errors) < 0.1
 
@@ -142,7 +142,7 @@ def test_packed_layers_run_on_the_integer_product_of_onednn(moshi: LMPair) -> No
     model = copy.deepcopy(moshi.ours).model.prepare(int8=True, pack=True)
     state = State(model.specs(), 2)
     with profile() as trace:
-        model(torch.zeros(2, 17, 1, dtype=torch.int64), state.step(2))
+        model(torch.zeros(2, 17, 1, dtype=torch.int64), state.step())
     ran = {event.key: event.count for event in trace.key_averages()}
     layers = 4 * moshi.ours.model.config["num_layers"]
     assert len(int8_linears(model)) > layers

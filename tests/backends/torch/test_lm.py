@@ -19,7 +19,8 @@ from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.int8 import int8_linears
 from antiphon.backends.torch.lm import LanguageModel
 from antiphon.backends.torch.lm_weights import load_lm, merge_lora
-from antiphon.backends.torch.state import State, Step
+from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import MaskedStep
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.torch.small import SHAPES, Alone, Greedy, LMPair, make_lm_pair
@@ -74,12 +75,15 @@ def test_sessions_that_join_pause_and_restart_equal_upstream_alone(pair: LMPair)
             state.reset([1])
             life[1], seen[1] = 1, 0
         codes = voices(pair, 100 + tick, rows)
-        filled = 1 + max((seen[row] for row in range(rows) if mask[row]), default=0)
-        out = generator.step(codes, state.step(rows, mask), Greedy(), filled)
+        named = mask.nonzero().flatten().tolist()[:: (-1) ** tick]
+        if not named:
+            continue
+        step = state.step(named, [1 + seen[row] for row in named])
+        out = generator.step(codes[named], step, Greedy())
         heads = generator.model.pause_heads(out.hidden) if pair.spec.extra_heads else torch.empty(rows, 0)
-        for row in mask.nonzero().flatten().tolist():
+        for place, row in enumerate(named):
             heard.setdefault((row, life[row]), []).append(codes[row])
-            said.setdefault((row, life[row]), []).append((out.tokens[row], heads[row]))
+            said.setdefault((row, life[row]), []).append((out.tokens[place], heads[place]))
             seen[row] += 1
     compared = {key: assert_alone(pair, torch.stack(heard[key]), said[key]) for key in said}
     assert len(compared) == 4
@@ -99,8 +103,8 @@ def test_a_prompt_read_in_one_pass_equals_one_read_step_by_step(pair: LMPair) ->
     text = torch.randint(pair.spec.text_card, (40, 1), generator=torch.Generator().manual_seed(4))
     prompt = torch.cat([text, tokens.repeat(1, 2)[:, : pair.spec.n_q]], dim=1).t()[None]
     one, wide = State(model.specs(), 1), State(model.specs(), 1)
-    steps = [model(prompt[..., i : i + 1], one.step(1))[0] for i in range(40)]
-    passes = [model(part, wide.step(1))[0] for part in prompt.split((7, 30, 3), dim=-1)]
+    steps = [model(prompt[..., i : i + 1], one.step())[0] for i in range(40)]
+    passes = [model(part, wide.step())[0] for part in prompt.split((7, 30, 3), dim=-1)]
     assert torch.allclose(torch.cat(steps, 1), torch.cat(passes, 1), atol=1e-4)
     for name, tensor in one.tensors.items():
         assert torch.allclose(tensor, wide.tensors[name], atol=1e-4), name
@@ -112,20 +116,20 @@ def test_a_batch_equals_its_rows_alone_beside_loud_and_broken_neighbours(moshi: 
     together.tensors["lm.0.k"][3].fill_(float("nan"))
     together.tensors["lm.1.v"][2].fill_(1e6)
     for frame in codes:
-        out = moshi.ours.step(frame, together.step(4), Greedy())
-        assert torch.equal(out.tokens[:1], moshi.ours.step(frame[:1], alone.step(1), Greedy()).tokens)
+        out = moshi.ours.step(frame, together.step(), Greedy())
+        assert torch.equal(out.tokens[:1], moshi.ours.step(frame[:1], alone.step(), Greedy()).tokens)
 
 
 def test_a_restored_row_continues_bit_identically(moshi: LMPair) -> None:
     codes = voices(moshi, 10, 40, 2)
     state, other = State(moshi.ours.specs(), 2), State(moshi.ours.specs(), 2)
     for frame in codes[:30]:
-        moshi.ours.step(frame, state.step(2), Greedy())
+        moshi.ours.step(frame, state.step(), Greedy())
     for row in range(2):
         other.restore(row, state.snapshot(row))
     for frame in codes[30:]:
-        out = moshi.ours.step(frame, state.step(2), Greedy())
-        assert torch.equal(out.hidden, moshi.ours.step(frame, other.step(2), Greedy()).hidden)
+        out = moshi.ours.step(frame, state.step(), Greedy())
+        assert torch.equal(out.hidden, moshi.ours.step(frame, other.step(), Greedy()).hidden)
 
 
 def test_int8_keys_and_values_stay_close(moshi: LMPair) -> None:
@@ -140,8 +144,8 @@ def test_int8_keys_and_values_stay_close(moshi: LMPair) -> None:
     )
     worst = 0.0
     for tokens in prompt:
-        got, _ = model(tokens[..., None], small.step(2))
-        want, _ = moshi.ours.model(tokens[..., None], full.step(2))
+        got, _ = model(tokens[..., None], small.step())
+        want, _ = moshi.ours.model(tokens[..., None], full.step())
         worst = max(worst, float((got - want).norm() / want.norm()))
     assert 0 < worst < 0.02
 
@@ -155,10 +159,10 @@ def test_pure_functions_can_be_exported(moshi: LMPair) -> None:
         def forward(
             self, codes: Tensor, state: dict[str, Tensor], mask: Tensor
         ) -> tuple[Tensor, dict[str, Tensor]]:
-            step = Step(state, mask)
+            step = MaskedStep(state, mask)
             return self.generator[0].step(codes, step, Greedy()).tokens, step.tensors
 
-    state = State(moshi.ours.specs(), 3).tensors
+    state = {name: tensor[:3] for name, tensor in State(moshi.ours.specs(), 3).tensors.items()}
     args = (voices(moshi, 12, 3), state, torch.tensor([True, False, True]))
     rows = torch.export.Dim("rows", min=2, max=64)
     shapes = ({0: rows}, {name: {0: rows} for name in state}, {0: rows})
@@ -184,16 +188,16 @@ def test_tts_hears_its_voice_its_condition_and_a_second_text(tmp_path: Path) -> 
     assert added is not None
     assert crossed is not None
     state = State(generator.specs(), 1)
-    generator.model.condition = added[0]
-    generator.model.transformer.set_cross(state, 0, crossed[0])
-    pair, entries = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1
-    got: list[Tensor] = []
+    generator.model.condition = upstream.fuser.get_sum(provided)[0]
+    for name, tensor in generator.model.transformer.voice(upstream.fuser.get_cross(provided)).items():
+        state.tensors[name][0].copy_(tensor)
+    pair, entries, got = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1, []
 
     def second_text(tokens: Tensor) -> Tensor:
         return tokens + entries * (len(got) % 9)
 
     while len(got) < FRAMES:
-        out = generator.step(voices(pair, 0, 1), state.step(1), Greedy(second_text))
+        out = generator.step(voices(pair, 0, 1), state.step(), Greedy(second_text))
         got.append(out.tokens[0])
 
     def upstream_hook(tokens: Tensor) -> None:

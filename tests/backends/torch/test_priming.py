@@ -14,12 +14,14 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
+from antiphon.backends.host import HostBackend
+from antiphon.backends.prompts import SnapshotCache
+from antiphon.backends.torch.executor import TorchFrames
 from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.generation import Generated, TokenChooser
-from antiphon.backends.torch.priming import SnapshotCache
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.generation import TokenChooser
+from antiphon.backends.torch.state import row_bytes
+from antiphon.backends.torch.step import Step
 from antiphon.errors import StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -63,7 +65,18 @@ def speech(seed: int, frames: int = USER_FRAMES) -> FloatArray:
     return np.random.default_rng(seed).normal(0, 0.1, (frames, 1920)).astype(np.float32)
 
 
-def prime(backend: TorchBackend, row: int, prompt: Prompt) -> int:
+def made(checkpoint: Checkpoint, slots: int, **options: object) -> HostBackend:
+    backend = make(checkpoint, slots=slots, device="cpu", **options)  # type: ignore[arg-type]
+    assert isinstance(backend, HostBackend)
+    return backend
+
+
+def inside(backend: HostBackend) -> TorchFrames:
+    assert isinstance(backend.executor, TorchFrames)
+    return backend.executor
+
+
+def prime(backend: HostBackend, row: int, prompt: Prompt) -> int:
     """Prime a row; returns how many calls that took."""
     calls = 1
     while not backend.prime(row, prompt).is_done:
@@ -71,22 +84,17 @@ def prime(backend: TorchBackend, row: int, prompt: Prompt) -> int:
     return calls
 
 
-def talk(backend: TorchBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
-    """Step one row, which goes on where it is; the others hold garbage."""
-    rows = next(bucket for bucket in backend.info.buckets if bucket > row)
-    mine, replies = np.arange(rows) == row, []
-    for frame in pcm:
-        block = np.full((rows, 1920), np.nan, dtype=np.float32)
-        block[row] = frame
-        replies.append(backend.step(StepInputs(mine, np.zeros(rows, np.bool_), block)))
-    return replies
+def talk(backend: HostBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
+    """Step one row, which goes on where it is."""
+    rows, goes_on = np.array([row], np.int32), np.array([False])
+    return [backend.step(StepInputs(rows, goes_on, frame[None])) for frame in pcm]
 
 
-def said(replies: list[StepOutputs], row: int) -> tuple[list[int], FloatArray]:
+def said(replies: list[StepOutputs]) -> tuple[list[int], FloatArray]:
     """The tokens and PCM of a row, which must have emitted every time."""
-    assert all(reply.emitted[row] for reply in replies)
-    tokens = [int(reply.text_tokens[row]) for reply in replies if reply.text_tokens is not None]
-    return tokens, np.stack([reply.pcm[row] for reply in replies if reply.pcm is not None])
+    assert all(reply.emitted[0] for reply in replies)
+    tokens = [int(reply.text_tokens[0]) for reply in replies if reply.text_tokens is not None]
+    return tokens, np.stack([reply.pcm[0] for reply in replies if reply.pcm is not None])
 
 
 @dataclass
@@ -112,20 +120,21 @@ class Forced:
         return self.inner.audio(codebook, logits, frames)
 
 
-def force_frame_by_frame(backend: TorchBackend, row: int, prompt: Prompt, lm: LMSpec) -> None:
+def force_frame_by_frame(backend: HostBackend, row: int, prompt: Prompt, lm: LMSpec) -> None:
     """What priming stands for: a step for each frame, all of it sampled and thrown away."""
-    generator = backend._pipeline.generator
+    executor = inside(backend)
+    generator = executor.pipeline.generator
     assert generator is not None
-    backend._pipeline.state.reset([row])
+    executor.reset([row])
     step = generator.step
 
-    def forced(codes: Tensor, state: Step, choose: TokenChooser, filled: int | None = None) -> Generated:
-        return step(codes, state, Forced(prompt, lm, choose), filled)
+    def forced(codes: Tensor, state: Step, choose: TokenChooser, *, is_silent: bool = False) -> object:
+        return step(codes, state, Forced(prompt, lm, choose), is_silent=is_silent)
 
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(generator, "step", forced)
-        for index, frame in enumerate(prompt.frames):
-            backend._think_alone(row, torch.from_numpy(frame[1 + lm.dep_q :]).long(), index + 1)
+    generator.step = forced  # type: ignore[method-assign, assignment]
+    for index, frame in enumerate(prompt.frames):
+        executor.think_alone(row, frame[1 + lm.dep_q :], index + 1)
+    generator.step = step  # type: ignore[method-assign]
     backend._frames[row] = prompt.count
 
 
@@ -169,10 +178,10 @@ def upstream_replies(checkpoint: Checkpoint, prompt: Prompt, pcm: FloatArray) ->
 
 
 def test_a_primed_row_equals_upstream_with_every_token_forced(persona: Checkpoint, prompt: Prompt) -> None:
-    backend = make(persona, slots=SLOTS, device="cpu")
+    backend = made(persona, SLOTS)
     backend.set_parameters(2, GREEDY)
     prime(backend, 2, prompt)
-    tokens, pcm = said(talk(backend, 2, speech(1)), 2)
+    tokens, pcm = said(talk(backend, 2, speech(1)))
     wanted, wanted_pcm = upstream_replies(persona, prompt, speech(1))
     assert tokens == wanted
     assert len(set(tokens)) > USER_FRAMES // 4
@@ -181,27 +190,30 @@ def test_a_primed_row_equals_upstream_with_every_token_forced(persona: Checkpoin
 
 @pytest.mark.parametrize("pass_frames", [1, 7, 64])
 def test_a_primed_row_equals_one_that_was_forced_frame_by_frame(
-    persona: Checkpoint, prompt: Prompt, lm: LMSpec, pass_frames: int
+    persona: Checkpoint,
+    prompt: Prompt,
+    lm: LMSpec,
+    pass_frames: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one, other = make(persona, slots=SLOTS, device="cpu"), make(persona, slots=SLOTS, device="cpu")
-    assert one._primer is not None
-    one._primer.pass_frames = pass_frames
+    one, other = made(persona, SLOTS), made(persona, SLOTS)
+    monkeypatch.setattr(TorchFrames, "pass_frames", pass_frames)
     for backend in (one, other):
         backend.set_parameters(1, SAMPLED)
     assert prime(one, 1, prompt) == 1 + -(-(PROMPT_FRAMES - 1) // pass_frames)
     force_frame_by_frame(other, 1, prompt, lm)
-    mine, theirs = said(talk(one, 1, speech(2)), 1), said(talk(other, 1, speech(2)), 1)
+    mine, theirs = said(talk(one, 1, speech(2))), said(talk(other, 1, speech(2)))
     assert mine[0] == theirs[0]
     np.testing.assert_allclose(mine[1], theirs[1], atol=1e-4)
 
 
 def test_a_prompt_as_long_as_the_context_is_the_longest(persona: Checkpoint, lm: LMSpec) -> None:
-    backend = make(persona, slots=1, device="cpu")
-    other = make(persona, slots=1, device="cpu")
+    backend = made(persona, 1)
+    other = made(persona, 1)
     longest = random_prompt(lm, 3, CONTEXT)
     prime(backend, 0, longest)
     force_frame_by_frame(other, 0, longest, lm)
-    assert said(talk(backend, 0, speech(3)), 0)[0] == said(talk(other, 0, speech(3)), 0)[0]
+    assert said(talk(backend, 0, speech(3)))[0] == said(talk(other, 0, speech(3)))[0]
     with pytest.raises(UnsupportedError, match="a prompt of 49 frames, but this model takes 2 to 48"):
         backend.prime(0, random_prompt(lm, 3, CONTEXT + 1))
 
@@ -209,66 +221,70 @@ def test_a_prompt_as_long_as_the_context_is_the_longest(persona: Checkpoint, lm:
 def test_the_second_row_with_a_prompt_gets_a_copy_and_its_own_dice(
     persona: Checkpoint, prompt: Prompt
 ) -> None:
-    backend = make(persona, slots=SLOTS, device="cpu")
+    backend = made(persona, SLOTS)
     for row, seed in enumerate((5, 5, 9)):
         backend.set_parameters(row, replace(SAMPLED, text_seed=seed, audio_seed=seed))
     calls = [prime(backend, row, prompt) for row in range(3)]
     assert calls[0] > 2
     assert calls[1:] == [1, 1]
-    replies = [said(talk(backend, row, speech(4)), row) for row in range(3)]
+    replies = [said(talk(backend, row, speech(4))) for row in range(3)]
     assert replies[0][0] == replies[1][0]
     np.testing.assert_allclose(replies[0][1], replies[1][1], atol=1e-4)
     assert replies[0][0] != replies[2][0]
     assert backend.prime(3, prompt).is_copied
     assert backend._primer is not None
-    ring = backend._pipeline.state.tensors["lm.0.k"][0]
-    assert backend._primer.cache.bytes < 6 * ring.nbytes * PROMPT_FRAMES / CONTEXT + 10_000
+    ring = inside(backend).pipeline.state.tensors["lm.0.k"][0]
+    kept, small = (
+        backend._primer.cache.bytes,
+        row_bytes(spec for spec in inside(backend).pipeline.state.specs.values() if not spec.is_kept),
+    )
+    assert kept < 6 * ring.nbytes * PROMPT_FRAMES / CONTEXT + small + 10_000, "rings only as far as filled"
 
 
 def test_a_copied_row_equals_a_computed_one_with_int8_keys_and_values(
     persona: Checkpoint, prompt: Prompt
 ) -> None:
-    backend = make(persona, slots=2, device="cpu", kv="int8")
+    backend = made(persona, 2, kv="int8")
     for row in range(2):
         backend.set_parameters(row, SAMPLED)
     calls = [prime(backend, row, prompt) for row in range(2)]
     assert calls == [5, 1]
-    replies = [said(talk(backend, row, speech(4)), row)[0] for row in range(2)]
+    replies = [said(talk(backend, row, speech(4)))[0] for row in range(2)]
     assert replies[0] == replies[1]
 
 
 def test_embedded_inputs_stand_for_their_frames(persona: Checkpoint, prompt: Prompt, lm: LMSpec) -> None:
-    backend = make(persona, slots=2, device="cpu")
+    backend = made(persona, 2)
     assert backend._primer is not None
-    generator = backend._pipeline.generator
+    generator = inside(backend).pipeline.generator
     assert generator is not None
-    tokens = backend._primer._inputs(torch.from_numpy(prompt.frames).long(), 0, 19)
-    embedded = generator.model.embed(tokens[None])[0].numpy()
+    tokens = backend._primer.inputs(prompt.frames, 0, 19)
+    embedded = generator.model.embed(torch.from_numpy(tokens).long()[None])[0].numpy()
     frames = prompt.frames.copy()
     frames[:18] = 0  # nobody looks at them any more; of frame 18 what is delayed is still due
     prime(backend, 0, prompt)
     prime(backend, 1, Prompt(frames, embedded=embedded))
-    assert said(talk(backend, 0, speech(5)), 0)[0] == said(talk(backend, 1, speech(5)), 1)[0]
+    assert said(talk(backend, 0, speech(5)))[0] == said(talk(backend, 1, speech(5)))[0]
 
 
 def test_a_voice_becomes_the_codes_that_the_codec_makes_of_it(
     persona: Checkpoint, prompt: Prompt, lm: LMSpec
 ) -> None:
-    backend = make(persona, slots=2, device="cpu")
+    backend = made(persona, 2)
     voice = speech(6, 20)
-    mimi, state = backend._pipeline.mimi, backend._pipeline.state
-    codes = [mimi.encode(torch.from_numpy(frame)[None], state.step(1))[0, :, 0] for frame in voice]
+    mimi, state = inside(backend).pipeline.mimi, inside(backend).pipeline.state
+    codes = [mimi.encode(torch.from_numpy(frame)[None], state.step([0]))[0, :, 0] for frame in voice]
     state.reset([0])
     frames = prompt.frames.copy()
     frames[:20, 1 : 1 + lm.dep_q] = torch.stack(codes)[:, : lm.dep_q].numpy()
     prime(backend, 0, Prompt(frames))
     calls = prime(backend, 1, Prompt(prompt.frames, voice=voice))
     assert calls == 3 + 4 + 1
-    assert said(talk(backend, 0, speech(7)), 0)[0] == said(talk(backend, 1, speech(7)), 1)[0]
+    assert said(talk(backend, 0, speech(7)))[0] == said(talk(backend, 1, speech(7)))[0]
 
 
 def test_other_rows_are_not_touched_and_go_on_between_passes(persona: Checkpoint, prompt: Prompt) -> None:
-    backend, quiet = make(persona, slots=SLOTS, device="cpu"), make(persona, slots=SLOTS, device="cpu")
+    backend, quiet = made(persona, SLOTS), made(persona, SLOTS)
     replies, wanted = [], []
     done = False
     for frame in speech(8, 20):
@@ -283,39 +299,37 @@ def test_other_rows_are_not_touched_and_go_on_between_passes(persona: Checkpoint
         assert np.array_equal(mine.pcm[0], theirs.pcm[0])
 
 
-@pytest.mark.parametrize("disturb", ["move", "reset", "other prompt"])
+@pytest.mark.parametrize("disturb", ["reset", "restore", "other prompt"])
 def test_a_row_disturbed_midway_is_right_in_the_end(
     persona: Checkpoint, prompt: Prompt, lm: LMSpec, disturb: str
 ) -> None:
-    backend = make(persona, slots=SLOTS, device="cpu")
+    backend = made(persona, SLOTS)
     prime(backend, 0, prompt)
-    wanted = said(talk(backend, 0, speech(9)), 0)[0]
-    assert backend._primer is not None
-    backend._primer.cache = SnapshotCache(0)
+    wanted = said(talk(backend, 0, speech(9)))[0]
+    backend._primer.cache = SnapshotCache(0)  # type: ignore[union-attr]
     row = 1
     backend.prime(row, prompt)
-    if disturb == "move":
-        backend.move(1, 2)
-        row = 2
-        assert backend.prime(row, prompt).done == 16
-    elif disturb == "reset":
-        everyone = np.ones(2, np.bool_)
-        backend.step(StepInputs(~everyone, everyone, np.zeros((2, 1920), np.float32)))
+    if disturb == "reset":
+        rows, is_new = np.array([0, 1], np.int32), np.array([False, True])
+        backend.step(StepInputs(rows, is_new, np.zeros((2, 1920), np.float32)))
+        assert backend.prime(row, prompt).done == 8
+    elif disturb == "restore":
+        backend.restore(row, backend.snapshot(0))
         assert backend.prime(row, prompt).done == 8
     else:
         backend.prime(row, random_prompt(lm, 8))
         assert backend.prime(row, prompt).done == 8
     prime(backend, row, prompt)
-    assert said(talk(backend, row, speech(9)), row)[0] == wanted
+    assert said(talk(backend, row, speech(9)))[0] == wanted
 
 
 def test_the_cache_throws_out_what_was_used_longest_ago() -> None:
     cache = SnapshotCache(100)
     for key in "abc":
-        cache.put(key, {"x": torch.zeros(10)})  # 40 bytes
+        cache.put(key, {"x": np.zeros(10, np.float32)})  # 40 bytes
         assert cache.get("a") is not None or key == "c"
     assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
-    cache.put("d", {"x": torch.zeros(26)})
+    cache.put("d", {"x": np.zeros(26, np.float32)})
     assert cache.get("d") is None
     assert (len(cache), cache.bytes) == (2, 80)
 
@@ -331,7 +345,7 @@ def test_the_cache_throws_out_what_was_used_longest_ago() -> None:
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(
     persona: Checkpoint, prompt: Prompt, change: Callable[[IntArray], IntArray], words: str
 ) -> None:
-    backend = make(persona, slots=1, device="cpu")
+    backend = made(persona, 1)
     with pytest.raises(UnsupportedError, match=words):
         backend.prime(0, Prompt(change(prompt.frames)))
 
@@ -339,12 +353,12 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(
 def test_a_failing_pass_names_its_row(
     persona: Checkpoint, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = make(persona, slots=SLOTS, device="cpu")
+    backend = made(persona, SLOTS)
 
     def fail(*_: object) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(backend._primer, "advance", fail)
+    monkeypatch.setattr(inside(backend), "read_tokens", fail)
     with pytest.raises(StepError) as caught:
         backend.prime(2, prompt)
     assert caught.value.rows == (2,)

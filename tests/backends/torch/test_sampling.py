@@ -11,6 +11,7 @@ from torch import Tensor
 
 from antiphon.backends.torch.sampling import RECENT_WORDS, Sampler
 from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import NO_ROW
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
 from antiphon.models.sampling import SamplingParameters
@@ -74,7 +75,7 @@ def test_every_row_draws_what_the_norm_says(rows: list[SamplingParameters], seed
     for step in range(4):
         frames = torch.tensor([step, start + step, 2 * start + step])
         text_logits = logits_of(seed + step, 3, SPEC.text_card)
-        text = sampler.text(text_logits, state.step(3), frames)
+        text = sampler.text(text_logits, state.step(range(3)), frames)
         for row, p in enumerate(rows):
             wanted = expected(p, text_logits[row], int(frames[row]), norm.TEXT_STREAM, words[row])
             assert int(text[row]) == wanted
@@ -88,13 +89,12 @@ def test_every_row_draws_what_the_norm_says(rows: list[SamplingParameters], seed
                 assert int(audio[row]) == expected(p, logits[row], int(frames[row]), stream, [])
 
 
-def test_a_row_that_does_not_execute_remembers_nothing() -> None:
+def test_rows_remember_their_own_words_and_no_others() -> None:
     sampler = Sampler(SPEC, 2, "cpu")
     state = State(sampler.specs(), 2)
-    step = state.step(2, torch.tensor([True, False]))
-    sampler.text(logits_of(1, 2, SPEC.text_card), step, torch.tensor([0, 0]))
-    assert (state.tensors["lm.recent"][0] >= 0).sum() == 1
-    assert (state.tensors["lm.recent"][1] == -1).all()
+    sampler.text(logits_of(1, 2, SPEC.text_card), state.step([NO_ROW, 1]), torch.tensor([0, 0]))
+    assert (state.tensors["lm.recent"][0] == -1).all()
+    assert (state.tensors["lm.recent"][1] >= 0).sum() == 1
 
 
 def test_when_all_rows_are_greedy_no_noise_is_drawn() -> None:
@@ -104,7 +104,7 @@ def test_when_all_rows_are_greedy_no_noise_is_drawn() -> None:
         sampler.set(row, SamplingParameters(text_temperature=0, audio_temperature=0))
     assert sampler.is_greedy
     logits = logits_of(2, 2, SPEC.text_card)
-    tokens = sampler.text(logits, State(sampler.specs(), 2).step(2), torch.tensor([0, 0]))
+    tokens = sampler.text(logits, State(sampler.specs(), 2).step(), torch.tensor([0, 0]))
     assert torch.equal(tokens, logits.argmax(-1))
 
 

@@ -18,8 +18,10 @@ from moshi.utils.compile import no_compile
 from safetensors.torch import save_file
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.speaking import SpeakingBackend
+from antiphon.backends.torch.places import Layout, place_rows
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -78,13 +80,13 @@ def checkpoint(folder: Path) -> Checkpoint:
 
 
 @pytest.fixture
-def backend(checkpoint: Checkpoint) -> SpeakingBackend:
+def backend(checkpoint: Checkpoint) -> TtsBackend:
     return backend_of(checkpoint, 5)
 
 
-def backend_of(checkpoint: Checkpoint, slots: int) -> SpeakingBackend:
+def backend_of(checkpoint: Checkpoint, slots: int) -> TtsBackend:
     backend = make(checkpoint, slots=slots, device="cpu", threads=1)
-    assert isinstance(backend, SpeakingBackend)
+    assert isinstance(backend, TtsBackend)
     for row in range(slots):
         backend.set_parameters(row, GREEDY)
     return backend
@@ -150,7 +152,7 @@ def said_by_upstream(model: TTSModel, folder: Path, told: float | None) -> Wante
 class Driver:
     """Ticks a backend; each row is offered its words a few at a time."""
 
-    def __init__(self, backend: SpeakingBackend, *, offered: int = 3) -> None:
+    def __init__(self, backend: TtsBackend, *, offered: int = 3) -> None:
         self.backend, self.offered = backend, offered
         self.said: dict[int, Said] = {}
         self.waiting: dict[int, list[TextEntry]] = {}
@@ -166,33 +168,27 @@ class Driver:
         return self.said[row]
 
     def tick(self, rows: Sequence[int]) -> None:
-        n = next(bucket for bucket in self.backend.info.buckets if bucket > max(rows))
-        executed, reset = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        executed[list(rows)] = True
-        reset[[row for row in rows if row in self.fresh]] = True
+        reset = np.array([row in self.fresh for row in rows])
         self.fresh -= set(rows)
-        text = tuple(
-            tuple(self.waiting.get(row, [])[: self.offered]) if executed[row] else (TextEntry((9,)),) * 3
-            for row in range(n)
-        )
-        outputs = self.backend.step(StepInputs(executed, reset, None, text))
+        text = tuple(tuple(self.waiting.get(row, [])[: self.offered]) for row in rows)
+        outputs = self.backend.step(StepInputs(np.array(rows, np.int32), reset, None, text))
         assert outputs.pcm is not None
         assert outputs.text_tokens is not None
         assert outputs.finished is not None
-        for row in rows:
+        for place, row in enumerate(rows):
             said = self.said[row]
             said.ticks += 1
-            if outputs.consumed[row]:
+            if outputs.consumed[place]:
                 del self.waiting[row][: self.offered]
-            if outputs.emitted[row]:
-                if outputs.text_tokens[row] != NO_TOKEN:
-                    said.words.append((len(said.pcm), int(outputs.text_tokens[row])))
-                said.pcm.append(outputs.pcm[row].copy())
+            if outputs.emitted[place]:
+                if outputs.text_tokens[place] != NO_TOKEN:
+                    said.words.append((len(said.pcm), int(outputs.text_tokens[place])))
+                said.pcm.append(outputs.pcm[place].copy())
                 said.ticks_to_sound = said.ticks_to_sound or said.ticks
-            said.is_finished = bool(outputs.finished[row])
+            said.is_finished = bool(outputs.finished[place])
 
     def move(self, source: int, target: int) -> None:
-        self.backend.move(source, target)
+        self.backend.restore(target, self.backend.snapshot(source))
         self.said[target] = self.said.pop(source)
         self.waiting[target] = self.waiting.pop(source)
 
@@ -211,11 +207,7 @@ def assert_said(said: Said, wanted: tuple[FloatArray, list[int]]) -> None:
 
 @pytest.mark.parametrize("offered", [1, 8])
 def test_one_alone_says_what_upstream_says(
-    backend: SpeakingBackend,
-    checkpoint: Checkpoint,
-    folder: Path,
-    wanted: Wanted,
-    offered: int,
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path, wanted: Any, offered: int
 ) -> None:
     driver = Driver(backend, offered=offered)
     said = driver.begin(0, entries_of(checkpoint, TEXTS[0]), voice(checkpoint, folder, 0))
@@ -226,7 +218,7 @@ def test_one_alone_says_what_upstream_says(
 
 
 def test_many_who_join_pause_and_follow_one_another_do_too(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
 ) -> None:
     driver, random = Driver(backend), np.random.default_rng(7)
     texts = [entries_of(checkpoint, text) for text in TEXTS]
@@ -252,7 +244,7 @@ def test_many_who_join_pause_and_follow_one_another_do_too(
 
 
 def test_a_row_that_waits_for_text_keeps_its_state_and_says_the_same(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
 ) -> None:
     driver = Driver(backend, offered=1)
     entries = entries_of(checkpoint, TEXTS[1])
@@ -269,7 +261,7 @@ def test_a_row_that_waits_for_text_keeps_its_state_and_says_the_same(
 
 
 def test_a_snapshot_goes_on_the_same_in_any_row(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path, wanted: Any
 ) -> None:
     driver = Driver(backend, offered=40)
     driver.begin(0, entries_of(checkpoint, TEXTS[0]), voice(checkpoint, folder, 0))
@@ -286,7 +278,7 @@ def test_a_snapshot_goes_on_the_same_in_any_row(
 
 
 def test_a_reset_row_has_nobodys_voice_like_a_fresh_one(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path
 ) -> None:
     entries = entries_of(checkpoint, TEXTS[1])
     driver = Driver(backend_of(checkpoint, 1))
@@ -321,13 +313,13 @@ def test_dice_are_a_sessions_own(checkpoint: Checkpoint, folder: Path) -> None:
     assert np.abs(beside.audio - alone.audio).max() < 2e-5
 
 
-def test_a_voice_is_computed_once(backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path) -> None:
+def test_a_voice_is_computed_once(backend: TtsBackend, checkpoint: Checkpoint, folder: Path) -> None:
     prompt = voice(checkpoint, folder, 2)
     assert [backend.prime(row, prompt).is_copied for row in (0, 1, 0)] == [False, True, True]
     assert not backend.prime(1, voice(checkpoint, folder, 1)).is_copied
 
 
-def test_what_is_no_voice_is_refused(backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path) -> None:
+def test_what_is_no_voice_is_refused(backend: TtsBackend, checkpoint: Checkpoint, folder: Path) -> None:
     shape = SpeakerShape.of(checkpoint.spec)
     assert shape is not None
     with pytest.raises(
@@ -338,8 +330,10 @@ def test_what_is_no_voice_is_refused(backend: SpeakingBackend, checkpoint: Check
         backend.prime(0, Prompt(np.zeros((3, 9), np.int32)))
 
 
-def test_bits_of_every_token_arrive(backend: SpeakingBackend) -> None:
+def test_bits_of_every_token_arrive(backend: TtsBackend) -> None:
+    executor, rows = backend.executor, np.arange(5, dtype=np.int32)
+    assert isinstance(executor, TorchRows)
     tokens = torch.tensor([0, 3, 2**24 + 1, 2**31 - 1, -2])
-    backend._pipeline.write_text(5, tokens)
-    backend._leaving.copy_(backend._pipeline.buffers.leaving)
-    assert backend._read_text(5).tolist() == tokens.tolist()
+    executor.pipeline.write_text(tokens)
+    places = place_rows(Layout.EAGER, 5, rows[::-1].copy(), np.zeros(5, np.int64), is_fixed=True)
+    assert executor._text(places).tolist() == tokens.tolist()[::-1]

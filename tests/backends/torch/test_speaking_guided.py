@@ -12,8 +12,9 @@ import pytest
 
 from antiphon.backends.base import FloatArray
 from antiphon.backends.registry import make_backend
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.speaking import SpeakingBackend
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -69,7 +70,7 @@ def wanted(folder: Path) -> Wanted:
 
 
 @pytest.fixture(scope="module")
-def backend(checkpoint: Checkpoint) -> SpeakingBackend:
+def backend(checkpoint: Checkpoint) -> TtsBackend:
     return backend_of(checkpoint, 5)
 
 
@@ -78,7 +79,7 @@ def begin(driver: Driver, row: int, which: int, checkpoint: Checkpoint, folder: 
 
 
 def test_everybody_says_what_upstream_says_guided(
-    backend: SpeakingBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
+    backend: TtsBackend, checkpoint: Checkpoint, folder: Path, wanted: Wanted
 ) -> None:
     """Rows that join, pause, move and follow one another: a row's pair stays together."""
     driver = Driver(backend)
@@ -108,7 +109,7 @@ def test_it_is_heard(checkpoint: Checkpoint, folder: Path, wanted: Wanted) -> No
         backend = make_backend(
             "torch", checkpoint, slots=1, device="cpu", options={"threads": 1, "guidance": guidance}
         )
-        assert isinstance(backend, SpeakingBackend)
+        assert isinstance(backend, TtsBackend)
         backend.set_parameters(0, GREEDY)
         driver = Driver(backend)
         said = begin(driver, 0, 1, checkpoint, folder)
@@ -117,11 +118,13 @@ def test_it_is_heard(checkpoint: Checkpoint, folder: Path, wanted: Wanted) -> No
         assert np.abs(said.audio[: len(pcm)] - pcm[: len(said.audio)]).max() > 1e-2
 
 
-def test_a_row_has_twice_the_state(checkpoint: Checkpoint, backend: SpeakingBackend) -> None:
+def test_a_row_has_twice_the_state(checkpoint: Checkpoint, backend: TtsBackend) -> None:
     plain = make(checkpoint, slots=1, device="cpu", threads=1, guidance=1.0)
-    specs = {name: spec for name, spec in plain._pipeline.state.specs.items() if "lm." in name}
+    assert isinstance(plain.executor, TorchRows)
+    assert isinstance(backend.executor, TorchRows)
+    specs = {name: spec for name, spec in plain.executor.pipeline.state.specs.items() if "lm." in name}
     for name, spec in specs.items():
-        shape = backend._pipeline.state.specs[name].shape
+        shape = backend.executor.pipeline.state.specs[name].shape
         assert shape == (spec.shape if name in ("lm.tokens", "lm.recent") else (2, *spec.shape))
     assert backend.info.slots == 5
 

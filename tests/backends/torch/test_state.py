@@ -34,7 +34,7 @@ def is_fresh(state: State, name: str, row: int) -> bool:
 @pytest.mark.parametrize("prefix", ["", "encoder"])
 def test_renewed_rows_are_fresh_but_for_what_is_kept(prefix: str) -> None:
     state = lived()
-    state.renew(torch.tensor([True, False, True]), prefix)  # a tick over three of four rows
+    state.renew(torch.tensor([True, False, True, False]), prefix)
     for name, spec in state.specs.items():
         for row in range(4):
             is_chosen = row in (0, 2) and not spec.is_kept and name.startswith(prefix)

@@ -76,7 +76,7 @@ def test_what_makes_rows_compiles(is_normed: bool, is_gated: bool, width: int) -
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> None:
     ring = "*i8" if is_int8 else "*bf16"
-    types = {"projected_ptr": "*bf16", "slot_ptr": "*i64", "exec_ptr": "*i1", "q_ptr": "*bf16"}
+    types = {"projected_ptr": "*bf16", "slot_ptr": "*i64", "rows_ptr": "*i64", "q_ptr": "*bf16"}
     kernel = compiled(
         turn_and_write,
         types | {"k_ptr": ring, "v_ptr": ring, "bound": "fp32"},
@@ -88,7 +88,6 @@ def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> 
         IS_TURNED=True,
         IS_INTERLEAVED=is_interleaved,
         IS_INT8=is_int8,
-        IS_MASKED=True,
     )
     assert kernel.asm["cubin"]
 

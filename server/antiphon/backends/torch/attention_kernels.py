@@ -1,7 +1,7 @@
 """The two Triton kernels of :mod:`antiphon.backends.torch.decode_attention`."""
 
-# A kernel's arguments take no Python types, its constants are capitals, and a constant `if` stands alone:
-# ruff: noqa: ANN001, ANN201, N803, SIM102
+# A kernel's arguments take no Python types, and its constants are capitals:
+# ruff: noqa: ANN001, ANN201, N803
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 import triton
@@ -16,7 +16,7 @@ def attend_split(
     k_scale_ptr,
     v_scale_ptr,
     first_ptr,
-    exec_ptr,
+    rows_ptr,
     parts_ptr,
     sums_ptr,
     log2_scale,
@@ -33,14 +33,13 @@ def attend_split(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_INT8: tl.constexpr,
-    IS_MASKED: tl.constexpr,
 ):
-    """One split of one row's key-value head, for the queries of its group: sums not yet divided."""
-    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    if IS_MASKED:
-        if tl.load(exec_ptr + row) == 0:
-            return
-    newest = tl.load(first_ptr + row) + (COUNT - 1)
+    """One split of one place's key-value head, for the queries of its group: sums not yet divided."""
+    split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row = tl.load(rows_ptr + place)
+    if row < 0:
+        return
+    newest = tl.load(first_ptr + place) + (COUNT - 1)
     filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
     begin = split * SPLIT
     if begin >= filled:
@@ -51,7 +50,7 @@ def attend_split(
     column = tl.arange(0, WIDTH)
     head, turn = kv_head * GROUP + query // COUNT, query % COUNT
     is_query = query < GROUP * COUNT
-    q_at = row * q_row_stride + head[:, None] * q_head_stride + turn[:, None] * q_count_stride
+    q_at = place * q_row_stride + head[:, None] * q_head_stride + turn[:, None] * q_count_stride
     q = tl.load(q_ptr + q_at + column[None, :] * q_width_stride, mask=is_query[:, None], other=0.0)
 
     ring = (row * tl.num_programs(1) + kv_head) * CAPACITY
@@ -80,7 +79,7 @@ def attend_split(
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         highest = higher
 
-    part = ((row * tl.num_programs(1) + kv_head) * tl.num_programs(0) + split) * QUERIES + query
+    part = ((place * tl.num_programs(1) + kv_head) * tl.num_programs(0) + split) * QUERIES + query
     tl.store(sums_ptr + part, highest)
     tl.store(sums_ptr + sums_stride + part, total)
     tl.store(parts_ptr + part[:, None] * WIDTH + column[None, :], mixed, mask=is_query[:, None])
@@ -90,7 +89,7 @@ def attend_split(
 def join_splits(
     out_ptr,
     first_ptr,
-    exec_ptr,
+    rows_ptr,
     parts_ptr,
     sums_ptr,
     out_row_stride,
@@ -105,22 +104,18 @@ def join_splits(
     WIDTH: tl.constexpr,
     QUERIES: tl.constexpr,
     SPLIT: tl.constexpr,
-    IS_MASKED: tl.constexpr,
 ):
-    """The splits of one row's key-value head into its output."""
-    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    filled = tl.minimum(tl.load(first_ptr + row) + COUNT, CAPACITY).to(tl.int32)
-    used = tl.minimum(tl.cdiv(filled, SPLIT), splits)
-    if IS_MASKED:
-        if tl.load(exec_ptr + row) == 0:
-            used = 0
+    """The splits of one place's key-value head into its output; zeros where there is no row."""
+    kv_head, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    filled = tl.minimum(tl.load(first_ptr + place) + COUNT, CAPACITY).to(tl.int32)
+    used = tl.where(tl.load(rows_ptr + place) < 0, 0, tl.minimum(tl.cdiv(filled, SPLIT), splits))
     query, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     is_query = query < GROUP * COUNT
     highest = tl.full((QUERIES,), -1e30, tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
     for split in range(used):
-        part = ((row * tl.num_programs(0) + kv_head) * splits + split) * QUERIES + query
+        part = ((place * tl.num_programs(0) + kv_head) * splits + split) * QUERIES + query
         peak = tl.load(sums_ptr + part)
         higher = tl.maximum(highest, peak)
         shrink, grow = tl.exp2(highest - higher), tl.exp2(peak - higher)
@@ -132,7 +127,7 @@ def join_splits(
         highest = higher
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     head, turn = kv_head * GROUP + query // COUNT, query % COUNT
-    at = row * out_row_stride + head[:, None] * out_head_stride + turn[:, None] * out_count_stride
+    at = place * out_row_stride + head[:, None] * out_head_stride + turn[:, None] * out_count_stride
     tl.store(
         out_ptr + at + column[None, :] * out_width_stride,
         mixed.to(out_ptr.dtype.element_ty),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import Step
 
 SHORT_POSITIONS = 16
 """Up to so many output positions a frame, a convolution runs as a matrix product (measured on CPU)."""

@@ -1,8 +1,8 @@
 """Decode attention over the key-value ring as two Triton kernels, in the ring's dtype or its INT8.
 
 Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own, and a
-second kernel joins them. What is read ends at each row's filled length; rows that do not execute read
-nothing. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
+second kernel joins them. Rows are read where they lie in the ring, up to each one's filled length; a place
+without a row reads nothing. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 
 Not measured: the kernels have been compiled for no GPU yet.
 """
@@ -40,7 +40,7 @@ def decode_attention(
     q: Tensor,
     ring: RingView,
     first: Tensor,
-    exec_mask: Tensor | None,
+    rows: Tensor,
     length: int,
     *,
     split_slots: int = SPLIT_SLOTS,
@@ -49,29 +49,29 @@ def decode_attention(
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
-    ``exec_mask`` bool ``[n]``, contiguous (None: every row); rows that do not execute get zeros.
-    ``length``: no executed row has filled more slots. D is a power of two and at least 16;
+    ``rows`` int64 ``[n]``, contiguous, says where in the ring each is; -1 is no row, and gets zeros.
+    ``length``: no row has filled more slots. D is a power of two and at least 16;
     ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card). Query t sees what
     the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
     (``transformer.py``).
     """
-    rows, heads, count, width = q.shape
+    places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
     group = heads // kv_heads
     queries = max(LEAST_QUERIES, triton.next_power_of_2(group * count))
     splits = -(-min(length, capacity) // split_slots)
-    out = q.new_empty(rows, count, heads, width).transpose(1, 2)
-    parts = q.new_empty(rows, kv_heads, splits, queries, width, dtype=torch.float32)
-    sums = q.new_empty(2, rows, kv_heads, splits, queries, dtype=torch.float32)
-    is_int8, is_masked = ring.k_scale is not None, exec_mask is not None
-    attend_split[(splits, kv_heads, rows)](
+    out = q.new_empty(places, count, heads, width).transpose(1, 2)
+    parts = q.new_empty(places, kv_heads, splits, queries, width, dtype=torch.float32)
+    sums = q.new_empty(2, places, kv_heads, splits, queries, dtype=torch.float32)
+    is_int8 = ring.k_scale is not None
+    attend_split[(splits, kv_heads, places)](
         q,
         ring.k,
         ring.v,
-        ring.k_scale if is_int8 else q,
-        ring.v_scale if is_int8 else q,
+        ring.k_scale if is_int8 else parts,
+        ring.v_scale if is_int8 else parts,
         first,
-        exec_mask if is_masked else q,
+        rows,
         parts,
         sums,
         math.log2(math.e) / math.sqrt(width),
@@ -85,12 +85,11 @@ def decode_attention(
         SPLIT=split_slots,
         BLOCK=block_slots or block_slots_of(width, ring.k.element_size()),
         IS_INT8=is_int8,
-        IS_MASKED=is_masked,
     )
-    join_splits[(kv_heads, rows)](
+    join_splits[(kv_heads, places)](
         out,
         first,
-        exec_mask if is_masked else q,
+        rows,
         parts,
         sums,
         *out.stride(),
@@ -102,6 +101,5 @@ def decode_attention(
         WIDTH=width,
         QUERIES=queries,
         SPLIT=split_slots,
-        IS_MASKED=is_masked,
     )
     return out

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import Step
 
 UNGENERATED = -2
 """A token that is not there yet."""
@@ -53,8 +54,8 @@ class DelayCache:
         step.write("lm.tokens", cache)
         now = torch.remainder(offsets, self.capacity).view(-1, 1, 1).expand(-1, cache.shape[1], 1)
         is_before = (offsets[:, None] <= self.delays)[..., None]
-        if step.exec_mask is not None:
-            is_before = is_before | ~step.exec_mask.view(-1, 1, 1)
+        if step.idle is not None:
+            is_before = is_before | step.idle.view(-1, 1, 1)
         return torch.where(is_before, self.initial, cache.gather(2, now))
 
     def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:

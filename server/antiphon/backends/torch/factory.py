@@ -8,12 +8,14 @@ import torch
 
 from antiphon.backends.checks import check_slots
 from antiphon.backends.devices import pick_device
+from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
-from antiphon.backends.torch.backend import TorchBackend
 from antiphon.backends.torch.conditions import load_conditions
+from antiphon.backends.torch.executor import TorchFrames
 from antiphon.backends.torch.fused import ATTENTION
 from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
-from antiphon.backends.torch.speaking import SpeakingBackend
+from antiphon.backends.torch.speech import TorchSpeech
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError
 from antiphon.models.guidance import UNGUIDED, guidance_of
 from antiphon.models.spec import PipelineKind
@@ -34,7 +36,7 @@ def make(
     kv: str = "compute",
     attention: str = "auto",
     guidance: float | None = None,
-) -> TorchBackend:
+) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
@@ -61,9 +63,9 @@ def make(
     if torch_device.type == "cpu":
         torch.set_num_threads(cpu_threads)
     lm_dtype = pick_dtype(dtype, torch_device)
-    mimi = load_codec(checkpoint, torch_device)
+    mimi = load_codec(checkpoint, torch_device, attention)
     if spec.lm is None:
-        return TorchBackend(spec, mimi, None, slots=slots)
+        return HostBackend(spec, TorchFrames(spec, mimi, None), slots=slots)
     conditions, coefficient = None, UNGUIDED
     if spec.kind is PipelineKind.TTS:
         coefficient = guidance_of(spec, guidance)
@@ -82,5 +84,5 @@ def make(
         guidance=coefficient,
     )
     if conditions is None:
-        return TorchBackend(spec, mimi, generator, slots=slots)
-    return SpeakingBackend(spec, mimi, generator, conditions, slots=slots)
+        return HostBackend(spec, TorchFrames(spec, mimi, generator), slots=slots)
+    return TtsBackend(spec, TorchSpeech(spec, mimi, generator, conditions), slots=slots)

@@ -13,7 +13,8 @@ from antiphon.backends.torch.delays import DelayCache
 from antiphon.backends.torch.depformer import Chooser
 from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import Step
 from antiphon.models.spec import LMSpec
 
 
@@ -66,19 +67,17 @@ class Generator:
         codes: Tensor,
         step: Step,
         choose: TokenChooser,
-        filled: int | None = None,
         *,
         is_silent: bool = False,
     ) -> Generated:
         """Hear codes int64 ``[n, n_q - dep_q]`` and generate.
 
-        A row's tokens are of use once it has seen more than ``max_delay`` frames. ``filled`` bounds
-        reads, in frames seen by any executed row, this one included. ``is_silent``: every executed row is
-        within its audio delay, so there is no audio token to be found.
+        A row's tokens are of use once it has seen more than ``max_delay`` frames. ``is_silent``: every row
+        is within its audio delay, so there is no audio token to be found.
         """
         frames = self._frames(step)
         inputs = self.cache.heard(step, frames, codes)
-        hidden, logits = self._read(inputs, step, filled)
+        hidden, logits = self._read(inputs, step)
         text = choose.text(logits[:, 0].float(), step, frames)
         said = text[:, None]
         if self.model.depformer is not None and is_silent:
@@ -93,11 +92,11 @@ class Generator:
 
     def _frames(self, step: Step) -> Tensor:
         """Each row's steps since its reset, ``[n]``, as they are before this one."""
-        return step.read("lm.position").clone()
+        return step.read("lm.position")
 
-    def _read(self, tokens: Tensor, step: Step, filled: int | None) -> tuple[Tensor, Tensor]:
+    def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[n * sequences, 1, dim]``, text logits ``[n, 1, card]``."""
-        hidden, logits = self.model(tokens, step, filled)
+        hidden, logits = self.model(tokens, step)
         return hidden, logits
 
     def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:

@@ -9,7 +9,6 @@ first, so whatever is done to a row is done to both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import torch
@@ -19,7 +18,8 @@ from antiphon.backends.torch.depformer import Chooser
 from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import PackedStep, Step
 from antiphon.models.spec import LMSpec
 
 PAIR: Final = 2
@@ -47,13 +47,13 @@ class GuidedGenerator(Generator):
 
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor, those of the transformer for a pair."""
-        yield from (replace(spec, shape=(PAIR, *spec.shape)) for spec in self.model.specs())
+        yield from (spec.pair() for spec in self.model.specs())
         yield from self.cache.specs()
 
     def _frames(self, step: Step) -> Tensor:
-        return step.read("lm.position")[:, 0].clone()
+        return step.read("lm.position")[:, 0]
 
-    def _read(self, tokens: Tensor, step: Step, filled: int | None) -> tuple[Tensor, Tensor]:
+    def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and the told ones' logits."""
         untold = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
@@ -61,15 +61,10 @@ class GuidedGenerator(Generator):
         inputs = self.model.embed(torch.stack([tokens, untold], dim=1).flatten(0, 1))
         if self._conditions is not None:
             inputs = (inputs.view(-1, *self._conditions.shape) + self._conditions).flatten(0, 1)
-        hidden = self.model.out_norm(self.model.read(inputs, self._of_pairs(step), filled))
+        assert isinstance(step, PackedStep), "a pair is two rows of the same memory"
+        pairs = step.pairs([spec.name for spec in self.model.specs()])
+        hidden = self.model.out_norm(self.model.read(inputs, pairs))
         return hidden, self.model.text_linear(hidden[::PAIR])
-
-    def _of_pairs(self, step: Step) -> Step:
-        """What the transformer sees of a step: each row of a pair by itself."""
-        assert step.in_place, "views of the state are written into"
-        names = [spec.name for spec in self.model.specs()]
-        tensors = {name: (found := step.read(name)).view(-1, *found.shape[2:]) for name in names}
-        return Step(tensors, None if step.exec_mask is None else _twice(step.exec_mask), in_place=True)
 
     def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:
         """Hidden of pairs and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import PackedStep, Run, Step
 
 
 @dataclass(frozen=True, slots=True)
 class RingView:
-    """A ring as it is kept, for n rows: ``k``, ``v`` ``[n, H, capacity, D]``.
+    """A ring as it is kept, for all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    Of an INT8 ring, ``k_scale`` and ``v_scale`` are float32 ``[n, H, capacity]``; else they are None.
+    Of an INT8 ring, ``k_scale`` and ``v_scale`` are float32 ``[S, H, capacity]``; else they are None.
     """
 
     k: Tensor
@@ -29,8 +30,9 @@ class KVRing:
     """Names and shapes of one layer's ring.
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives
-    in slot ``p mod capacity``. With ``int8`` they are int8 and ``{name}.k_scale``, ``{name}.v_scale``
-    ``[H, capacity]`` float32 hold one scale per token and head, computed when the token is written:
+    in slot ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
+    ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
+    computed when the token is written:
     a scale fixed in advance fails on audio, whose keys have far outliers.
     """
 
@@ -39,6 +41,7 @@ class KVRing:
     capacity: int
     head_dim: int
     dtype: torch.dtype
+    position: str
     int8: bool = False
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -46,9 +49,10 @@ class KVRing:
         dtype = torch.int8 if self.int8 else self.dtype
         for part in ("k", "v"):
             shape = (self.heads, self.capacity, self.head_dim)
-            yield TensorSpec(f"{self.name}.{part}", shape, dtype, is_kept=True)
+            name, at = f"{self.name}.{part}", self.position
+            yield TensorSpec(name, shape, dtype, is_kept=True, position=at)
             if self.int8:
-                yield TensorSpec(f"{self.name}.{part}_scale", shape[:2], torch.float32, is_kept=True)
+                yield TensorSpec(f"{name}_scale", shape[:2], torch.float32, is_kept=True, position=at)
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
@@ -58,20 +62,20 @@ class KVRing:
                 step.write_slots(f"{self.name}.{part}_scale", slots, scale)
             step.write_slots(f"{self.name}.{part}", slots, values)
 
-    def read(self, step: Step, length: int) -> tuple[Tensor, Tensor]:
-        """The first ``length`` slots as ``[n, H, length, D]`` in ``dtype``."""
-        return self._read_part(step, "k", length), self._read_part(step, "v", length)
+    def read(self, step: Step, run: Run | None, length: int) -> tuple[Tensor, Tensor]:
+        """The first ``length`` slots of the rows of a run as ``[count, H, length, D]`` in ``dtype``."""
+        return self._read_part(step, run, "k", length), self._read_part(step, run, "v", length)
 
-    def view(self, step: Step) -> RingView:
-        """The whole ring, nothing of it converted or copied."""
+    def view(self, step: PackedStep) -> RingView:
+        """The ring of all rows, nothing of it converted or copied."""
         names = ("k", "v", "k_scale", "v_scale") if self.int8 else ("k", "v")
-        return RingView(*(step.read(f"{self.name}.{part}") for part in names))
+        return RingView(*(step.whole(f"{self.name}.{part}") for part in names))
 
-    def _read_part(self, step: Step, part: str, length: int) -> Tensor:
-        values = step.read(f"{self.name}.{part}")[:, :, :length]
+    def _read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
+        values = step.ring(f"{self.name}.{part}", run)[:, :, :length]
         if not self.int8:
             return values
-        scale = step.read(f"{self.name}.{part}_scale")[:, :, :length, None]
+        scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]
         return (values.float() * scale).to(self.dtype)
 
 

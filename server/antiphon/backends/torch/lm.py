@@ -19,7 +19,8 @@ from antiphon.backends.torch.int4 import Int4Linear
 from antiphon.backends.torch.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.linear import Linear, pack_linears
 from antiphon.backends.torch.norms import make_norm
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
 from antiphon.errors import UnsupportedError
 
@@ -170,13 +171,12 @@ class LanguageModel(nn.Module):
                     child.pack()
         return self.eval()
 
-    def forward(self, tokens: Tensor, step: Step, filled: int | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T, text_card]``.
 
-        Row 0 of the tokens is text. T above 1 is a prompt read in one pass. ``filled`` bounds reads,
-        in frames seen by any executed row, these included.
+        Row 0 of the tokens is text. T above 1 is a prompt read in one pass.
         """
-        hidden = self.out_norm(self.read(self.embed(tokens), step, filled))
+        hidden = self.out_norm(self.read(self.embed(tokens), step))
         return hidden, self.text_linear(hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -185,11 +185,11 @@ class LanguageModel(nn.Module):
         x: Tensor = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
         return x.view(-1, tokens.shape[2], x.shape[-1])
 
-    def read(self, inputs: Tensor, step: Step, filled: int | None = None) -> Tensor:
+    def read(self, inputs: Tensor, step: Step) -> Tensor:
         """Let the transformer see inputs ``[n, T, dim]``; all there is to do where no token is sampled."""
         if self.condition is not None:
             inputs = inputs + self.condition
-        out: Tensor = self.transformer(inputs, step, filled)
+        out: Tensor = self.transformer(inputs, step)
         return out
 
     def pause_heads(self, hidden: Tensor) -> Tensor:

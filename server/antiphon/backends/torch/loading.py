@@ -51,11 +51,20 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
     return torch.float32 if device.type == "cpu" else None
 
 
-def load_codec(checkpoint: Checkpoint, device: torch.device) -> Mimi:
-    """Load Mimi, always in float32, with as many codebooks as the model uses."""
+def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "auto") -> Mimi:
+    """Load Mimi, always in float32, with as many codebooks as the model uses.
+
+    ``attention`` is as in :func:`load_generator`; kernels asked for by name are the language model's.
+    """
     spec = checkpoint.spec.mimi
     with told_as_misfit(checkpoint.spec.name):
-        mimi = load_mimi(checkpoint.file("mimi"), spec.config, spec.codebooks, device)
+        mimi = load_mimi(
+            checkpoint.file("mimi"),
+            spec.config,
+            spec.codebooks,
+            device,
+            attention="torch" if attention == "torch" else "auto",
+        )
     return mimi.prepare(pack=True)
 
 

@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.conv import CausalConv1d, CausalConvTranspose1d
+from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.linear import pack_linears
 from antiphon.backends.torch.quantizer import ResidualQuantizer, SplitQuantizer
 from antiphon.backends.torch.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
 from antiphon.errors import UnsupportedError
 
 
-def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
+def _transformer_config(table: Mapping[str, Any], frame_positions: int, attention: str) -> TransformerConfig:
     if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
         raise UnsupportedError(
             f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
@@ -40,13 +42,17 @@ def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> Trans
         rope=table["positional_embedding"],
         max_period=table["max_period"],
         layer_scale=table.get("layer_scale") is not None,
+        attention=attention,
     )
 
 
 class Mimi(nn.Module):
-    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``."""
+    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``.
 
-    def __init__(self, config: Mapping[str, Any], codebooks: int) -> None:
+    ``attention`` is by what its transformers run: see :func:`antiphon.backends.torch.fused.is_fused`.
+    """
+
+    def __init__(self, config: Mapping[str, Any], codebooks: int, *, attention: str = "torch") -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
         seanet = SeanetConfig.from_published(config["seanet"])
@@ -57,7 +63,7 @@ class Mimi(nn.Module):
         self.frame_positions = self.frame_samples // hop
         self.encoder = SeanetEncoder("encoder", seanet, self.frame_samples)
         self.decoder = SeanetDecoder("decoder", seanet, self.frame_positions)
-        shape = _transformer_config(config["transformer"], self.frame_positions)
+        shape = _transformer_config(config["transformer"], self.frame_positions, attention)
         self.encoder_transformer = StreamingTransformer("encoder_transformer", shape)
         self.decoder_transformer = StreamingTransformer("decoder_transformer", shape)
         self.quantizer = SplitQuantizer(
@@ -104,25 +110,25 @@ class Mimi(nn.Module):
             if isinstance(child, CausalConv1d | CausalConvTranspose1d | StreamingTransformer):
                 yield from child.specs()
 
-    def encode(self, pcm: Tensor, step: Step, filled: int | None = None) -> Tensor:
-        """PCM float32 ``[n, F * frame_samples]`` to codes int64 ``[n, codebooks, F]``.
-
-        ``filled`` bounds the transformer's reads, in frames seen by any executed row, these included.
-        """
-        positions = None if filled is None else filled * self.frame_positions
+    def encode(self, pcm: Tensor, step: Step) -> Tensor:
+        """PCM float32 ``[n, F * frame_samples]`` to codes int64 ``[n, codebooks, F]``."""
         x = self.encoder(pcm[:, None], step).transpose(1, 2)
-        x = self.encoder_transformer(x, step, positions)
+        x = self.encoder_transformer(x, step)
         x = self.downsample(x.transpose(1, 2), step).transpose(1, 2)
         return self.quantizer.encode(x)
 
-    def decode(self, codes: Tensor, step: Step, filled: int | None = None) -> Tensor:
+    def decode(self, codes: Tensor, step: Step) -> Tensor:
         """Codes int64 ``[n, codebooks, F]`` to PCM float32 ``[n, F * frame_samples]``."""
-        positions = None if filled is None else filled * self.frame_positions
         x = self.quantizer.decode(codes).transpose(1, 2)
         x = self.upsample(x, step).transpose(1, 2)
-        x = self.decoder_transformer(x, step, positions)
+        x = self.decoder_transformer(x, step)
         out: Tensor = self.decoder(x.transpose(1, 2), step)[:, 0]
         return out
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Whether its attention runs by Triton kernels there."""
+        shape = self.encoder_transformer.config
+        return is_fused(shape.attention, device, shape.head_dim)
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,7 @@ row draws depends on nothing but its parameters, its step and its logits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from antiphon.backends.torch.fused import load_tokens
 from antiphon.backends.torch.noise import gumbel_noise
-from antiphon.backends.torch.state import Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import PackedStep, Step
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
 from antiphon.models.spec import LMSpec
@@ -62,6 +64,16 @@ def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -
     return torch.where(said, logits * factor, logits)
 
 
+@dataclass(frozen=True, slots=True)
+class _Voice:
+    """What the voice of the frame under way is drawn with: parameters ``[n]``, and noise by codebook."""
+
+    temperature: Tensor
+    inverse: Tensor
+    topk: Tensor
+    noise: tuple[Tensor, ...]
+
+
 class Sampler:
     """The sampling parameters of S rows on a device.
 
@@ -80,16 +92,10 @@ class Sampler:
         )
         self._streams = torch.arange(spec.dep_q, device=device) + (TEXT_STREAM + 1)
         self._given = [SamplingParameters()] * rows
-        self._columns = {
-            "temperature": torch.ones(2, rows, device=device),
-            "inverse_temperature": torch.ones(2, rows, device=device),
-            "topk": torch.zeros(2, rows, dtype=torch.int64, device=device),
-            "seed": torch.zeros(2, rows, dtype=torch.int64, device=device),
-            "penalty": torch.ones(2, rows, device=device),
-            "context": torch.zeros(rows, dtype=torch.int64, device=device),
-            "pad_mult": torch.zeros(rows, device=device),
-        }
-        self._audio_noise: dict[int, Tensor] = {}  # of the frame under way, by codebook, until it is used
+        # By name, by text and voice, by row; one row to spare as in the state, for places without one.
+        self._floats = torch.ones(4, 2, rows + 1, device=device)
+        self._integers = torch.zeros(3, 2, rows + 1, dtype=torch.int64, device=device)
+        self._voice: _Voice | None = None
         # Drawing for nobody costs a CPU time. Elsewhere it would cost a second set of captured graphs.
         self._may_skip_noise = torch.device(device).type == "cpu"
         self.is_greedy = False
@@ -115,17 +121,12 @@ class Sampler:
             )
         temperature = np.array((p.text_temperature, p.audio_temperature), dtype=np.float32)
         penalty = np.float32(p.repetition_penalty)
-        values = {
-            "temperature": temperature,
-            "inverse_temperature": np.reciprocal(np.where(temperature == 0, np.float32(1), temperature)),
-            "topk": np.array((p.text_topk, p.audio_topk), dtype=np.int64),
-            "seed": np.array((p.text_seed, p.audio_seed), dtype=np.uint64).view(np.int64),
-            "penalty": np.array((penalty, np.float32(1) / penalty), dtype=np.float32),
-            "context": np.array(p.repetition_penalty_context),
-            "pad_mult": np.array(p.pad_mult, dtype=np.float32),
-        }
-        for name, value in values.items():
-            self._columns[name][..., row] = torch.from_numpy(value)
+        inverse = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
+        floats = (temperature, inverse, (penalty, np.float32(1) / penalty), (p.pad_mult, 0))
+        seeds = np.array((p.text_seed, p.audio_seed), dtype=np.uint64).view(np.int64)
+        integers = ((p.text_topk, p.audio_topk), seeds, (p.repetition_penalty_context, 0))
+        self._floats[..., row] = torch.from_numpy(np.array(floats, np.float32))
+        self._integers[..., row] = torch.from_numpy(np.array(integers, np.int64))
         self._given[row] = parameters
         self.is_greedy = self._may_skip_noise and all(
             g.text_temperature == 0 and g.audio_temperature == 0 for g in self._given
@@ -133,57 +134,48 @@ class Sampler:
         widest = max(max(g.text_topk, g.audio_topk) for g in self._given)
         self.width = NARROW_TOPK if widest <= NARROW_TOPK else max(self._spec.text_card, self._spec.card)
 
-    def get(self, row: int) -> SamplingParameters:
-        """The parameters a row has."""
-        return self._given[row]
-
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
         """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
-        rows = frames.shape[0]
-        column = {name: tensor[..., :rows] for name, tensor in self._columns.items()}
+        assert isinstance(step, PackedStep), "parameters are those of a row"
+        temperature, inverse, penalty, pad_mult = self._floats.index_select(2, step.at).unbind()
+        topk, seed, context = self._integers.index_select(2, step.at).unbind()
         recent = step.read("lm.recent")
         age = torch.arange(RECENT_WORDS - 1, -1, -1, device=frames.device)
-        counted = recent.masked_fill(age >= column["context"][:, None], -1)
-        logits = penalise(logits, counted, *column["penalty"])
-        scaled = logits * column["inverse_temperature"][0][:, None]
+        counted = recent.masked_fill(age >= context[0, :, None], -1)
+        logits = penalise(logits, counted, *penalty)
+        scaled = logits * inverse[0, :, None]
         pad = self._spec.text_padding_id
         is_pad = torch.arange(logits.shape[1], device=logits.device) == pad
-        scaled = torch.where(is_pad, scaled + column["pad_mult"][:, None], scaled)
-        self._audio_noise.clear()
-        noise = None if self.is_greedy else self._draw(frames, column["seed"], logits.shape[1])
-        tokens = choose(scaled, column["temperature"][0], column["topk"][0], noise, width=self.width)
+        scaled = torch.where(is_pad, scaled + pad_mult[0, :, None], scaled)
+        noise: Tensor | None = None
+        voice: tuple[Tensor, ...] = ()
+        if not self.is_greedy:
+            voice = self._noise(seed[1], frames, self._streams, self._spec.card).unbind(dim=1)
+            stream = torch.full((1,), TEXT_STREAM, device=frames.device)
+            noise = self._noise(seed[0], frames, stream, logits.shape[1])[:, 0]
+        if self._spec.dep_q:
+            self._voice = _Voice(temperature[1], inverse[1], topk[1], voice)
+        tokens = choose(scaled, temperature[0], topk[0], noise, width=self.width)
         is_word = torch.isin(tokens, self._not_words, invert=True)[:, None]
         step.write(
             "lm.recent", torch.where(is_word, torch.cat([recent[:, 1:], tokens[:, None]], dim=1), recent)
         )
         return tokens
 
-    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
-        rows = frames.shape[0]
-        column = {
-            name: self._columns[name][1, :rows] for name in ("temperature", "inverse_temperature", "topk")
-        }
-        noise = self._audio_noise.pop(codebook, None)
-        kernels = self._kernels
+    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:  # noqa: ARG002
+        """See :class:`antiphon.backends.torch.generation.TokenChooser`; a frame's codebooks come in order."""
+        voice, kernels = self._voice, self._kernels
+        assert voice is not None, "text comes first"
+        if codebook == self._spec.dep_q - 1:
+            self._voice = None  # in a captured graph it lies in memory that is given to others afterwards
+        noise = voice.noise[codebook] if voice.noise else None
         if kernels is not None and noise is not None and logits.shape[1] <= kernels.MOST_TOKENS:
             chosen: Tensor = kernels.chosen_tokens(
-                logits, column["inverse_temperature"], column["temperature"], column["topk"], noise
+                logits, voice.inverse, voice.temperature, voice.topk, noise
             )
             return chosen
-        scaled = logits * column["inverse_temperature"][:, None]
-        return choose(scaled, column["temperature"], column["topk"], noise, width=self.width)
-
-    def _draw(self, frames: Tensor, seeds: Tensor, text_card: int) -> Tensor:
-        """The text's noise ``[n, text_card]``; the voice's is kept aside until the frame has used it.
-
-        No longer, since in a captured graph it lies in memory that is given to others when the stage ends.
-        """
-        card, streams = self._spec.card, self._streams
-        text = torch.full((1,), TEXT_STREAM, device=frames.device)
-        noise = self._noise(seeds[1], frames, streams, card)
-        self._audio_noise.update(enumerate(noise.unbind(dim=1)))
-        return self._noise(seeds[0], frames, text, text_card)[:, 0]
+        scaled = logits * voice.inverse[:, None]
+        return choose(scaled, voice.temperature, voice.topk, noise, width=self.width)
 
     def _noise(self, seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
         """Float32 ``[n, K, vocabulary]`` of a seed a row."""

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from antiphon.backends.torch.conv import CausalConv1d, CausalConvTranspose1d
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import Step
 from antiphon.errors import UnsupportedError
 
 

@@ -1,17 +1,17 @@
-"""Model state as named tensors, row first.
+"""Model state as named tensors, row first: a :class:`State` owns S rows.
 
-A :class:`State` owns S rows. A :class:`Step` is what modules see of it during one tick: the prefix of
-rows ``0 .. n-1`` as views, and which of them advance. ``docs/state.md`` lists every tensor.
+``docs/state.md`` lists every tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from antiphon.backends.torch.step import PackedStep, runs_of
 from antiphon.errors import UnsupportedError
 
 
@@ -19,8 +19,10 @@ from antiphon.errors import UnsupportedError
 class TensorSpec:
     """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
 
-    ``is_kept``: a tick's reset leaves it as it is. So it does with what is large and cannot be seen by the
-    next session: rings, of which the position says what is there, and a voice, which is set, not lived.
+    ``is_kept``: a tick's reset leaves it as it is, and no row is spared for padding. So it is with what is
+    large and cannot be seen by the next session: rings, of which the position says what is there, and a
+    voice, which is set, not lived. Of a ring, ``position`` names the tensor that says how many positions its
+    row has seen, and ``slot_axis`` is the axis of ``shape`` along which they lie.
     """
 
     name: str
@@ -28,11 +30,23 @@ class TensorSpec:
     dtype: torch.dtype
     fill: int | float = 0
     is_kept: bool = False
+    position: str | None = None
+    slot_axis: int = 1
 
     @property
     def row_bytes(self) -> int:
         """Bytes one row of this tensor takes."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+    def pair(self) -> TensorSpec:
+        """The same for a row that is two sequences."""
+        return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
+
+    def cut(self, tensor: Tensor, positions: int) -> Tensor:
+        """What of one row's tensor is in use after so many positions."""
+        if self.position is None:
+            return tensor
+        return tensor.narrow(self.slot_axis, 0, min(positions, self.shape[self.slot_axis]))
 
 
 def row_bytes(specs: Iterable[TensorSpec]) -> int:
@@ -41,14 +55,19 @@ def row_bytes(specs: Iterable[TensorSpec]) -> int:
 
 
 class State:
-    """S rows of named tensors, each ``[S, *spec.shape]``."""
+    """S rows of named tensors, ``[S, *spec.shape]``, and of those that are not kept one row more.
+
+    That row, the last, belongs to no session: places of a tick without a row read and write it.
+    """
 
     def __init__(self, specs: Iterable[TensorSpec], rows: int, device: torch.device | str = "cpu") -> None:
         """Allocate ``rows`` fresh rows."""
-        self.rows = rows
+        self.rows, self.device = rows, torch.device(device)
         self.specs = {spec.name: spec for spec in specs}
         self.tensors = {
-            spec.name: torch.full((rows, *spec.shape), spec.fill, dtype=spec.dtype, device=device)
+            spec.name: torch.full(
+                (rows + (not spec.is_kept), *spec.shape), spec.fill, dtype=spec.dtype, device=device
+            )
             for spec in self.specs.values()
         }
 
@@ -59,97 +78,73 @@ class State:
                 self.tensors[name][row].fill_(spec.fill)
 
     def renew(self, chosen: Tensor, prefix: str = "") -> None:
-        """Make rows of the prefix ``0 .. n-1`` fresh where ``chosen``, bool ``[n]`` on the device, says so.
+        """Make rows fresh where ``chosen``, bool ``[S]`` on the device, says so.
 
         Without a word from the host, so it can be captured, and at a cost that does not grow with rings:
         tensors that ``is_kept`` names are hidden by their position, not erased. With ``prefix`` only the
         tensors whose names begin with it.
         """
-        rows = chosen.shape[0]
         for name, spec in self.specs.items():
             if name.startswith(prefix) and not spec.is_kept:
-                self.tensors[name][:rows].masked_fill_(chosen.view(-1, *[1] * len(spec.shape)), spec.fill)
+                chosen_rows = chosen.view(-1, *[1] * len(spec.shape))
+                self.tensors[name][: self.rows].masked_fill_(chosen_rows, spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
-        """Copy one row: name to tensor of ``spec.shape``."""
-        return {name: tensor[row].clone() for name, tensor in self.tensors.items()}
+        """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled."""
+        of_row = {name: tensor[row] for name, tensor in self.tensors.items()}
+        return {name: self._cut(name, tensor, of_row).clone() for name, tensor in of_row.items()}
 
-    def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
-        """Put a snapshot into a row, which then continues bit-identically.
+    def _cut(self, name: str, tensor: Tensor, beside: Mapping[str, Tensor]) -> Tensor:
+        """What of a row's tensor is filled, by the position ``beside`` it."""
+        spec = self.specs[name]
+        return tensor if spec.position is None else spec.cut(tensor, int(beside[spec.position].max()))
+
+    def check(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Check that :meth:`restore` can take a snapshot.
 
         Raises:
-            UnsupportedError: the snapshot is of another model: a tensor is missing or of another shape.
+            UnsupportedError: it is of another model: a tensor is missing, or of another shape or dtype.
         """
         for name, spec in self.specs.items():
-            found = tuple(snapshot[name].shape) if name in snapshot else None
-            if found != spec.shape:
-                raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {spec.shape}")
-        for name, tensor in self.tensors.items():
-            tensor[row].copy_(snapshot[name])
+            found = snapshot.get(name)
+            is_known = spec.position is None or spec.position in snapshot
+            whole = torch.empty(spec.shape, dtype=spec.dtype, device="meta")
+            wanted = self._cut(name, whole, snapshot) if is_known else whole
+            if found is None or found.shape != wanted.shape or found.dtype != spec.dtype:
+                has = "nothing" if found is None else f"{found.dtype} {tuple(found.shape)}"
+                raise UnsupportedError(
+                    f"the snapshot has {name} of {has}, this model {spec.dtype} {tuple(wanted.shape)}"
+                )
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-        for tensor in self.tensors.values():
-            tensor[target].copy_(tensor[source])
+    def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
+        """Put a snapshot that was checked into a fresh row, which then continues bit-identically."""
+        for name, tensor in self.tensors.items():
+            self._cut(name, tensor[row], snapshot).copy_(snapshot[name])
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        return self.rows * row_bytes(self.specs.values())
 
-    def step(self, rows: int, exec_mask: Tensor | None = None) -> Step:
-        """The prefix of ``rows`` rows as views, updated in place by the modules that get it."""
-        return Step({name: tensor[:rows] for name, tensor in self.tensors.items()}, exec_mask, in_place=True)
+    def step(
+        self,
+        rows: Sequence[int] | None = None,
+        filled: Sequence[int | None] | None = None,
+        *,
+        apart: bool = False,
+    ) -> PackedStep:
+        """A step over rows named by the host, all of them by default.
 
-    def row_step(self, row: int) -> Step:
-        """One row alone, ``[1, ...]``, as a view."""
-        return Step({name: tensor[row : row + 1] for name, tensor in self.tensors.items()}, in_place=True)
-
-
-class Step:
-    """One tick's view of the state: tensors ``[n, ...]`` and which rows advance.
-
-    ``exec_mask`` is bool ``[n]``; None means every row. With ``in_place`` the tensors are written
-    where they are (eager, CUDA graphs); without, ``tensors`` is replaced name by name and the inputs
-    stay as they were, which makes a module a pure function from state to new state (export).
-    """
-
-    def __init__(
-        self, tensors: Mapping[str, Tensor], exec_mask: Tensor | None = None, *, in_place: bool = False
-    ) -> None:
-        """Look at ``tensors``; ``in_place`` says whether writes go into them."""
-        self.tensors = dict(tensors)
-        self.exec_mask = exec_mask
-        self.in_place = in_place
-
-    def read(self, name: str) -> Tensor:
-        """The tensor as it is now, ``[n, *spec.shape]``."""
-        return self.tensors[name]
-
-    def select(self, new: Tensor, old: Tensor) -> Tensor:
-        """``new`` for rows that advance, ``old`` for the others."""
-        if self.exec_mask is None:
-            return new
-        return torch.where(self.exec_mask.view(-1, *[1] * (old.dim() - 1)), new, old)
-
-    def write(self, name: str, new: Tensor) -> None:
-        """Replace a whole tensor, for the rows that advance."""
-        old = self.tensors[name]
-        new = self.select(new, old)
-        if self.in_place:
-            old.copy_(new)
-        else:
-            self.tensors[name] = new.to(old.dtype)
-
-    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[n, H, C, ...]``.
-
-        Rows that do not advance get back what they held, so that nothing of theirs moves.
+        ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention looks at
+        each row by itself, so that its result is the same whoever is beside it.
         """
-        ring = self.tensors[name]
-        index = slots.view(slots.shape[0], 1, -1, *[1] * (ring.dim() - 3)).expand(values.shape)
-        if self.exec_mask is not None:
-            values = self.select(values, ring.gather(2, index))
-        if self.in_place:
-            ring.scatter_(2, index, values)
-        else:
-            self.tensors[name] = ring.scatter(2, index, values)
+        named = range(self.rows) if rows is None else rows
+        bounds = [None] * len(named) if filled is None else filled
+        known = [bound for bound in bounds if bound is not None]
+        return PackedStep(
+            self.tensors,
+            torch.tensor(list(named), device=self.device),
+            runs_of(named, bounds, apart=apart),
+            spare=self.rows,
+            filled=max(known) if len(known) == len(bounds) else None,
+            is_padded=min(named) < 0,
+        )

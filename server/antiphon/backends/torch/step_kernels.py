@@ -1,7 +1,7 @@
 """The Triton kernels of :mod:`antiphon.backends.torch.steps`."""
 
-# A kernel's arguments take no Python types, its constants are capitals, and a constant `if` stands alone:
-# ruff: noqa: ANN001, ANN201, N803, SIM102
+# A kernel's arguments take no Python types, and its constants are capitals:
+# ruff: noqa: ANN001, ANN201, N803
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 import triton
@@ -16,7 +16,7 @@ def turn_and_write(
     cos_ptr,
     sin_ptr,
     slot_ptr,
-    exec_ptr,
+    rows_ptr,
     q_ptr,
     k_ptr,
     v_ptr,
@@ -31,10 +31,15 @@ def turn_and_write(
     IS_TURNED: tl.constexpr,
     IS_INTERLEAVED: tl.constexpr,
     IS_INT8: tl.constexpr,
-    IS_MASKED: tl.constexpr,
 ):
-    """One head of one row, of queries, then keys, then values: bounded, turned, and where it belongs."""
-    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """One head of one place, of queries, then keys, then values: bounded, turned, and where it belongs.
+
+    A place without a row writes nothing.
+    """
+    head, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row = tl.load(rows_ptr + place)
+    if row < 0:
+        return
     column = tl.arange(0, WIDTH)
     if IS_INTERLEAVED:
         partner, pair, sign = column ^ 1, column // 2, tl.where(column % 2 == 0, -1.0, 1.0)
@@ -42,25 +47,22 @@ def turn_and_write(
         half: tl.constexpr = WIDTH // 2
         partner, pair = (column + half) % WIDTH, column % half
         sign = tl.where(column < half, -1.0, 1.0)
-    at = projected_ptr + row * projected_row_stride + head * WIDTH
+    at = projected_ptr + place * projected_row_stride + head * WIDTH
     dtype = q_ptr.dtype.element_ty
     x = tl.load(at + column).to(tl.float32)
     x = tl.clamp(tl.where(x == x, x, 0.0), -bound, bound).to(dtype).to(tl.float32)
     if IS_TURNED:
         other = tl.load(at + partner).to(tl.float32)
         other = tl.clamp(tl.where(other == other, other, 0.0), -bound, bound).to(dtype).to(tl.float32)
-        cos = tl.load(cos_ptr + row * (WIDTH // 2) + pair)
-        sin = tl.load(sin_ptr + row * (WIDTH // 2) + pair)
+        cos = tl.load(cos_ptr + place * (WIDTH // 2) + pair)
+        sin = tl.load(sin_ptr + place * (WIDTH // 2) + pair)
         turned = (x * cos + sign * (other * sin)).to(dtype).to(tl.float32)
         x = tl.where(head < HEADS + KV_HEADS, turned, x)
     if head < HEADS:
-        tl.store(q_ptr + (row * HEADS + head) * WIDTH + column, x.to(dtype))
+        tl.store(q_ptr + (place * HEADS + head) * WIDTH + column, x.to(dtype))
         return
-    if IS_MASKED:
-        if tl.load(exec_ptr + row) == 0:
-            return
     kv_head = (head - HEADS) % KV_HEADS
-    slot = (row * KV_HEADS + kv_head) * CAPACITY + tl.load(slot_ptr + row)
+    slot = (row * KV_HEADS + kv_head) * CAPACITY + tl.load(slot_ptr + place)
     is_key = head < HEADS + KV_HEADS
     if IS_INT8:
         step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)

@@ -13,17 +13,18 @@ import math
 import torch
 import triton
 from torch import Tensor, nn
-from torch.nn import functional
 
 from antiphon.backends.torch.decode_attention import decode_attention
 from antiphon.backends.torch.depformer import Chooser, Depformer, DepformerLayer
 from antiphon.backends.torch.embedding import TokenEmbedding
 from antiphon.backends.torch.feedforward import GatedFeedForward
+from antiphon.backends.torch.kv import RingView
 from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import PackedStep
 from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
 from antiphon.backends.torch.transformer import (
     LARGEST,
+    VOICE_PARTS,
     CrossAttention,
     SelfAttention,
     TransformerLayer,
@@ -32,32 +33,32 @@ from antiphon.backends.torch.transformer import (
 )
 
 
-def layer_step(layer: TransformerLayer, x: Tensor, step: Step, window: Window) -> Tensor:
-    """One layer and one position of every row: ``[n, 1, dim]`` to the same, the ring written."""
+def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Window) -> Tensor:
+    """One layer and one position of each place: ``[n, 1, dim]`` to the same, rings written."""
     attention, flat = layer.self_attn, x[:, 0]
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
     ring = attention.ring.view(step)
-    seen = decode_attention(q, ring, window.first, step.exec_mask, window.length)
+    seen = decode_attention(q, ring, window.first, step.rows, window.length)
     merged = seen.transpose(1, 2).flatten(1)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
     if layer.cross_attention is not None:
-        seen = _cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
+        seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
         flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
 
 
-def queries(attention: SelfAttention, projected: Tensor, step: Step, window: Window) -> Tensor:
+def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: Window) -> Tensor:
     """Projections ``[n, dim + 2 * kv_dim]`` to queries ``[n, H, 1, D]``, keys and values into the ring."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
-    rows, mask = projected.shape[0], step.exec_mask
-    q = projected.new_empty(rows, config.heads, 1, config.head_dim, dtype=config.attention_dtype)
-    turn_and_write[(config.heads + 2 * config.kv_heads, rows)](
+    places = projected.shape[0]
+    q = projected.new_empty(places, config.heads, 1, config.head_dim, dtype=config.attention_dtype)
+    turn_and_write[(config.heads + 2 * config.kv_heads, places)](
         projected,
         q if turn is None else turn.cos,
         q if turn is None else turn.sin,
         window.slots,
-        q if mask is None else mask,
+        step.rows,
         q,
         ring.k,
         ring.v,
@@ -72,19 +73,20 @@ def queries(attention: SelfAttention, projected: Tensor, step: Step, window: Win
         IS_TURNED=turn is not None,
         IS_INTERLEAVED=turn is not None and turn.interleaved,
         IS_INT8=ring.k_scale is not None,
-        IS_MASKED=mask is not None,
         num_warps=1,
         enable_fp_fusion=False,
     )
     return q
 
 
-def _cross_step(attention: CrossAttention, x: Tensor, step: Step) -> Tensor:
+def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor:
     """``[n, dim]`` to what it sees of the source, ``[n, dim]``, not yet projected."""
     projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
     q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
-    k, v = (step.read(f"{attention.name}.{part}") for part in ("cross_k", "cross_v"))
-    return functional.scaled_dot_product_attention(q, k, v).flatten(1)
+    voice = RingView(*(step.whole(f"{attention.name}.{part}") for part in VOICE_PARTS))
+    positions = attention.config.cross_positions
+    last = torch.full_like(step.rows, positions - 1)  # a ring that is full, its newest entry the last
+    return decode_attention(q, voice, last, step.rows, positions).transpose(1, 2).flatten(1)
 
 
 def _add(linear: nn.Module, x: Tensor, residual: Tensor, layer_scale: nn.Module) -> Tensor:

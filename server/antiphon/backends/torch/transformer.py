@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,11 @@ from antiphon.backends.torch.kv import KVRing
 from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.norms import LayerNorm, LayerScale, make_norm
 from antiphon.backends.torch.rope import Rotation, rotation
-from antiphon.backends.torch.state import State, Step, TensorSpec
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import PackedStep, Run, Step
+
+VOICE_PARTS = ("cross_k", "cross_v")
+"""What a layer keeps of a voice."""
 
 LARGEST = 1e15
 """Bound on queries, keys and values: no score overflows, so what an attention's mask hides weighs nothing.
@@ -69,18 +73,27 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What the rows of a run may see: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
+
+    run: Run | None
+    mask: Tensor
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What all layers share in one forward pass.
 
     ``first`` int64 ``[n]``: the position of this pass's first query. ``slots [n, W]``: where its last W
-    positions go. ``mask`` bool ``[n, 1, T, keys]``, None where the attention is fused and needs none.
-    ``length``: ring slots read. ``wide``: attend to the ring as it was plus this pass's own keys
-    (several frames at once), instead of writing first and reading the ring only (one frame).
+    positions go. ``looks``: None where the attention is fused, which reads up to ``length`` ring slots.
+    ``wide``: attend to the ring as it was plus this pass's own keys (several frames at once), instead of
+    writing first and reading the ring only (one frame).
     """
 
     first: Tensor
     slots: Tensor
-    mask: Tensor | None
+    looks: tuple[Look, ...] | None
     length: int
     wide: bool
     rotation: Rotation | None
@@ -90,6 +103,20 @@ def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
     """Position held by each of the first ``length`` slots, ``[n, length]``; negative where nothing is."""
     slots = torch.arange(length, device=last.device)
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
+
+
+def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Attention run by run, ``[n, H, T, D]`` to the same; places that are in no run get zeros.
+
+    ``attend`` takes the queries of a run, and its number.
+    """
+    if len(runs) == 1 and (runs[0] is None or runs[0].count == q.shape[0]):
+        return attend(q, 0)
+    out = torch.zeros_like(q)
+    for number, run in enumerate(runs):
+        assert run is not None
+        out[run.places] = attend(q[run.places], number)
+    return out
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
@@ -119,6 +146,7 @@ class SelfAttention(nn.Module):
             config.context,
             config.head_dim,
             config.attention_dtype,
+            f"{name.rpartition('.')[0]}.position",
             int8=config.int8_kv,
         )
 
@@ -137,21 +165,31 @@ class SelfAttention(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
         """Write this pass's keys and values, then look: ``[n, H, T, D]`` to the same."""
-        written = window.slots.shape[1]
-        if window.mask is None:
+        is_shared, written = self.config.kv_repeat > 1, window.slots.shape[1]
+
+        looks = window.looks
+
+        def attend(queries: Tensor, number: int) -> Tensor:
+            assert looks is not None
+            look = looks[number]
+            keys, values = self.ring.read(step, look.run, look.length)
+            if window.wide:
+                places = slice(None) if look.run is None else look.run.places
+                keys, values = torch.cat([keys, k[places]], dim=2), torch.cat([values, v[places]], dim=2)
+            return functional.scaled_dot_product_attention(
+                queries, keys, values, look.mask, enable_gqa=is_shared
+            )
+
+        if not window.wide:
             self.ring.write(step, window.slots, k, v)
-            attend = load_decode_attention()
-            return attend(q, self.ring.view(step), window.first, step.exec_mask, window.length)
+        if looks is None:
+            assert isinstance(step, PackedStep)
+            decode = load_decode_attention()
+            return decode(q, self.ring.view(step), window.first, step.rows, window.length)
+        out = attend_by_runs(q, [look.run for look in looks], attend)
         if window.wide:
-            old_k, old_v = self.ring.read(step, window.length)
-            keys, values = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
             self.ring.write(step, window.slots, k[:, :, -written:], v[:, :, -written:])
-        else:
-            self.ring.write(step, window.slots, k, v)
-            keys, values = self.ring.read(step, window.length)
-        return functional.scaled_dot_product_attention(
-            q, keys, values, window.mask, enable_gqa=self.config.kv_repeat > 1
-        )
+        return out
 
 
 class CrossAttention(nn.Module):
@@ -170,7 +208,7 @@ class CrossAttention(nn.Module):
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
         shape = (self.config.heads, self.config.cross_positions, self.config.head_dim)
-        for part in ("cross_k", "cross_v"):
+        for part in VOICE_PARTS:
             yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype, is_kept=True)
 
     def project_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,9 +219,13 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """``[n, T, dim]`` to the same."""
         q = split_heads(self.in_proj(x).chunk(3, dim=-1)[0], self.config.head_dim)
-        k, v = step.read(f"{self.name}.cross_k"), step.read(f"{self.name}.cross_v")
-        out = functional.scaled_dot_product_attention(q, k, v)
-        return merge_heads(out, self.out_proj)
+        runs = step.runs
+
+        def attend(queries: Tensor, number: int) -> Tensor:
+            k, v = (step.ring(f"{self.name}.{part}", runs[number]) for part in VOICE_PARTS)
+            return functional.scaled_dot_product_attention(queries, k, v)
+
+        return merge_heads(attend_by_runs(q, runs, attend), self.out_proj)
 
 
 def _layer_scale(config: TransformerConfig) -> nn.Module:
@@ -216,7 +258,7 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
         """``[n, T, dim]`` to the same."""
-        if window.mask is None and x.shape[1] == 1 and step.in_place:
+        if window.looks is None and x.shape[1] == 1:
             fused: Tensor = load_steps().layer_step(self, x, step, window)
             return fused
         x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
@@ -242,7 +284,7 @@ class StreamingTransformer(nn.Module):
             assert isinstance(layer, TransformerLayer)
             yield from layer.specs()
 
-    def _window(self, positions: Tensor, length: int) -> Window:
+    def _window(self, positions: Tensor, step: Step) -> Window:
         config, (_, count) = self.config, positions.shape
         capacity = config.context
         wide = count > config.frame_positions
@@ -250,8 +292,21 @@ class StreamingTransformer(nn.Module):
         if config.rope != "none":
             turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
         slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
-        if not wide and is_fused(config.attention, positions.device, config.head_dim):
+        if not wide and step.in_place and is_fused(config.attention, positions.device, config.head_dim):
+            length = self._length(step.filled)
             return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn)
+        looks = tuple(self._look(positions, run, wide=wide) for run in step.runs)
+        return Window(positions[:, 0], slots, looks, config.context, wide, turn)
+
+    def _length(self, filled: int | None) -> int:
+        """Ring slots that hold what so many frames brought."""
+        config = self.config
+        return config.context if filled is None else min(filled * config.frame_positions, config.context)
+
+    def _look(self, positions: Tensor, run: Run | None, *, wide: bool) -> Look:
+        config, capacity, length = self.config, self.config.context, self.config.context
+        if run is not None:
+            positions, length = positions[run.places], self._length(run.filled)
         if wide:
             old = _ring_positions(positions[:, 0] - 1, length, capacity)
             keys = torch.cat([old, positions], dim=1)
@@ -262,31 +317,27 @@ class StreamingTransformer(nn.Module):
             keys = _ring_positions(positions[:, -1], length, capacity)
             inside = torch.ones((), dtype=torch.bool, device=positions.device)
         mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None]) & inside
-        return Window(positions[:, 0], slots, mask[:, None], length, wide, turn)
+        return Look(run, mask[:, None], length)
 
-    def forward(self, x: Tensor, step: Step, filled: int | None = None) -> Tensor:
-        """``[n, T, dim]`` to the same, T being one frame's positions or several frames'.
-
-        ``filled`` bounds how many ring slots are read: every executed row must have seen at most that
-        many positions, this pass's included where it is a single frame. None reads the whole ring.
-        """
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """``[n, T, dim]`` to the same, T being one frame's positions or several frames'."""
         position = step.read(f"{self.name}.position")
         count = x.shape[1]
         positions = position[:, None] + torch.arange(count, device=x.device)
-        length = self.config.context if filled is None else min(filled, self.config.context)
-        window = self._window(positions, length)
+        window = self._window(positions, step)
         for layer in self.layers:
             x = layer(x, step, window)
         step.write(f"{self.name}.position", position + count)
         return x
 
-    def set_cross(self, state: State, row: int, source: Tensor) -> None:
-        """Give a row its cross-attention source ``[cross_positions, dim]``, one for each sequence it is."""
+    def voice(self, sources: Tensor) -> dict[str, Tensor]:
+        """A row's state from its cross-attention sources ``[sequences, cross_positions, dim]``."""
+        found: dict[str, Tensor] = {}
         for layer in self.layers:
             assert isinstance(layer, TransformerLayer)
             cross = layer.cross_attention
-            if cross is None:
-                continue
-            k, v = cross.project_source(source.reshape(-1, *source.shape[-2:]).to(self.config.dtype))
-            state.tensors[f"{cross.name}.cross_k"][row].copy_(k.squeeze(0))
-            state.tensors[f"{cross.name}.cross_v"][row].copy_(v.squeeze(0))
+            if cross is not None:
+                parts = cross.project_source(sources.to(self.config.dtype))
+                for part, tensor in zip(VOICE_PARTS, parts, strict=True):
+                    found[f"{cross.name}.{part}"] = tensor.squeeze(0)
+        return found

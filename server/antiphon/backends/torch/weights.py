@@ -30,7 +30,12 @@ _MIMI_RENAMES = (
 
 
 def load_mimi(
-    path: Path, config: Mapping[str, Any], codebooks: int, device: torch.device | str = "cpu"
+    path: Path,
+    config: Mapping[str, Any],
+    codebooks: int,
+    device: torch.device | str = "cpu",
+    *,
+    attention: str = "torch",
 ) -> Mimi:
     """Load a published Mimi file for its first ``codebooks`` levels (not prepared yet: see Mimi.prepare).
 
@@ -40,7 +45,7 @@ def load_mimi(
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
     """
     with torch.device("meta"):
-        mimi = Mimi(config, codebooks)
+        mimi = Mimi(config, codebooks, attention=attention)
     published = {name: tensor.float() for name, tensor in load_file(path).items()}
     assign(mimi, mimi_tensors(published, codebooks), path)
     return mimi.to(device)

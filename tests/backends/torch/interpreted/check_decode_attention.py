@@ -14,10 +14,12 @@ from torch import Tensor
 from antiphon.backends.torch import transformer
 from antiphon.backends.torch.decode_attention import decode_attention
 from antiphon.backends.torch.kv import KVRing, RingView
-from antiphon.backends.torch.state import State, Step
+from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import NO_ROW, PackedStep, Run
 from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
 
 CAPACITY, SPLIT, BLOCK = 44, 32, 16  # two splits, the second one ragged
+ROWS = 4
 NAME = "layer"
 
 
@@ -26,36 +28,39 @@ def test_the_kernels_are_interpreted() -> None:
 
 
 def ring_of(kv_heads: int, head_dim: int, int8: bool, dtype: torch.dtype = torch.float32) -> KVRing:
-    return KVRing(NAME, kv_heads, CAPACITY, head_dim, dtype, int8=int8)
+    return KVRing(NAME, kv_heads, CAPACITY, head_dim, dtype, "position", int8=int8)
 
 
-def live(ring: KVRing, rows: int, last: Tensor) -> Step:
-    """A ring that has been written up to position ``last``, and holds NaN or garbage in every other slot."""
-    state = State(ring.specs(), rows)
+def live(ring: KVRing, rows: list[int], last: Tensor) -> PackedStep:
+    """A step over rows of a ring of ROWS, written up to ``last``; every other slot is NaN or garbage."""
+    state = State(ring.specs(), ROWS)
     for name, tensor in state.tensors.items():
         tensor.fill_(77 if tensor.dtype == torch.int8 else float("nan"))
         assert name.startswith(NAME)
-    step = state.step(rows)
-    for row in range(rows):
-        for position in range(max(0, int(last[row]) + 1 - CAPACITY), int(last[row]) + 1):
-            one = Step({name: tensor[row : row + 1] for name, tensor in state.tensors.items()}, in_place=True)
+    for place, row in enumerate(rows):
+        if row == NO_ROW:
+            continue
+        for position in range(max(0, int(last[place]) + 1 - CAPACITY), int(last[place]) + 1):
             slots = torch.tensor([[position % CAPACITY]])
             k, v = torch.randn(2, 1, ring.heads, 1, ring.head_dim) * 3
-            ring.write(one, slots, k.to(ring.dtype), v.to(ring.dtype))
-    return step
+            ring.write(state.step([row]), slots, k.to(ring.dtype), v.to(ring.dtype))
+    return state.step(rows)
 
 
-def by_torch(q: Tensor, ring: KVRing, step: Step, first: Tensor, length: int) -> Tensor:
+def by_torch(q: Tensor, ring: KVRing, step: PackedStep, first: Tensor, length: int) -> Tensor:
     """What the torch path computes: the same read, the same mask."""
     positions = first[:, None] + torch.arange(q.shape[2])
     held = transformer._ring_positions(positions[:, -1], length, CAPACITY)
     mask = ((held[:, None] >= 0) & (held[:, None] <= positions[:, :, None]))[:, None]
-    k, v = (part.nan_to_num().to(q.dtype) for part in replace(ring, dtype=q.dtype).read(step, length))
+    rows = [
+        replace(ring, dtype=q.dtype).read(step, Run(0, max(row, 0), 1), length) for row in step.rows.tolist()
+    ]
+    k, v = (torch.cat(part).nan_to_num().to(q.dtype) for part in zip(*rows, strict=True))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
 
 
-def by_triton(q: Tensor, view: RingView, first: Tensor, mask: Tensor | None, length: int) -> Tensor:
-    return decode_attention(q, view, first, mask, length, split_slots=SPLIT, block_slots=BLOCK)
+def by_triton(q: Tensor, view: RingView, first: Tensor, rows: Tensor, length: int) -> Tensor:
+    return decode_attention(q, view, first, rows, length, split_slots=SPLIT, block_slots=BLOCK)
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
@@ -65,24 +70,33 @@ def by_triton(q: Tensor, view: RingView, first: Tensor, mask: Tensor | None, len
     firsts=st.lists(st.integers(0, 3 * CAPACITY), min_size=1, max_size=3),
     count=st.sampled_from([1, 1, 2, 3]),
     group=st.sampled_from([1, 2]),
-    masked=st.integers(0, 7),
+    order=st.permutations(range(ROWS)),
+    absent=st.integers(0, 7),
     slack=st.integers(0, 5),
 )
 def test_equals_the_torch_path(
-    int8: bool, head_dim: int, firsts: list[int], count: int, group: int, masked: int, slack: int
+    int8: bool,
+    head_dim: int,
+    firsts: list[int],
+    count: int,
+    group: int,
+    order: list[int],
+    absent: int,
+    slack: int,
 ) -> None:
+    """Rows in any order at any place; a place without one gets zeros, whatever the rings hold."""
     torch.manual_seed(sum(firsts))
-    rows, first = len(firsts), torch.tensor(firsts)
+    first = torch.tensor(firsts)
     ring = ring_of(2, head_dim, int8)
+    rows = [NO_ROW if absent >> place & 1 else row for place, row in enumerate(order[: len(firsts)])]
     step = live(ring, rows, first + count - 1)
-    q = torch.randn(rows, 2 * group, count, head_dim)
-    executes = torch.tensor([masked >> row & 1 == 0 for row in range(rows)])
-    filled = int((first + count)[executes].max()) if executes.any() else 1
+    q, is_there = torch.randn(len(rows), 2 * group, count, head_dim), step.rows >= 0
+    filled = int((first + count)[is_there].max()) if is_there.any() else 1
     length = min(CAPACITY, filled + slack)
-    got = by_triton(q, ring.view(step), first, executes, length)
+    got = by_triton(q, ring.view(step), first, step.rows, length)
     want = by_torch(q, ring, step, first, length)
-    assert torch.allclose(got[executes], want[executes], atol=3e-5, rtol=1e-4)
-    assert (got[~executes] == 0).all()
+    assert torch.allclose(got[is_there], want[is_there], atol=3e-5, rtol=1e-4)
+    assert (got[~is_there] == 0).all()
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["float16", "int8"])
@@ -91,9 +105,9 @@ def test_half_precision_is_as_close_to_float32_as_torchs_own(int8: bool) -> None
     torch.manual_seed(0)
     first = torch.tensor([5, 100])
     ring = ring_of(2, 64, int8, torch.float16)
-    step = live(ring, 2, first)
+    step = live(ring, [0, 1], first)
     q = torch.randn(2, 4, 1, 64).half()
-    got = by_triton(q, ring.view(step), first, None, CAPACITY)
+    got = by_triton(q, ring.view(step), first, step.rows, CAPACITY)
     assert got.dtype == torch.float16
     exact = by_torch(q.float(), ring, step, first, CAPACITY)
     error, torchs = (
@@ -106,16 +120,19 @@ def test_half_precision_is_as_close_to_float32_as_torchs_own(int8: bool) -> None
 def test_queries_of_any_layout_and_outputs_that_merge_without_a_copy() -> None:
     first = torch.tensor([40, 90])
     ring = ring_of(2, 64, int8=False)
-    step = live(ring, 2, first + 1)
+    step = live(ring, [0, 1], first + 1)
     q = torch.randn(2, 2, 4, 64).transpose(1, 2)
-    got = by_triton(q, ring.view(step), first, None, CAPACITY)
+    got = by_triton(q, ring.view(step), first, step.rows, CAPACITY)
     assert torch.allclose(got, by_torch(q, ring, step, first, CAPACITY), atol=3e-5, rtol=1e-4)
     assert got.transpose(1, 2).is_contiguous()
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, int8: bool) -> None:
-    """Two frames' positions a tick, grouped heads, rows that pause, past the wrap."""
+    """Two frames' positions a tick, grouped heads, rows that pause, places without a row, past the wrap.
+
+    Rows that are not named keep every bit of their rings.
+    """
     config = TransformerConfig(
         dim=64, heads=4, layers=2, context=10, feed_forward=64, kv_repeat=2, frame_positions=2, int8_kv=int8
     )
@@ -125,9 +142,15 @@ def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, in
     states = [State(model.specs(), 3), State(model.specs(), 3)]
     outputs: list[Tensor] = []
     for tick in range(8):
-        x, executes = torch.randn(3, 2, 64), torch.tensor([True, tick % 3 != 1, tick > 4])
+        x = torch.randn(3, 2, 64)
+        rows = [2 if tick > 4 else NO_ROW, NO_ROW if tick % 3 == 1 else 1, 0]
+        is_there = torch.tensor(rows) >= 0
         for state, is_fused in zip(states, (False, True), strict=True):
             monkeypatch.setattr(transformer, "is_fused", lambda *_, is_fused=is_fused: is_fused)
-            outputs.append(model(x, state.step(3, executes), 2 * tick + 2)[executes])
+            before = {row: state.snapshot(row) for row in {0, 1, 2} - set(rows)}
+            outputs.append(model(x, state.step(rows, [tick + 1] * 3))[is_there])
+            for row, kept in before.items():
+                for name, tensor in state.snapshot(row).items():
+                    assert torch.equal(tensor, kept[name]), (row, name)
     for want, got in zip(outputs[::2], outputs[1::2], strict=True):
         assert torch.allclose(got, want, atol=2e-3 if int8 else 1e-4)

@@ -24,7 +24,10 @@ from antiphon.backends.torch.norms import RMSNorm
 from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import NO_ROW
+from antiphon.backends.torch.steps import cross_step, queries
 from antiphon.backends.torch.tokens import drawn_noise
+from antiphon.backends.torch.transformer import CrossAttention, SelfAttention, TransformerConfig, Window
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
@@ -143,7 +146,7 @@ def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], see
         sampler.set(row, p)
     for step in range(2):
         frames = torch.tensor([step, start + step, 2 * start + step])
-        sampler.text(logits_of(seed + step, 3, SPEC.text_card), state.step(3), frames)
+        sampler.text(logits_of(seed + step, 3, SPEC.text_card), state.step(range(3)), frames)
         for codebook in range(SPEC.dep_q):
             logits = logits_of(seed + 7 * step + codebook, 3, SPEC.card)
             chosen = sampler.audio(codebook, logits, frames)
@@ -152,22 +155,57 @@ def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], see
                 assert int(chosen[row]) == wanted
 
 
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_place_without_a_row_writes_nothing(is_int8: bool) -> None:
+    """Neither keys nor values, wherever they might go; a named row's ring changes in its slot alone."""
+    config = TransformerConfig(dim=64, heads=4, layers=1, context=5, feed_forward=64, int8_kv=is_int8)
+    attention = SelfAttention("t.0", config)
+    state = State(attention.ring.specs(), 3)
+    for tensor in state.tensors.values():
+        tensor.fill_(77)
+    step = state.step([NO_ROW, 1, NO_ROW])
+    slots = torch.tensor([[0], [3], [2]])
+    window = Window(torch.tensor([0, 3, 2]), slots, None, 5, wide=False, rotation=None)
+    queries(attention, torch.randn(3, 192), step, window)
+    for name, tensor in state.tensors.items():
+        assert (tensor[[0, 2]] == 77).all(), name
+        assert (tensor[1][:, [0, 1, 2, 4]] == 77).all(), name
+        assert (tensor[1][:, 3] != 77).any(), name
+
+
+def test_a_voice_is_looked_at_where_it_lies() -> None:
+    config = TransformerConfig(
+        dim=64, heads=4, layers=1, context=5, feed_forward=64, cross_attention=True, cross_positions=7
+    )
+    attention = CrossAttention("t.0", config)
+    randomize(attention, seed=6)
+    state = State(attention.specs(), 3)
+    for tensor in state.tensors.values():
+        tensor.copy_(torch.randn(tensor.shape))
+    step, x = state.step([2, NO_ROW, 0]), torch.randn(3, 64)
+    want, got = attention(x[:, None], step)[:, 0], attention.out_proj(cross_step(attention, x, step))
+    assert torch.allclose(got[[0, 2]], want[[0, 2]], atol=1e-5)
+    assert torch.equal(got[1], torch.zeros(64))
+
+
 class Session:
     """Ticks of one language model over rows that pause and begin anew, with its own sampler."""
 
     def __init__(self, pair: LMPair, model: LanguageModel, rows: int) -> None:
-        self._generator = Generator(model, pair.spec)
-        self._sampler = Sampler(pair.spec, rows, "cpu", is_fused=model.is_fused(torch.device("cpu")))
+        self._generator, self.is_fused = Generator(model, pair.spec), model.is_fused(torch.device("cpu"))
+        self._sampler = Sampler(pair.spec, rows, "cpu", is_fused=self.is_fused)
         specs = [*self._generator.specs(), *self._sampler.specs()]
         self.state = State(specs, rows)
         self._sampler.set(0, SamplingParameters(text_seed=4, audio_seed=5))
         self._sampler.set(1, SamplingParameters(text_temperature=0, audio_temperature=0))
 
-    def tick(self, codes: Tensor, executed: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    def tick(self, codes: Tensor, rows: list[int], reset: Tensor) -> tuple[Tensor, Tensor]:
         self.state.renew(reset)
-        filled = int(self.state.tensors["lm.position"].max()) + 1
-        out = self._generator.step(codes, self.state.step(len(codes), executed), self._sampler, filled)
-        return out.tokens[executed], out.hidden[executed]
+        filled = int(self.state.tensors["lm.position"][: self.state.rows].max()) + 1
+        step = self.state.step(rows, [filled] * len(rows))
+        out = self._generator.step(codes, step, self._sampler)
+        is_there = step.rows >= 0
+        return out.tokens[is_there], out.hidden[is_there]
 
 
 def with_kernels(pair: LMPair, attention: str, *, is_int8: bool) -> LanguageModel:
@@ -181,19 +219,22 @@ def with_kernels(pair: LMPair, attention: str, *, is_int8: bool) -> LanguageMode
 
 @pytest.mark.parametrize(("shape", "is_int8"), SHAPES)
 def test_a_language_model_says_the_same(tmp_path: Path, shape: str, is_int8: bool) -> None:
-    pair = make_lm_pair(tmp_path / shape, shape)
+    pair = make_lm_pair(tmp_path / shape, shape, dim=64)  # heads 16 wide: the least that kernels take
     plain, kernels = (
         Session(pair, with_kernels(pair, attention, is_int8=is_int8), 3) for attention in ("torch", "auto")
     )
+    assert kernels.is_fused
+    near = 1e-2 if is_int8 else 1e-4  # a key that is rounded the other way is felt
     random = torch.Generator().manual_seed(1)
     heard = pair.spec.n_q - pair.spec.dep_q
     for tick in range(6):
         codes = torch.randint(pair.spec.card, (3, heard), generator=random)
-        executed = torch.tensor([True, tick % 3 != 1, tick > 2])
+        rows = [2 if tick > 2 else NO_ROW, 0, NO_ROW if tick % 3 == 1 else 1]
         reset = torch.tensor([False, tick == 3, False])
-        want, got = plain.tick(codes, executed, reset), kernels.tick(codes, executed, reset)
+        want, got = plain.tick(codes, rows, reset), kernels.tick(codes, rows, reset)
         assert torch.equal(got[0], want[0])
-        assert torch.allclose(got[1], want[1], rtol=1e-3, atol=1e-3)
+        assert torch.allclose(got[1], want[1], rtol=1e-3, atol=near)
     for name, tensor in plain.state.tensors.items():
-        apart = (tensor.double() - kernels.state.tensors[name].double()).abs()
-        assert float(apart.max()) <= (1 if tensor.dtype == torch.int8 else 1e-3), name
+        ours, theirs = tensor[:3].double(), kernels.state.tensors[name][:3].double()
+        apart = (ours - theirs).abs()
+        assert float(apart.max()) <= (1 if tensor.dtype == torch.int8 else near), name

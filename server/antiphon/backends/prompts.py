@@ -1,0 +1,190 @@
+"""Prompts: read in wide passes, a few frames each between ticks, and kept as snapshots.
+
+A prompt's tokens are all known, so its frames need neither sampling nor the depformer: the temporal
+transformer reads many of them at once, and what they leave behind is keys and values alone. Only what the
+model says first, after the last frame, is sampled, by each session itself; up to there a state depends on
+nothing but the prompt, and is computed once and copied.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from antiphon.backends.base import IntArray, PrimeProgress
+from antiphon.backends.executor import PromptExecutor, Rows
+from antiphon.models.prompt import Prompt, check_prompt
+from antiphon.models.spec import LMSpec
+
+CACHE_BYTES: Final = 1 << 30
+"""Snapshots kept. A second of Moshi 7B's takes 6.6 MB in bfloat16, so some minutes of personas."""
+
+
+class PromptedRows(Rows, PromptExecutor, Protocol):
+    """An executor whose rows can be given prompts."""
+
+
+class SnapshotCache:
+    """What prompts left behind, by key, the least recently used thrown out first."""
+
+    def __init__(self, capacity_bytes: int = CACHE_BYTES) -> None:
+        """Keep at most so many bytes; a snapshot larger than all of it is not kept."""
+        self._capacity_bytes = capacity_bytes
+        self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        """Snapshots kept."""
+        return len(self._kept)
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        """A prompt's snapshot, which becomes the one used last."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def put(self, key: str, tensors: Mapping[str, Any]) -> None:
+        """Keep a snapshot, and make room for it."""
+        size = _size(tensors)
+        if key in self._kept or size > self._capacity_bytes:
+            return
+        self._kept[key] = tensors
+        self.bytes += size
+        while self.bytes > self._capacity_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self.bytes -= _size(oldest)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A row on its way through a prompt.
+
+    ``frames`` int32 ``[T, 1 + n_q]``. ``encoded`` is how many frames of its voice are in them, ``codec``
+    what the executor needs to encode the next.
+    """
+
+    prompt: Prompt
+    frames: IntArray
+    done: int = 0
+    is_copied: bool = False
+    encoded: int = 0
+    codec: Any = None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether there is no voice left to encode."""
+        voice = self.prompt.voice
+        return voice is None or self.encoded == voice.shape[0]
+
+
+class Primer:
+    """Takes the rows of an executor through prompts, piece by piece."""
+
+    def __init__(self, executor: PromptedRows, lm: LMSpec) -> None:
+        """Prime rows whose language model has the shape ``lm``."""
+        self._executor, self._lm = executor, lm
+        self._delays: IntArray = np.array(lm.delays, np.int32)
+        self._initial: IntArray = np.array((lm.text_card, *[lm.card] * lm.n_q), np.int32)
+        self._readings: dict[int, _Reading] = {}
+        self.cache = SnapshotCache()
+
+    def is_reading(self, row: int, prompt: Prompt) -> bool:
+        """Whether the row is on its way through this prompt."""
+        reading = self._readings.get(row)
+        return reading is not None and reading.prompt.key == prompt.key
+
+    def begin(self, row: int, prompt: Prompt) -> None:
+        """Start a fresh row on a prompt that was checked."""
+        reading = self._readings[row] = _Reading(prompt, prompt.frames.copy())
+        kept = self.cache.get(prompt.key)
+        if kept is not None:
+            self._executor.restore(row, kept)
+            reading.done, reading.is_copied = prompt.count - 1, True
+
+    def check(self, prompt: Prompt) -> None:
+        """Raise UnsupportedError for a prompt this model cannot take."""
+        check_prompt(prompt, self._lm)
+
+    def advance(self, row: int) -> PrimeProgress:
+        """One piece: some frames of the voice, or a pass, or at the end the first thing the model says."""
+        reading = self._readings[row]
+        count = reading.prompt.count
+        if reading.done == count - 1:
+            self._speak(row, reading)
+            del self._readings[row]
+            return PrimeProgress(count, count, reading.is_copied)
+        if reading.is_encoded:
+            self._read(row, reading)
+        else:
+            self._encode(reading)
+        return PrimeProgress(reading.done, count, reading.is_copied)
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """These rows are somebody else's now."""
+        for row in rows:
+            self._readings.pop(row, None)
+
+    def _encode(self, reading: _Reading) -> None:
+        """Put some of the voice's codes where the model's own belong."""
+        voice, first = reading.prompt.voice, reading.encoded
+        assert voice is not None
+        piece = voice[first : first + self._executor.pass_frames]
+        reading.codec, codes = self._executor.encode_piece(reading.codec, piece)
+        reading.encoded, own = first + piece.shape[0], self._lm.dep_q
+        reading.frames[first : reading.encoded, 1 : 1 + own] = codes[:, :own]
+        if reading.is_encoded:
+            reading.codec = None
+
+    def _read(self, row: int, reading: _Reading) -> None:
+        """One wide pass; after the last of them the state is worth keeping."""
+        first, last = reading.done, reading.prompt.count - 1
+        end = min(first + self._executor.pass_frames, last)
+        embedded = reading.prompt.embedded
+        if embedded is not None and first < embedded.shape[0]:
+            end = min(end, embedded.shape[0])
+            self._executor.read_embedded(row, embedded[first:end], end)
+        else:
+            self._executor.read_tokens(row, self.inputs(reading.frames, first, end), end)
+        reading.done = end
+        if end == last:
+            self._put_tokens(row, reading.frames)
+            self.cache.put(reading.prompt.key, self._executor.snapshot(row))
+
+    def inputs(self, frames: IntArray, first: int, end: int) -> IntArray:
+        """What the model is fed at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
+
+        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which nobody ever hears, it
+        is the initial token.
+        """
+        streams = np.arange(frames.shape[1])
+        frame = np.arange(first, end)[:, None] - self._delays
+        return np.where(frame > 0, frames[np.maximum(frame, 0), streams], self._initial).T
+
+    def _put_tokens(self, row: int, frames: IntArray) -> None:
+        """Leave in the delay cache what steps up to the last would have left there."""
+        last = frames.shape[0] - 1
+        first = max(0, last - self._lm.max_delay)
+        tokens = self.inputs(frames, first, last + 1)
+        streams, steps = np.meshgrid(
+            np.arange(tokens.shape[0], dtype=np.int32),
+            np.arange(first, last + 1, dtype=np.int32),
+            indexing="ij",
+        )
+        self._executor.write_tokens(row, streams.ravel(), steps.ravel(), tokens.ravel())
+
+    def _speak(self, row: int, reading: _Reading) -> None:
+        """The last step: what it samples is the session's own, but for tokens of the last frame still due."""
+        own, count = 1 + self._lm.dep_q, reading.prompt.count
+        last = reading.frames[count - 1]
+        self._executor.think_alone(row, last[own:], count)
+        due = np.flatnonzero(self._delays[:own]).astype(np.int32)
+        self._executor.write_tokens(row, due, np.full(due.size, count, np.int32), last[due])
+
+
+def _size(tensors: Mapping[str, Any]) -> int:
+    return sum(int(tensor.nbytes) for tensor in tensors.values())

@@ -1,0 +1,340 @@
+"""The torch executors: what :mod:`antiphon.backends.executor` asks for, by our own modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.backends.base import FloatArray, IntArray, Progress
+from antiphon.backends.devices import device_bytes, device_probe
+from antiphon.backends.executor import ExecutorFacts, Result, Work
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.linear import weight_bytes
+from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.loading import quantization_of
+from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.pipeline import (
+    EMITTING,
+    ENCODER,
+    FORGOTTEN,
+    RENEWED,
+    ROW,
+    ROW_COLUMNS,
+    Pipeline,
+)
+from antiphon.backends.torch.places import Layout, Places, place_rows, planned_rows, read_bucket, row_buckets
+from antiphon.backends.torch.stages import StageRunner
+from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import NO_ROW
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+WARM_UP_TICKS = 2
+"""The first run of a shape loads what it needs, the second captures it."""
+
+PASS_FRAMES = {"cpu": 8, "cuda": 32}
+"""Frames of a prompt read in one pass: as many as cost little more than the weights one has to read too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What there is of S rows: the pipeline, and where the host writes and reads its buffers."""
+
+    pipeline: Pipeline
+    layout: Layout
+    context_frames: Mapping[str, int]
+    arriving: Tensor
+    leaving: Tensor
+    choosing: Tensor
+
+
+class TorchRows:
+    """S rows of our modules' state on one device, and the stages over them."""
+
+    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None) -> None:
+        """Take over loaded modules; :meth:`allocate` gives them rows."""
+        self._spec, self._mimi, self._generator = spec, mimi, generator
+        self._runner = StageRunner(mimi.device)
+        self._held: Held | None = None
+
+    @property
+    def facts(self) -> ExecutorFacts:
+        """What does not change while it lives."""
+        model = None if self._generator is None else self._generator.model
+        modules = [self._mimi] if model is None else [self._mimi, model]
+        return ExecutorFacts(
+            name="torch",
+            device=str(self._mimi.device),
+            dtype="float32" if model is None else str(model.dtype).removeprefix("torch."),
+            quantization="none" if model is None else quantization_of(model),
+            versions={"torch": torch.__version__},
+            memory={"weights": sum(map(weight_bytes, modules)), **device_bytes(self._mimi.device)},
+        )
+
+    @property
+    def _rows(self) -> Held:
+        assert self._held is not None, "allocate comes first"
+        return self._held
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The modules and their state, also for tools that look inside while nothing is being served."""
+        return self._rows.pipeline
+
+    @property
+    def _state(self) -> State:
+        return self.pipeline.state
+
+    def allocate(self, slots: int) -> None:
+        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        self._release()
+        pipeline, layout = Pipeline(self._spec, self._mimi, self._generator, rows=slots), Layout.EAGER
+        if self._runner.on_cuda:
+            layout = Layout.PADDED if pipeline.is_fused else Layout.WHOLE
+        buffers = pipeline.buffers
+        hosts = map(self._host_buffer, (buffers.arrived, buffers.leaving, buffers.chosen))
+        self._held = Held(pipeline, layout, pipeline.context_frames(), *hosts)
+
+    def _host_buffer(self, buffer: Tensor) -> Tensor:
+        """Where the host writes or reads a buffer; on a CPU that is the buffer itself."""
+        return torch.zeros_like(buffer, device="cpu", pin_memory=True) if self._runner.on_cuda else buffer
+
+    def _release(self) -> None:
+        """Let go of the rows, and of the memory the device keeps for them."""
+        self._runner.forget()
+        self._held = None
+        if self._runner.on_cuda:
+            torch.cuda.empty_cache()
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
+        """How many physical rows a tick over these rows runs."""
+        return planned_rows(self._rows.layout, self._state.rows, rows.size, is_fixed=is_fixed)
+
+    @torch.inference_mode()
+    def warm_up(self, progress: Progress) -> None:
+        """Run every shape that ticks may have until it is captured; on a CPU one row and all of them."""
+        slots = self._state.rows
+        sizes = row_buckets(slots) if self._rows.layout is Layout.PADDED else sorted({1, slots})
+        longest = max(self._rows.context_frames.values()) if self._runner.on_cuda else 1
+        reads = sorted({read_bucket(1 << shift) for shift in range(longest.bit_length() + 1)})
+        shapes = [(size, frames) for size in sizes for frames in reads]
+        for done, (size, frames) in enumerate(shapes):
+            progress(done, len(shapes), f"{size} rows, {frames} frames")
+            rows = np.arange(size, dtype=np.int32)
+            places = self._place(rows, np.full(size, frames - 1, np.int64))
+            for _ in range(WARM_UP_TICKS):
+                self._runner.begin()
+                self._arrive(places)
+                self._warm_up_stages(places)
+                self._runner.finish()
+        progress(len(shapes), len(shapes), "ready")
+
+    def _warm_up_stages(self, places: Places) -> None:
+        """Each stage once."""
+        raise NotImplementedError
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
+        self._state.reset(rows)
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters; a codec has no use for them."""
+        sampler = self.pipeline.sampler
+        if sampler is None:
+            return
+        before = (sampler.is_greedy, sampler.width)
+        sampler.set(row, parameters)
+        if before != (sampler.is_greedy, sampler.width):
+            self._runner.forget()
+
+    def snapshot(self, row: int) -> dict[str, Tensor]:
+        """Copy a row; the tensors stay on the device, rings are cut to what is filled."""
+        return self._state.snapshot(row)
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
+        self._state.check(tensors)
+
+    def restore(self, row: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write checked tensors into a fresh row."""
+        self._state.restore(row, tensors)
+
+    def to_host(self, tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+        """A snapshot's tensors as numpy arrays, bfloat16 as the uint16 of the same bits."""
+        return {
+            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+            for name, tensor in tensors.items()
+        }
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """The reverse of :meth:`to_host`."""
+        found = {}
+        for name, array in arrays.items():
+            tensor, spec = torch.from_numpy(array.copy()), self._state.specs.get(name)
+            if spec is not None and spec.dtype == torch.bfloat16 and tensor.dtype == torch.uint16:
+                tensor = tensor.view(torch.bfloat16)
+            found[name] = tensor.to(self._mimi.device)
+        return found
+
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return self._state.bytes()
+
+    def probe(self) -> None:
+        """Do a little work on the device; raises when it no longer works."""
+        device_probe(self._mimi.device)()
+
+    def close(self) -> None:
+        """Let go of the modules and their state, and of the memory the device keeps for them."""
+        self._release()
+        del self._mimi, self._generator
+
+    def _place(self, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False) -> Places:
+        return place_rows(self._rows.layout, self._state.rows, rows, frames, is_fixed=is_fixed)
+
+    def _arrive(self, places: Places, pcm: FloatArray | None = None, decoded: Places | None = None) -> None:
+        """One transfer to the device: what each place is to compute."""
+        arriving, samples = self._rows.arriving[: places.count], self._spec.frame_samples
+        lists = arriving.numpy()[:, -ROW_COLUMNS:].view(np.int32)
+        lists[:, ROW] = places.rows
+        if decoded is not None:
+            lists[:, EMITTING] = NO_ROW
+            lists[: decoded.count, EMITTING] = decoded.rows
+        else:
+            lists[:, EMITTING] = places.rows
+        if pcm is not None:
+            if places.is_padded:
+                arriving[:, :samples] = 0
+            arriving.numpy()[places.at, :samples] = pcm
+        self.pipeline.buffers.arrived[: places.count].copy_(arriving, non_blocking=True)
+
+    def _choose(self, name: str, line: int, rows: IntArray, stage: Callable[[], None]) -> None:
+        """Run a stage over a choice of rows that the host makes, unless it is none."""
+        if not rows.size:
+            return
+        self._rows.choosing[line] = torch.from_numpy(np.isin(np.arange(self._state.rows), rows))
+        self.pipeline.buffers.chosen[line].copy_(self._rows.choosing[line], non_blocking=True)
+        self._runner.run(name, (), stage)
+
+    def _run(self, name: str, stage: Callable[[Places], None], places: Places) -> None:
+        """Run a stage over places."""
+        self._runner.run(name, places.key(self._rows.context_frames[name]), lambda: stage(places))
+
+    def _leave(self, places: Places) -> dict[str, float]:
+        """One transfer back, and the end of the tick: the stages' milliseconds."""
+        leaving = self.pipeline.buffers.leaving[: places.count]
+        self._rows.leaving[: places.count].copy_(leaving, non_blocking=True)
+        return self._runner.finish()
+
+    def _text(self, places: Places) -> IntArray:
+        """The text tokens that left, int32 ``[m]``."""
+        bits: IntArray = self._rows.leaving.numpy()[places.at, self._spec.frame_samples].view(np.int32)
+        return bits
+
+    def _pcm(self, places: Places) -> FloatArray:
+        """The PCM that left, ``[m, frame_samples]``."""
+        pcm: FloatArray = self._rows.leaving.numpy()[places.at, : self._spec.frame_samples]
+        return pcm
+
+
+class TorchFrames(TorchRows):
+    """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
+
+    @torch.inference_mode()
+    def run(self, work: Work) -> Result:
+        """One tick."""
+        pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
+        self._runner.begin()
+        self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
+        places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
+        decoded = None
+        if kind is not PipelineKind.STT and work.is_emitting.any():
+            emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
+            decoded = self._place(*emitting, is_fixed=work.is_fixed)
+        self._arrive(places, work.pcm, decoded)
+        self._run("encode", pipeline.encode, places)
+        if pipeline.generator is not None:
+            self._run("lm", pipeline.think, places)
+            self._choose("forget", FORGOTTEN, work.rows[work.is_forgotten], pipeline.forget)
+        if decoded is not None:
+            self._run("decode", pipeline.decode, decoded)
+        stage_ms = self._leave(places)
+        pcm = tokens = vad = None
+        if kind is not PipelineKind.STT:
+            pcm = np.zeros_like(work.pcm)
+            if decoded is not None:
+                pcm[work.is_emitting] = self._pcm(decoded)
+        if pipeline.generator is not None:
+            tokens = self._text(places)
+        if self._rows.leaving.shape[1] > samples + 1:
+            vad = self._rows.leaving.numpy()[places.at, samples + 1 :]
+        return Result(pcm, tokens, vad, stage_ms)
+
+    def _warm_up_stages(self, places: Places) -> None:
+        everyone = np.arange(self._state.rows, dtype=np.int32)
+        self._choose("renew", RENEWED, everyone, self.pipeline.renew)
+        self._run("encode", self.pipeline.encode, places)
+        if self.pipeline.generator is not None:
+            self._run("lm", self.pipeline.think, places)
+            self._choose("forget", FORGOTTEN, everyone, self.pipeline.forget)
+        if self._spec.kind is not PipelineKind.STT:
+            self._run("decode", self.pipeline.decode, places)
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames of a prompt that one piece of work takes."""
+        return PASS_FRAMES[self._mimi.device.type]
+
+    @torch.inference_mode()
+    def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        if codec is None:
+            specs = [spec for spec in self._mimi.specs() if spec.name.startswith(ENCODER)]
+            codec = State(specs, 1, self._mimi.device)
+        samples = torch.from_numpy(pcm).to(self._mimi.device).reshape(1, -1)
+        codes = self._mimi.encode(samples, codec.step())[0].t()
+        return codec, codes.cpu().numpy().astype(np.int32)
+
+    @torch.inference_mode()
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        given = torch.from_numpy(tokens).to(self._mimi.device, torch.int64)
+        self._read(row, self._model.embed(given[None]), frames)
+
+    @torch.inference_mode()
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        self._read(row, torch.from_numpy(inputs).to(self._mimi.device, self._model.dtype)[None], frames)
+
+    @torch.inference_mode()
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        assert self._generator is not None
+        slots = torch.from_numpy(steps % self._generator.cache.capacity).long()
+        index = (torch.from_numpy(streams).long(), slots)
+        ring = self._state.tensors["lm.tokens"][row]
+        ring[index] = torch.from_numpy(tokens).to(ring)
+
+    @torch.inference_mode()
+    def think_alone(self, row: int, codes: IntArray, frames: int) -> None:
+        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        places = self._place(np.array([row], np.int32), np.array([frames - 1]))
+        self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
+        self._runner.begin()
+        self._arrive(places)
+        self._run("lm", self.pipeline.think, places)
+        self._runner.finish()
+
+    @property
+    def _model(self) -> LanguageModel:
+        assert self._generator is not None
+        return self._generator.model
+
+    def _read(self, row: int, inputs: Tensor, frames: int) -> None:
+        self._model.read(inputs, self._state.step([row], [frames]))

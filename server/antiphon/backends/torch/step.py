@@ -1,0 +1,232 @@
+"""What modules see of a model's state during one tick.
+
+There are two ways to write. :class:`MaskedStep` is a pure function from state to new state, for export;
+:class:`PackedStep` computes a list of rows and writes theirs alone, in place, for serving.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+NO_ROW = -1
+"""In a list of rows: nothing is computed at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring rows at neighbouring places, so that one view of a ring serves all of them.
+
+    ``filled`` is the most frames any of them has seen, this pass's included; None is as many as there can be.
+    """
+
+    place: int
+    row: int
+    count: int
+    filled: int | None = None
+
+    @property
+    def places(self) -> slice:
+        """Where they are among the places of the step."""
+        return slice(self.place, self.place + self.count)
+
+    @property
+    def rows(self) -> slice:
+        """Where they are in the state."""
+        return slice(self.row, self.row + self.count)
+
+
+def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = False) -> tuple[Run, ...]:
+    """Cut a list of rows into runs; ``apart``: each row by itself, whoever is beside it."""
+    runs: list[Run] = []
+    for place, (row, frames) in enumerate(zip(rows, filled, strict=True)):
+        last = runs[-1] if runs else None
+        if row == NO_ROW:
+            continue
+        if last and not apart and (last.place + last.count, last.row + last.count) == (place, row):
+            most = None if frames is None or last.filled is None else max(frames, last.filled)
+            runs[-1] = Run(last.place, last.row, last.count + 1, most)
+        else:
+            runs.append(Run(place, row, 1, frames))
+    return tuple(runs)
+
+
+class Step(ABC):
+    """One tick's view of the state of n places.
+
+    A run of None is all rows of a ring, as they are. ``filled`` bounds the frames that any row has seen, this
+    pass's included; None is no bound.
+    """
+
+    in_place: ClassVar[bool]
+    filled: int | None = None
+
+    @property
+    @abstractmethod
+    def runs(self) -> Sequence[Run | None]:
+        """Which rows of rings the places are."""
+
+    @property
+    @abstractmethod
+    def idle(self) -> Tensor | None:
+        """Bool ``[n]``: places that take no part. None: each does."""
+
+    @abstractmethod
+    def read(self, name: str) -> Tensor:
+        """A small tensor as it is now, ``[n, *spec.shape]``."""
+
+    @abstractmethod
+    def write(self, name: str, new: Tensor) -> None:
+        """Replace a small tensor, for the rows that take part."""
+
+    @abstractmethod
+    def ring(self, name: str, run: Run | None) -> Tensor:
+        """What a ring, or a voice, holds of the rows of a run: where it lies, not a copy."""
+
+    @abstractmethod
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``."""
+
+
+class MaskedStep(Step):
+    """A step as a pure function: ``tensors`` is replaced name by name, and what was given stays as it was.
+
+    All tensors are ``[n, ...]``; ``exec_mask`` bool ``[n]`` says which of their rows advance, None being all.
+    """
+
+    in_place = False
+
+    def __init__(self, tensors: Mapping[str, Tensor], exec_mask: Tensor | None = None) -> None:
+        """Look at ``tensors``."""
+        self.tensors = dict(tensors)
+        self.exec_mask = exec_mask
+
+    @property
+    def runs(self) -> Sequence[Run | None]:
+        """See the base class."""
+        return (None,)
+
+    @property
+    def idle(self) -> Tensor | None:
+        """See the base class."""
+        return None if self.exec_mask is None else ~self.exec_mask
+
+    def read(self, name: str) -> Tensor:
+        """See the base class."""
+        return self.tensors[name]
+
+    def ring(self, name: str, run: Run | None) -> Tensor:  # noqa: ARG002
+        """See the base class."""
+        return self.tensors[name]
+
+    def select(self, new: Tensor, old: Tensor) -> Tensor:
+        """``new`` for rows that advance, ``old`` for the others."""
+        if self.exec_mask is None:
+            return new
+        return torch.where(self.exec_mask.view(-1, *[1] * (old.dim() - 1)), new, old)
+
+    def write(self, name: str, new: Tensor) -> None:
+        """See the base class."""
+        old = self.tensors[name]
+        self.tensors[name] = self.select(new, old).to(old.dtype)
+
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """See the base class. Rows that do not advance get back what they held."""
+        ring = self.tensors[name]
+        index = slots.view(slots.shape[0], 1, -1, *[1] * (ring.dim() - 3)).expand(values.shape)
+        if self.exec_mask is not None:
+            values = self.select(values, ring.gather(2, index))
+        self.tensors[name] = ring.scatter(2, index, values)
+
+
+class PackedStep(Step):
+    """A step over a list of rows, written in place; rows that are not in it are not touched.
+
+    ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. What such a
+    place reads and writes is a row beyond the last that small tensors have to spare. Rings have none: where
+    kernels do not write them, a place without a row repeats what the first place with one writes. ``tensors``
+    are those of the whole state. ``runs`` is for attention that is not by kernels, ``filled`` for all.
+    """
+
+    in_place = True
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor,
+        runs: Sequence[Run],
+        *,
+        spare: Tensor | int,
+        filled: int | None = None,
+        is_padded: bool = False,
+    ) -> None:
+        """Look at ``rows`` of ``tensors``; ``spare`` is the row, one for each place or for all, to spare."""
+        self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
+        self._idle = rows < 0 if is_padded else None
+        self.at = rows if self._idle is None else torch.where(self._idle, spare, rows)
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """See the base class."""
+        return self._runs
+
+    @property
+    def idle(self) -> Tensor | None:
+        """See the base class."""
+        return self._idle
+
+    def read(self, name: str) -> Tensor:
+        """See the base class."""
+        return self._tensors[name].index_select(0, self.at)
+
+    def write(self, name: str, new: Tensor) -> None:
+        """See the base class."""
+        self._tensors[name].index_copy_(0, self.at, new)
+
+    def whole(self, name: str) -> Tensor:
+        """A tensor of all rows, for kernels that take the list of rows."""
+        return self._tensors[name]
+
+    def ring(self, name: str, run: Run | None) -> Tensor:
+        """See the base class."""
+        assert run is not None
+        return self._tensors[name][run.rows]
+
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """See the base class."""
+        rows, values = self.rows, values.transpose(1, 2)
+        if self._source is not None:
+            rows, slots, values = (part.index_select(0, self._source) for part in (rows, slots, values))
+        self._tensors[name].transpose(1, 2).index_put_((rows[:, None], slots), values)
+
+    @cached_property
+    def _source(self) -> Tensor | None:
+        """Int64 ``[n]``: the place whose values each place writes into rings; None: its own."""
+        if self._idle is None:
+            return None
+        first = (~self._idle).int().argmax()
+        return torch.where(self._idle, first, torch.arange(len(self.rows), device=self.rows.device))
+
+    def pairs(self, names: Collection[str]) -> PackedStep:
+        """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair by itself."""
+        tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
+        half = torch.arange(2, device=self.rows.device)
+
+        def both(rows: Tensor) -> Tensor:
+            return (2 * rows[:, None] + half).flatten()
+
+        runs = [Run(2 * run.place, 2 * run.row, 2 * run.count, run.filled) for run in self._runs]
+        return PackedStep(
+            tensors,
+            both(self.rows),
+            runs,
+            spare=both(self.at),
+            filled=self.filled,
+            is_padded=self._idle is not None,
+        )
