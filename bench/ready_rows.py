@@ -118,7 +118,12 @@ def make_ways(
     if not form.state:
         yield "packed", lambda rows: graph.run(range(rows.size))
         return
-    yield "windows", lambda rows: [graph.run(window) for window in split(rows.tolist(), cost)].clear()
+
+    def windows(rows: IntArray) -> None:
+        for window in split(rows.tolist(), cost):
+            graph.run(window)
+
+    yield "windows", windows
     desk = setting.graph(path, form)
 
     def packed(rows: IntArray) -> None:

@@ -34,10 +34,15 @@ class RowState:
                 self.arrays[entry.name][:] = entry.fill
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden."""
-        for name, fill in self._fill.items():
-            for row in rows:
-                self.arrays[name][row] = fill
+        """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden.
+
+        Beyond its position a ring is fresh already.
+        """
+        for row in rows:
+            own = {name: self.arrays[name][row, ...] for name in self._fill}
+            parts = {name: array[_filled(name, own)] for name, array in own.items()}
+            for name, part in parts.items():
+                part[...] = self._fill[name]
 
     def gather(self, source: RowState, rows: IntArray) -> None:
         """Copy ``rows`` of another state into the first rows of this one."""
