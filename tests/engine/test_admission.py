@@ -13,7 +13,6 @@ from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Outcome, RefusedError
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.slots import Slot
 from antiphon.errors import DrainingError
 
 CONFIG = EngineConfig(max_queue=3, session_guess_s=120.0, retry_after_max_s=300)
@@ -21,17 +20,12 @@ CONFIG = EngineConfig(max_queue=3, session_guess_s=120.0, retry_after_max_s=300)
 
 @dataclass(eq=False)
 class FakeCaller:
-    slot: Slot | None = None
+    is_active: bool = False
     is_closed: bool = False
 
-    def activate(self, slot: Slot) -> bool:
-        if self.is_closed:
-            return False
-        self.slot = slot
-        return True
-
-    def relocate(self, slot: Slot) -> None:
-        self.slot = slot
+    def activate(self) -> bool:
+        self.is_active = not self.is_closed
+        return self.is_active
 
 
 def make(slots: int = 2, config: EngineConfig = CONFIG) -> tuple[Admission[FakeCaller], LatePressure]:
@@ -95,7 +89,7 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     assert departure.active_s == 10.0
     assert departure.changes == Changes(promoted=(waiting[0],), moved=(waiting[1], waiting[2]))
     assert [admission.position(caller) for caller in waiting] == [None, 0, 1]
-    assert waiting[0].slot is not None
+    assert waiting[0].is_active
 
 
 def test_waiting_ends_when_the_caller_said_and_not_before() -> None:
@@ -272,8 +266,8 @@ def test_rows_are_never_shared_and_never_idle_while_somebody_waits(slots: int, a
             except (RefusedError, DrainingError):
                 pass
         active = admission.active()
-        rows = [caller.slot.row for caller in active if caller.slot is not None]
-        assert len(rows) == len(active) == len(set(rows)) <= slots
+        assert all(caller.is_active for caller in active)
+        assert len(active) <= slots
         load = admission.load(now_s)
         assert load.active == len(active)
         assert load.queued <= CONFIG.max_queue

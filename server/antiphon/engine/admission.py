@@ -18,7 +18,6 @@ from typing import Generic, Protocol, TypeVar
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.slots import Slot, SlotTable
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
@@ -28,8 +27,8 @@ MEASURED_SESSIONS = 64
 class Caller(Protocol):
     """What admission needs to know of a session."""
 
-    def activate(self, slot: Slot) -> bool:
-        """Take the slot; false when the session has closed meanwhile."""
+    def activate(self) -> bool:
+        """Own a row from now on; false when the session has closed meanwhile."""
         ...
 
 
@@ -43,14 +42,6 @@ class _Seat(Generic[C]):
     caller: C
     wait_s: float
     expires_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Tenancy:
-    """A row in use."""
-
-    slot: Slot
-    since_s: float
 
 
 @dataclass(slots=True)
@@ -68,8 +59,8 @@ class _Lengths:
 class Admission(Generic[C]):
     """Rows and the queue for them; every method may be called from any thread and takes the time given.
 
-    Callers' ``activate`` runs under the lock, so that the owner of a row in this table and the row a
-    session believes it owns never differ. It must not call back.
+    Callers' ``activate`` runs under the lock, so that the owners of rows in this table and
+    the sessions that believe they own one never differ. It must not call back.
     """
 
     def __init__(
@@ -84,8 +75,8 @@ class Admission(Generic[C]):
         self._has_lease = has_lease
         self._config = config
         self._pressure = pressure
-        self._slots = SlotTable(slots)
-        self._active: dict[C, _Tenancy] = {}
+        self._rows = slots
+        self._active: dict[C, float] = {}  # since when
         self._queue: list[_Seat[C]] = []
         self._lengths = _Lengths(config.session_guess_s)
         self._is_draining = False
@@ -112,7 +103,7 @@ class Admission(Generic[C]):
             DrainingError, RefusedError: as :meth:`submit`.
         """
         with self._lock:
-            if not (self._is_open(now_s) and self._slots.free):
+            if not (self._is_open(now_s) and self._free):
                 self._check_queue(now_s, wait_s)
 
     def leave(self, caller: C, now_s: float) -> Departure[C]:
@@ -123,11 +114,10 @@ class Admission(Generic[C]):
                 del self._queue[index]
                 moved = tuple(seat.caller for seat in self._queue[index:])
                 return Departure(True, None, Changes(moved=moved))
-            tenancy = self._active.pop(caller, None)
-            if tenancy is None:
+            since_s = self._active.pop(caller, None)
+            if since_s is None:
                 return Departure(False, None, Changes())
-            self._slots.give_back(tenancy.slot)
-            active_s = now_s - tenancy.since_s
+            active_s = now_s - since_s
             self._lengths.measured_s.append(active_s)
             return Departure(False, active_s, self._settle(now_s))
 
@@ -142,7 +132,7 @@ class Admission(Generic[C]):
             if not self._queue:
                 return None
             expiry_s = min(seat.expires_s for seat in self._queue)
-            if self._slots.free and not self._is_draining:  # only late pressure keeps them waiting
+            if self._free and not self._is_draining:  # only late pressure keeps them waiting
                 return min(expiry_s, now_s + self._pressure.cell_s)
             return expiry_s
 
@@ -167,10 +157,8 @@ class Admission(Generic[C]):
     def load(self, now_s: float) -> Load:
         """Rows and queue now."""
         with self._lock:
-            is_admitting = self._is_open(now_s) and self._slots.free > 0
-            return Load(
-                len(self._active), len(self._queue), self._slots.rows, is_admitting, self._is_draining
-            )
+            is_admitting = self._is_open(now_s) and self._free > 0
+            return Load(len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining)
 
     def active(self) -> tuple[C, ...]:
         """The callers that own a row."""
@@ -202,7 +190,7 @@ class Admission(Generic[C]):
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
         may_admit = not self._is_late(now_s) and not self._is_draining
-        while self._queue and self._slots.free and self._has_lease() and may_admit:
+        while self._queue and self._free and self._has_lease() and may_admit:
             caller = self._queue.pop(0).caller
             if self._give_row(caller, now_s):
                 promoted.append(caller)
@@ -210,16 +198,17 @@ class Admission(Generic[C]):
         return Changes(tuple(promoted), tuple(expired), tuple(moved))
 
     def _give_row(self, caller: C, now_s: float) -> bool:
-        slot = self._slots.take()
-        if slot is None:
-            return False
-        if not caller.activate(slot):
-            self._slots.give_back(slot)
+        if self._free == 0 or not caller.activate():
             return False
         if not self._active:
             self._pressure.forget()
-        self._active[caller] = _Tenancy(slot, now_s)
+        self._active[caller] = now_s
         return True
+
+    @property
+    def _free(self) -> int:
+        """Rows that no caller owns."""
+        return self._rows - len(self._active)
 
     def _index(self, caller: C) -> int | None:
         return next((index for index, seat in enumerate(self._queue) if seat.caller is caller), None)
@@ -228,14 +217,14 @@ class Admission(Generic[C]):
         ahead = len(self._queue)
         retry_after_s = self._estimate_s(ahead, now_s)
         count = self._pressure.count(now_s)
-        if self._slots.free and self._is_late(now_s):
+        if self._free and self._is_late(now_s):
             why = (
                 f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
                 f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
             )
             outcome = Outcome.LATE
         else:
-            why = f"all {self._slots.rows} rows are taken"
+            why = f"all {self._rows} rows are taken"
             outcome = Outcome.FULL
         return RefusedError(
             f"{why} and {ahead} callers wait (at most {self._config.max_queue}); "
@@ -258,8 +247,8 @@ class Admission(Generic[C]):
         With S rows in use and sessions of mean length L, one ends every L / S seconds.
         """
         seconds = 0.0
-        if not self._slots.free:
-            seconds = (ahead + 1) * self._lengths.mean_s / self._slots.rows
+        if not self._free:
+            seconds = (ahead + 1) * self._lengths.mean_s / self._rows
         if self._is_late(now_s):
             seconds = max(seconds, self._config.late_window_s)
         return max(1, min(math.ceil(seconds), self._config.retry_after_max_s))

@@ -113,8 +113,8 @@ class EngineLoop:
             tick = self._gather(now_s)
             if tick is not None:
                 self._tick(tick)
-            is_saving = self._saving.advance()
-            return self._prime() or is_saving or tick is not None
+            is_saving = self._saving.advance(now_s)
+            return self._prime(now_s) or is_saving or tick is not None
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self._lose(error)
             return False
@@ -139,27 +139,27 @@ class EngineLoop:
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        if self._care():
+        if self._care(now_s):
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
-        tick = self._rows.begin(leases, is_fixed=self._is_fixed)
+        tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
         self._trace("gather", start_s, end_s, sessions=len(leases))
         return tick
 
-    def _prime(self) -> bool:
+    def _prime(self, now_s: float) -> bool:
         if not self._priming:
             return False
         start_s = self._clock()
-        is_done = self._priming.advance()
+        is_done = self._priming.advance(now_s)
         end_s = self._clock()
         self._metrics.stage("prompt", end_s - start_s)
         self._trace("prompt", start_s, end_s)
         return is_done
 
-    def _care(self) -> bool:
+    def _care(self, now_s: float) -> bool:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
         for lease, session in self._rows.cared_for(is_primed=True):
@@ -169,7 +169,7 @@ class EngineLoop:
             if parameters is None:
                 continue
             try:
-                self._backend.set_parameters(self._rows.row(lease), parameters)
+                self._backend.set_parameters(self._rows.row(lease, now_s), parameters)
             except UnsupportedError as error:
                 session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
                 has_ended = True
@@ -177,7 +177,7 @@ class EngineLoop:
 
     def _exchange_state(self, lease: int, visit: Visit) -> None:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
-        session, row = self._rows.session(lease), self._rows.row(lease)
+        session, row = self._rows.session(lease), self._rows.row(lease, self._clock())
         aside = session.aside
         if visit.puts_back and aside.kept is not None:
             self._backend.restore(row, aside.kept)

@@ -43,28 +43,29 @@ class PrimingQueue:
         if session not in self._sessions:
             self._sessions.append(session)
 
-    def advance(self) -> bool:
+    def advance(self, now_s: float) -> bool:
         """Do one piece for whoever's turn it is; false when nobody is here (any more)."""
         while self._sessions:
             session = self._sessions.popleft()
-            if self._advance(session):
+            if self._advance(session, now_s):
                 return True
         return False
 
-    def _advance(self, session: Session) -> bool:
+    def _advance(self, session: Session, now_s: float) -> bool:
         """One piece for one session; false when it has left."""
         piece = session.begin_priming()
         if piece is None:
             return False
-        slot, prompt, parameters = piece
+        lease, prompt, parameters = piece
+        row = self._rows.row(lease, now_s)
         try:
             if parameters is not None:
-                self._backend.set_parameters(slot.row, parameters)
-            self._rows.mark_used(session.lease)
+                self._backend.set_parameters(row, parameters)
+            self._rows.mark_used(lease)
             if isinstance(prompt, SavedState):
-                progress = self._put_back(slot.row, prompt)
+                progress = self._put_back(row, prompt)
             else:
-                progress = self._backend.prime(slot.row, prompt)
+                progress = self._backend.prime(row, prompt)
         except UnsupportedError as error:
             what = "go on from this state" if isinstance(prompt, SavedState) else "be prompted like this"
             session.close(SessionFailedError(f"the model cannot {what}: {error}"))
@@ -77,7 +78,7 @@ class PrimingQueue:
         if progress.is_done:
             if isinstance(prompt, Prompt):
                 self._metrics.prompt(is_copied=progress.is_copied)
-            if session.end_priming(slot, prompt):
+            if session.end_priming(lease, prompt):
                 self._sessions.append(session)
         else:
             self._sessions.append(session)

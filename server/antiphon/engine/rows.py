@@ -1,8 +1,8 @@
 """Every session that owns a row, as arrays: who is ready, what goes into a tick, what becomes of its results.
 
-A session takes a lease when it gets a row; the engine thread attaches it to the row between two ticks, and
-detaches it between two ticks after the session has closed. Until then the lease belongs to no other session,
-so what a running tick writes for a session that has left reaches no other.
+A session takes a lease when it is admitted; the engine thread attaches it between two ticks, gives it a row
+with its first frame, and detaches it between two ticks after the session has closed. Until then the lease
+belongs to no other session, so what a running tick writes for a session that has left reaches no other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.ledger import TickLedger
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.placement import Placement
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.rings import Counts, InputRings, OutputRings, Replies, Times
@@ -99,10 +100,11 @@ class Rows:
         self.is_over = np.zeros(leases, np.bool_)
         self.turn = 0  # odd while the engine thread changes what a session's statistics are made of
         self._row: IntArray = np.full(leases, -1, np.int32)
-        self._is_fresh = np.zeros(leases, np.bool_)
+        self._placement = Placement(slots, spec.frame_ms / 1000.0)
+        self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
         self._free = deque(range(leases))
-        self._coming: dict[int, tuple[Session, int]] = {}
+        self._coming: dict[int, Session] = {}
         self._leaving: list[int] = []
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
         self._frame_samples = spec.frame_samples
@@ -113,13 +115,13 @@ class Rows:
 
     # The sessions' side.
 
-    def lease(self, session: Session, row: int) -> int | None:
-        """A lease for a session that was given a row; None while all are in use."""
+    def lease(self, session: Session) -> int | None:
+        """A lease for a session that was admitted; None while all are in use."""
         with self._lock:
             if not self._free:
                 return None
             lease = self._free.popleft()
-            self._coming[lease] = session, row
+            self._coming[lease] = session
             return lease
 
     @property
@@ -148,14 +150,23 @@ class Rows:
                 self._clear(lease)
                 self._free.append(lease)
             self._leaving.clear()
-            for lease, (session, row) in self._coming.items():
-                self._sessions[lease], self._row[lease] = session, row
-                self._is_fresh[lease] = True
+            for lease, session in self._coming.items():
+                self._sessions[lease] = session
+                self._is_attached[lease] = self._is_fresh[lease] = True
             self._coming.clear()
 
     def _clear(self, lease: int) -> None:
+        if self._row[lease] >= 0:
+            self._placement.give_back(int(self._row[lease]))
         self._sessions[lease], self._row[lease] = None, -1
-        for flags in (self.is_primed, self.needs_care, self.is_closed, self.in_tick, self.is_over):
+        for flags in (
+            self._is_attached,
+            self.is_primed,
+            self.needs_care,
+            self.is_closed,
+            self.in_tick,
+            self.is_over,
+        ):
             flags[lease] = False
         self.first_kept[lease], self.max_steps[lease] = 0, NO_LIMIT
         self.outputs.clear(lease)
@@ -165,7 +176,7 @@ class Rows:
 
     def cared_for(self, *, is_primed: bool) -> list[tuple[int, Session]]:
         """Leases that need care before their next frame, with their sessions; they are unmarked."""
-        chosen = self.needs_care & (self._row >= 0) & (self.is_primed == is_primed)
+        chosen = self.needs_care & self._is_attached & (self.is_primed == is_primed)
         leases: list[int] = np.flatnonzero(chosen).tolist()
         self.needs_care[chosen] = False
         return [(lease, self.session(lease)) for lease in leases]
@@ -182,17 +193,25 @@ class Rows:
         return self.session(int(tick.leases[place]))
 
     def is_attached(self, lease: int) -> bool:
-        """Whether a lease is of a row now."""
-        return bool(self._row[lease] >= 0)
+        """Whether the engine thread has seen a lease."""
+        return bool(self._is_attached[lease])
 
-    def row(self, lease: int) -> int:
-        """The row that an attached lease is of."""
+    def row(self, lease: int, now_s: float) -> int:
+        """The row of an attached lease, which gets one now if it has none yet."""
+        if self._row[lease] < 0:
+            self._row[lease] = self._placement.take(self._first_complete_s(lease, now_s))
         return int(self._row[lease])
 
-    def mark_used(self, lease: int | None) -> None:
+    def _first_complete_s(self, lease: int, now_s: float) -> float:
+        """When the next frame of a lease was complete; the time where none has come."""
+        if not self._takes_audio or self.inputs.waiting(lease) <= 0:
+            return now_s
+        slot = self.inputs.taken[lease] % self.inputs.capacity
+        return float(self.inputs.complete_s[lease, slot])
+
+    def mark_used(self, lease: int) -> None:
         """The row holds this session's state already, by a prompt: it is not to be reset."""
-        if lease is not None:
-            self._is_fresh[lease] = False
+        self._is_fresh[lease] = False
 
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.
@@ -208,7 +227,7 @@ class Rows:
                     has_input[lease] |= session is not None and session.aside.pending > 0
         else:
             has_input = np.array([s is not None and s.text.is_ready for s in self._sessions])
-        can_run = has_input & self.is_primed & ~self.is_over & ~self.is_closed & (self._row >= 0)
+        can_run = has_input & self.is_primed & ~self.is_over & ~self.is_closed & self._is_attached
         if not self._is_live:
             can_run &= self.outputs.waiting() < self.outputs.bound
         return np.flatnonzero(can_run)
@@ -238,9 +257,11 @@ class Rows:
         rings.taken[lease] += frames
         self._metrics.dropped_in.inc(frames)
 
-    def begin(self, leases: Counts, *, is_fixed: bool) -> Tick:
+    def begin(self, leases: Counts, now_s: float, *, is_fixed: bool) -> Tick:
         """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
         count = leases.size
+        for lease in leases[self._row[leases] < 0].tolist():
+            self.row(lease, now_s)
         rows, fresh = self._row[leases], self._is_fresh[leases]
         self._is_fresh[leases] = False
         run = np.zeros(count, np.int64)

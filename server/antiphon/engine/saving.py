@@ -47,13 +47,13 @@ class SavingQueue:
         self._saves.append(save)
         return save.result
 
-    def advance(self) -> bool:
+    def advance(self, now_s: float) -> bool:
         """Copy one piece of the state that was asked for first; false when there is none."""
         if not self._saves:
             return False
         save = self._saves[0]
         try:
-            is_done = self._advance(save)
+            is_done = self._advance(save, now_s)
         except AntiphonError as error:
             save.result.set_exception(error)
             is_done = True
@@ -62,12 +62,12 @@ class SavingQueue:
             save.session.thaw()
         return True
 
-    def _advance(self, save: _Save) -> bool:
+    def _advance(self, save: _Save, now_s: float) -> bool:
         lease = save.session.lease
         if lease is None or not self._rows.is_attached(lease):
             raise SessionError("the session has no row whose state could be saved")
         if save.snapshot is None:
-            save.snapshot = self._backend.snapshot(self._rows.row(lease))
+            save.snapshot = self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))
         part = {name: save.snapshot.tensors[name] for name in names}

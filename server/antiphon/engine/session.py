@@ -25,7 +25,6 @@ from antiphon.engine.pressure import LatePressure
 from antiphon.engine.replies import FrameReply, TakenReplies
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
-from antiphon.engine.slots import Slot
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.log import Log
@@ -97,7 +96,6 @@ class Session:
         self._parameters = parameters
         self._has_new_parameters = True
         self._prompt = prompt
-        self._slot: Slot | None = None
         self._is_live = POLICIES[spec.kind].is_live
         self._lock = threading.Lock()
 
@@ -275,7 +273,6 @@ class Session:
                 return
             self.error = error
             self.state = SessionState.CLOSED
-            self._slot = None
             self._frames.end()
         self._host.leave(self)
         self.tell()
@@ -327,15 +324,14 @@ class Session:
             Log(__name__).error("notify failed", session=self.id, exc_info=error)
             self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))
 
-    def activate(self, slot: Slot) -> bool:
-        """Take a slot; false when the session has closed meanwhile. Called under admission's lock."""
+    def activate(self) -> bool:
+        """Own a row; false when the session has closed meanwhile. Called under admission's lock."""
         with self._lock:
             if self.state is not SessionState.QUEUED:
                 return False
-            lease = self._rows.lease(self, slot.row)
+            lease = self._rows.lease(self)
             if lease is None:
                 return False
-            self._slot = slot
             is_primed = self._prompt is None
             self.state = SessionState.ACTIVE if is_primed else SessionState.PRIMING
             self._frames.open(lease, self._parameters.max_steps, is_primed=is_primed)
@@ -350,13 +346,14 @@ class Session:
             self._has_new_parameters = False
             return parameters
 
-    def begin_priming(self) -> tuple[Slot, Prompt | SavedState, SamplingParameters | None] | None:
-        """The row, what it is to read, and its parameters if it lacks them; None once the session closed."""
+    def begin_priming(self) -> tuple[int, Prompt | SavedState, SamplingParameters | None] | None:
+        """The lease, what its row is to read, and its parameters if it lacks them; None once it closed."""
         parameters = self.new_parameters()
         with self._lock:
-            if self._slot is None or self._prompt is None:
+            lease = self._frames.lease
+            if lease is None or self._prompt is None:
                 return None
-            return self._slot, self._prompt, parameters
+            return lease, self._prompt, parameters
 
     def freeze(self) -> None:
         """Take no step until :meth:`thaw`; what comes meanwhile waits, up to the bounds of the queues."""
@@ -369,13 +366,13 @@ class Session:
             self._frames.prime(is_primed=self.state is SessionState.ACTIVE)
         self._wake.nudge()
 
-    def end_priming(self, slot: Slot, prompt: Prompt | SavedState) -> bool:
+    def end_priming(self, lease: int, prompt: Prompt | SavedState) -> bool:
         """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session.
 
         Returns whether there is another to be read: the owner has changed its mind meanwhile.
         """
         with self._lock:
-            if self._slot != slot:
+            if self._frames.lease != lease:
                 return False
             if self._prompt is not prompt:
                 return True
