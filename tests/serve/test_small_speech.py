@@ -20,6 +20,8 @@ from train.questions import Asked, Utterance, plan, trim
 from train.speech_calls import dictate_all, dictation_report
 from train.voices import speak
 
+pytestmark = pytest.mark.product  # a model is run
+
 SAMPLE_RATE = 24_000
 ANSWERS = ("my name is robin", "snow is white", "a cow says moo", "after monday comes tuesday")
 

@@ -22,6 +22,8 @@ from tests.backends.torch.test_speaking import TEXTS, folder, wanted
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import listening
 
+pytestmark = pytest.mark.product  # a model is run
+
 __all__ = ("folder", "wanted")
 NAMES = tuple(map(str, range(len(TEXTS))))
 Wanted = list[tuple[FloatArray, list[int]]]
