@@ -2,12 +2,14 @@
 #   PYTHON    the interpreter to start from         make serve PYTHON=python3.12
 #   ARGS      passed on to the command of a verb    make serve ARGS="--slots 4"
 #   PIP_ARGS  passed on to pip                      see "Other machines" in README.md
+#   WORKERS   processes that share the tests        make test WORKERS=0 (in one, without pytest-xdist)
 
 VENV ?= .venv
 ARGS ?=
 AUDIO ?=
 BENCH ?= server_capacity
 PIP_ARGS ?=
+WORKERS ?= 2
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -20,12 +22,13 @@ DEV_READY := $(VENV)/.dev-$(PINS)
 WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null | cksum | cut -d ' ' -f 1)
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench train evaluate clean
+.PHONY: help serve demo test test-fast test-lab check bench train evaluate clean
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
@@ -33,8 +36,14 @@ serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file)
 	$(BIN)/python -m tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
-test: check ## set up, run every check and every test (ARGS=...)
-	$(BIN)/python -m pytest $(ARGS)
+test: check ## set up, run every check and every test of what the product promises (ARGS=...)
+	$(PYTEST) -m product $(ARGS)
+
+test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
+	$(PYTEST) -m fast $(ARGS)
+
+test-lab: $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
+	$(PYTEST) -m lab $(ARGS)
 
 check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts
 	$(BIN)/ruff check .

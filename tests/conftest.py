@@ -1,8 +1,10 @@
-"""What holds for every test: a skip is a failure, and generated examples are the same on every run."""
+"""What holds for every test: its tier, one thread, no skips, and the same generated examples on every run."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,9 +13,79 @@ NO_RHVOICE = "RHVoice is not installed; it is no package of Debian 12"
 ALLOWED_SKIPS: frozenset[str] = frozenset({NO_RHVOICE})
 """Reasons, word for word, for which a test may be skipped or expected to fail."""
 
+FAST = ("fast", "product")
+PRODUCT = ("product",)
+LAB = ("lab",)
+TIERS: Mapping[str, Sequence[str]] = {
+    ".": PRODUCT,
+    "advise": PRODUCT,
+    "audio": FAST,
+    "backends": PRODUCT,
+    "bench": LAB,
+    "clients": PRODUCT,
+    "compose": PRODUCT,
+    "docs": PRODUCT,
+    "engine": FAST,
+    "house": PRODUCT,
+    "measure": PRODUCT,
+    "models": FAST,
+    "protocol": FAST,
+    "quantize": PRODUCT,
+    "serve": FAST,
+    "tools": PRODUCT,
+    "train": LAB,
+    "web": PRODUCT,
+}
+"""The markers of each folder's tests. A module whose own marker is ``product`` is that and nothing else."""
+
+MISPLACED = pytest.StashKey[str]()
+"""Why a test is in no tier."""
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""A worker of pytest-xdist has one core; small models are slower on more threads, and round differently."""
+
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("same")
+
+
+def _folder(path: Path, config: pytest.Config) -> str:
+    """The folder of ``tests`` that a path is in; "." is ``tests`` itself."""
+    inside = path.relative_to(config.rootpath).parts
+    inside = inside[1:] if inside[:1] == ("tests",) else inside
+    return inside[0] if len(inside) > 1 else "."
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in THREADS:
+        os.environ.setdefault(name, "1")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave folders unread that have no test of the tier that is run."""
+    tier = config.option.markexpr
+    if tier not in ("fast", "lab") or collection_path.suffix != ".py":
+        return None
+    return tier not in TIERS.get(_folder(collection_path, config), (tier,)) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with its tier; one that is misplaced is the product's, and fails there."""
+    for item in items:
+        folder = _folder(item.path, config)
+        own = {mark.name for mark in item.iter_markers()} & {*FAST, *LAB}
+        if folder not in TIERS:
+            item.stash[MISPLACED] = f"tests/{folder} has no tier; name it in TIERS of tests/conftest.py"
+        elif own - {*PRODUCT}:
+            item.stash[MISPLACED] = f"a marker {own - {*PRODUCT}}; only TIERS of tests/conftest.py gives it"
+        for name in PRODUCT if own else TIERS.get(folder, PRODUCT):
+            item.add_marker(name)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if MISPLACED in item.stash:
+        pytest.fail(item.stash[MISPLACED], pytrace=False)
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

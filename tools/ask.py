@@ -24,6 +24,8 @@ from tools.caller import FRAME_S, FRAME_SAMPLES, SAMPLE_RATE, Heard, call, loud_
 from tools.make_clips import PAUSE_S, QUESTIONS
 
 LISTEN_S = 4.5
+SEED = 0
+"""Of what is sampled, so that every run has the same answers."""
 EARLY_FRAMES = 5
 """An answer's text runs ahead of its sound, and a voice dies away before its recording ends."""
 
@@ -70,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="keep the reply there, as WAV")
     options = parser.parse_args(argv)
     pcm, asked = script()
-    heard = asyncio.run(call(options.url, pcm))
+    heard = asyncio.run(call(options.url, pcm, seed=SEED))
     say = sys.stdout.write
     say(f"{'question':<30}{'answer':<36}{'after':>8}\n")
     is_answered = True

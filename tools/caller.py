@@ -57,8 +57,10 @@ def loud_at(pcm: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.flatnonzero(np.sqrt(np.mean(steps**2, axis=1)) > LOUD) * STEP_SAMPLES
 
 
-async def call(server: str, pcm: NDArray[np.float32]) -> Heard:
+async def call(server: str, pcm: NDArray[np.float32], *, seed: int | None = None) -> Heard:
     """Speak float32 ``pcm [frames * 1920]`` in real time and listen until a second after its end.
+
+    With a ``seed`` the same model answers the same frames with the same tokens every time.
 
     Raises:
         aiohttp.ClientError: the call could not be made.
@@ -66,7 +68,10 @@ async def call(server: str, pcm: NDArray[np.float32]) -> Heard:
     """
     frames = pcm.size // FRAME_SAMPLES
     heard = Heard(np.zeros(pcm.size, np.float32))
-    url = ServerAddress.parse(server).chat({"ext": "1", "format": AudioFormat.PCM_S16LE.value, "wait": "30"})
+    query = {"ext": "1", "format": AudioFormat.PCM_S16LE.value, "wait": "30"}
+    if seed is not None:
+        query |= {"text_seed": str(seed), "audio_seed": str(seed)}
+    url = ServerAddress.parse(server).chat(query)
     async with aiohttp.ClientSession() as http, http.ws_connect(url, max_msg_size=1 << 20) as socket:
         ready = asyncio.Event()
         listener = asyncio.create_task(_listen(socket, heard, ready))

@@ -11,15 +11,6 @@ from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import SLOTS, Driver, Subject
 from tests.backends.subjects import SUBJECTS
 
-EXPORT_TIMEOUT_S = 600
-"""Exporting graphs takes half a minute of an idle core; whichever test comes first waits for it."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/backends" in item.nodeid and "onnx" in item.nodeid:
-            item.add_marker(pytest.mark.timeout(EXPORT_TIMEOUT_S))
-
 
 @pytest.fixture(scope="session", params=SUBJECTS)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:

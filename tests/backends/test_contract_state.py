@@ -97,7 +97,7 @@ def test_a_loud_neighbour_moves_nothing(driver: Driver) -> None:
     assert_same(got, wanted)
 
 
-@pytest.mark.parametrize(("seed", "parameters"), [(0, GREEDY), (1, GREEDY), (2, SAMPLED), (3, SAMPLED)])
+@pytest.mark.parametrize(("seed", "parameters"), [(0, GREEDY), (2, SAMPLED)])
 def test_a_batch_equals_its_sessions_alone(
     subject: Subject, driver: Driver, seed: int, parameters: SamplingParameters
 ) -> None:

@@ -15,6 +15,8 @@ from bench import server_capacity
 from bench.capacity_search import confirm_largest, faults, search_largest, speech_faults
 from bench.harness import Results
 
+pytestmark = pytest.mark.product  # `make bench`, and the rules of docs/architecture.md for capacity
+
 HELD: dict[str, Any] = {
     "rejected": 0,
     "failed": 0,

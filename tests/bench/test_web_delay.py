@@ -55,7 +55,6 @@ def test_a_call_that_was_interrupted_or_too_short_says_nothing() -> None:
         web_delay.summarise(lost, warm_up_s=5)
 
 
-@pytest.mark.timeout(200)
 def test_it_runs(tmp_path: Path) -> None:
     assert web_delay.main(["--quick", "--out", str(tmp_path), "--", "--backend", "null"]) == 0
     values = json.loads((tmp_path / "web-delay.json").read_text())

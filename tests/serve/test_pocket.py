@@ -22,6 +22,8 @@ from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import Listener, listening
 from tools.make_pocket_checkpoint import make_pocket_checkpoint
 
+pytestmark = pytest.mark.product  # a model is run
+
 TEXT = "Good morning to you. It rains in the north, and the wind is cold: very cold."
 
 

@@ -20,6 +20,8 @@ from train.questions import Asked, Utterance, plan, trim
 from train.speech_calls import dictate_all, dictation_report
 from train.voices import speak
 
+pytestmark = pytest.mark.product  # a model is run
+
 SAMPLE_RATE = 24_000
 ANSWERS = ("my name is robin", "snow is white", "a cow says moo", "after monday comes tuesday")
 
@@ -51,7 +53,7 @@ def loudness(pcm: FloatArray) -> float:
 
 async def test_questions_in_voices_it_never_heard_are_written_down(server: str) -> None:
     rng, domain = random.Random("dictated"), Domain()
-    plans = [plan(rng, domain, Asked(held_out=True)) for _ in range(60)]
+    plans = [plan(rng, domain, Asked(held_out=True)) for _ in range(24)]
     asked = [
         Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans
     ]

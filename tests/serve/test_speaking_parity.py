@@ -16,11 +16,12 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text
-from tests.backends.conftest import EXPORT_TIMEOUT_S
 from tests.backends.onnx.exports import exported
 from tests.backends.torch.test_speaking import TEXTS, folder, wanted
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import listening
+
+pytestmark = pytest.mark.product  # a model is run
 
 __all__ = ("folder", "wanted")
 NAMES = tuple(map(str, range(len(TEXTS))))
@@ -44,7 +45,6 @@ def greedy(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, spec=replace(checkpoint.spec, generation=generation))
 
 
-@pytest.mark.timeout(EXPORT_TIMEOUT_S)
 @pytest.mark.parametrize("name", ["torch", "onnx"])
 async def test_everybody_is_told_what_upstream_would_say(
     name: str, folder: Path, wanted: Wanted, tmp_path_factory: pytest.TempPathFactory

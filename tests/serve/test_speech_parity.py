@@ -31,6 +31,8 @@ from tests.serve.speech_fakes import Scribe, scribe
 from tools.make_checkpoint import NOT_LM, make_checkpoint
 from tools.small_models import trial_signal
 
+pytestmark = pytest.mark.product  # a model is run
+
 DELAY = 6
 SECONDS = 4
 

@@ -31,14 +31,7 @@ def test_there_are_files() -> None:
     assert len(FILES) >= 3
 
 
-@pytest.mark.timeout(2 * TIMEOUT_S + 20)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".test.js"))
-def test_in_the_browser(path: Path, surroundings: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    # A machine that was busy elsewhere for a minute may try again: real time is part of what is tested. What
-    # went wrong is shown all the same, or a fault that comes and goes would never be seen.
-    runs = [run_node_tests([path], surroundings, TIMEOUT_S)]
-    if not runs[0].is_green:
-        with capsys.disabled():
-            print(f"\n{path.name} is tried again, after:\n{runs[0].report}")  # noqa: T201
-        runs.append(run_node_tests([path], surroundings, TIMEOUT_S))
-    assert runs[-1].is_green, "\n".join(run.report for run in runs)
+def test_in_the_browser(path: Path, surroundings: dict[str, str]) -> None:
+    run = run_node_tests([path], surroundings, TIMEOUT_S)
+    assert run.is_green, run.report

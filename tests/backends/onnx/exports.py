@@ -14,6 +14,7 @@ from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
+from tests.shared import made_once
 from tools.make_checkpoint import make_checkpoint
 from tools.ship_graphs import ship_graphs
 
@@ -23,34 +24,36 @@ FIRST = "moshi"
 
 def source(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
     """The small checkpoint itself, which the torch backend runs."""
-    folder = folders.getbasetemp() / "onnx-sources" / kind
     dtype = "float32" if kind == "tts" else "bfloat16"  # as the tests of the torch backend have it
-    if not folder.exists():
-        make_checkpoint(folder, kind=kind, dtype=dtype)
+    folder = made_once(
+        folders, f"onnx-source-{kind}", lambda out: make_checkpoint(out, kind=kind, dtype=dtype)
+    )
     return load_checkpoint(str(folder))
 
 
 def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
     """Its graphs, by the command line for the first kind, and for the others what differs."""
-    out = folders.getbasetemp() / "onnx-exports" / kind
-    if not (out / MANIFEST_NAME).exists():
+
+    def export(out: Path) -> None:
         checkpoint = source(kind, folders)
         if kind == FIRST:
             line = ["--target", "onnx", "--recipe", "float32", "--model", checkpoint.ref, str(out)]
             assert cli.run(["quantize", "--no-gate", *line]) == 0
         else:
             _borrow(checkpoint, exported(FIRST, folders), out)
-    return load_checkpoint(str(out))
+
+    return load_checkpoint(str(made_once(folders, f"onnx-{kind}", export)))
 
 
 def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
     """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
-    out = folders.getbasetemp() / "onnx-exports" / "on-tiny"
-    if not out.exists():
+
+    def export(out: Path) -> None:
         make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
         write_manifest(describe(load_checkpoint(str(out))), out / MANIFEST_NAME)
         ship_graphs(out, load_recipe("onnx", "float32"), "float32")
-    return load_checkpoint(str(out))
+
+    return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
 
 
 def _borrow(checkpoint: Checkpoint, lender: Checkpoint, out: Path) -> None:
