@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,29 +20,32 @@ class ArrayHistogram:
 
     def __init__(self, buckets: Sequence[float]) -> None:
         """Start with none; ``buckets`` are upper bounds, ascending, without infinity."""
-        self._bounds = np.array(buckets)
-        self._counts = np.zeros(len(buckets) + 1, np.int64)
+        self._bounds = tuple(map(float, buckets))
+        self._counts = [0] * (len(buckets) + 1)
         self._sum = 0.0
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
         """Count one observation."""
+        place = bisect_left(self._bounds, value)
         with self._lock:
-            self._counts[np.searchsorted(self._bounds, value)] += 1
+            self._counts[place] += 1
             self._sum += value
 
     def observe_many(self, values: NDArray[np.floating[Any]]) -> None:
         """Count every element of ``values``."""
-        counts = np.bincount(np.searchsorted(self._bounds, values), minlength=self._counts.size)
+        places = np.searchsorted(self._bounds, values).tolist()
+        total = float(values.sum())
         with self._lock:
-            self._counts += counts
-            self._sum += float(values.sum())
+            for place in places:
+                self._counts[place] += 1
+            self._sum += total
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative counts by upper bound, as Prometheus wants them, and the sum."""
         with self._lock:
-            cumulative, total = self._counts.cumsum().tolist(), self._sum
-        bounds = [*map(floatToGoString, self._bounds.tolist()), "+Inf"]
+            cumulative, total = list(accumulate(self._counts)), self._sum
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         return list(zip(bounds, cumulative, strict=True)), total
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from antiphon import __version__
 from antiphon.backends.base import BackendInfo
 from antiphon.engine.decisions import Outcome
 from antiphon.engine.histogram import ArrayHistogram, ArrayHistogramFamily
 
-M = TypeVar("M", Counter, Gauge, Histogram, ArrayHistogramFamily)
+M = TypeVar("M", Counter, Gauge, ArrayHistogramFamily)
 
 # Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
 FRAME_BUCKETS_S: Final = (
@@ -86,12 +86,12 @@ class EngineMetrics:
         self._model = model
         seconds = self._histogram
         self.tick_seconds = seconds("tick_seconds", "Time of one backend step.", FRAME_BUCKETS_S)
-        self.frame_latency_seconds = self._array_histogram(
+        self.frame_latency_seconds = self._histogram(
             "frame_latency_seconds",
             "From an input frame's last sample to its reply handed to the socket.",
             FRAME_BUCKETS_S,
         )
-        self.frame_wait_seconds = self._array_histogram(
+        self.frame_wait_seconds = self._histogram(
             "frame_wait_seconds",
             "From an input frame's last sample to the step that takes it.",
             FRAME_BUCKETS_S,
@@ -107,7 +107,7 @@ class EngineMetrics:
             "physical_rows", "Rows the backend computed in a tick, idle ones included.", ROW_BUCKETS
         )
         self._stage_seconds = self.families.get(
-            Histogram,
+            ArrayHistogramFamily,
             "stage_seconds",
             "Time of each stage of a tick.",
             ("model", "stage"),
@@ -144,7 +144,7 @@ class EngineMetrics:
         )
         for how in ("computed", "copied"):
             self._prompts.labels(model, how)
-        self._stages: dict[str, Histogram] = {}
+        self._stages: dict[str, ArrayHistogram] = {}
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a gauge ``antiphon_<name>`` that calls ``read`` whenever it is asked."""
@@ -196,10 +196,6 @@ class EngineMetrics:
     def _counter(self, name: str, help_text: str) -> Counter:
         return self.families.get(Counter, name, help_text, ("model",)).labels(self._model)
 
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = self.families.get(Histogram, name, help_text, ("model",), buckets=buckets)
-        return family.labels(self._model)
-
-    def _array_histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> ArrayHistogram:
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> ArrayHistogram:
         family = self.families.get(ArrayHistogramFamily, name, help_text, ("model",), buckets=buckets)
         return family.labels(self._model)

@@ -45,8 +45,8 @@ class InputRings:
         self.is_finished = np.zeros(leases, np.bool_)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while nobody uses it."""
-        self.pcm[lease] = 0.0
+        """Let a lease begin anew; only while it is not in use. Slots that were never written stay untouched."""
+        self.pcm[lease, : int(self.written[lease]) + 1] = 0.0
         for counter in (self.written, self.discarded, self.taken):
             counter[lease] = 0
         self.is_finished[lease] = False
@@ -197,9 +197,9 @@ class OutputRings:
         self.taken: Counts = np.zeros(leases, np.int64)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while nobody uses it."""
+        """Let a lease begin anew; only while it is not in use."""
         if self.pcm is not None:
-            self.pcm[lease] = 0.0
+            self.pcm[lease, : int(self.written[lease])] = 0.0
         for counter in (self.written, self.discarded, self.taken):
             counter[lease] = 0
 

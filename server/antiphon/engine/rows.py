@@ -8,7 +8,6 @@ belongs to no other session, so what a running tick writes for a session that ha
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ class Rows:
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
-        self._free = deque(range(leases))
+        self._free = list(range(leases))
         self._coming: dict[int, Session] = {}
         self._leaving: list[int] = []
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
@@ -120,7 +119,7 @@ class Rows:
         with self._lock:
             if not self._free:
                 return None
-            lease = self._free.popleft()
+            lease = self._free.pop()  # the one used last: its memory is there already
             self._coming[lease] = session
             return lease
 
@@ -359,9 +358,9 @@ class Rows:
         end_s: float,
     ) -> None:
         count = int(np.count_nonzero(wanted))
-        times = np.stack(
-            [np.full(count, step_ms), wait_ms[wanted], tick.complete_s[wanted], np.full(count, end_s)], axis=1
-        )
+        times = np.empty((count, 4))
+        times[:, 0], times[:, 1] = step_ms, wait_ms[wanted]
+        times[:, 2], times[:, 3] = tick.complete_s[wanted], end_s
         tokens: IntArray = np.full(count, NO_TOKEN, np.int32)
         if outputs.text_tokens is not None:
             tokens = outputs.text_tokens[wanted]
