@@ -87,7 +87,7 @@ lend_environment() {
   done
 }
 
-inside() { chroot "$ROOT" /usr/bin/env -i "${VARIABLES[@]}" bash -euo pipefail -c "cd /root/antiphon && $1"; }
+inside() { chroot "$ROOT" /usr/bin/env -i "${VARIABLES[@]}" bash -euo pipefail -c "cd /srv/antiphon && $1"; }
 
 # Sets up and starts the server, calls it, and says how long that took and how large it is.
 SERVE='
@@ -111,7 +111,7 @@ mount --rbind /dev "$ROOT/dev"
 cp -L /etc/resolv.conf /etc/hosts "$ROOT/etc/"
 lend_pip
 lend_environment
-git clone --quiet "$CHECKOUT" "$ROOT/root/antiphon"
+git clone --quiet "$CHECKOUT" "$ROOT/srv/antiphon"
 for step in "${STEPS[@]}"; do
   start=$SECONDS
   case $step in
@@ -119,5 +119,5 @@ for step in "${STEPS[@]}"; do
   check | test) inside "make $step" ;;
   *) inside "$step" ;;
   esac
-  echo "==> $step: $((SECONDS - start)) s, $(du -smx "$ROOT" | cut -f 1) MB in the root"
+  echo "==> $step: $((SECONDS - start)) s, $(du -smx --exclude="$ROOT/host" "$ROOT" | cut -f 1) MB in the root"
 done
