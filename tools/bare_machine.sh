@@ -25,7 +25,7 @@ if [ "${1:-}" != --inside-namespace ]; then
   # Mounts and processes end with the script, whatever happens.
   WORK=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/bare-machine.XXXXXX")
   trap 'rm -rf --one-file-system "$WORK"' EXIT
-  WORK=$WORK unshare --mount --pid --fork --propagation private "$0" --inside-namespace "${STEPS[@]}"
+  WORK=$WORK unshare --mount --pid --fork --kill-child --propagation private "$0" --inside-namespace "${STEPS[@]}"
   exit
 fi
 STEPS=("${STEPS[@]:1}")
