@@ -1,4 +1,5 @@
 # Everything is set up in $(VENV) on first use, and again when one of the files behind PINS changes.
+#   EXTRAS    what make serve installs beside the base    make serve EXTRAS=torch    (EXTRAS= for none)
 #   PYTHON    the interpreter to start from         make serve PYTHON=python3.12
 #   ARGS      passed on to the command of a verb    make serve ARGS="--slots 4"
 #   PIP_ARGS  passed on to pip                      see "Other machines" in README.md
@@ -13,19 +14,24 @@ WORKERS ?= 2
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# What the default model's framework is on this machine.
-FRAMEWORK := $(if $(filter Darwin-arm64,$(shell uname -s)-$(shell uname -m)),mlx,torch)
+# torch with an NVIDIA GPU, mlx on Apple silicon; elsewhere the base runs the built-in models.
+NVIDIA_GPU ?= /dev/nvidia0
+GPU := $(wildcard $(NVIDIA_GPU))$(shell nvidia-smi -L 2>/dev/null)
+MACHINE := $(shell uname -s)-$(shell uname -m)
+FITTING := $(if $(filter Darwin-arm64,$(MACHINE)),mlx,$(if $(GPU),torch))
+EXTRAS ?= $(FITTING)
 BIN := $(VENV)/bin
 PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
-SERVE_READY := $(VENV)/.serve-$(PINS)
+SERVE_READY := $(VENV)/.serve-$(EXTRAS)-$(PINS)
 DEV_READY := $(VENV)/.dev-$(PINS)
 WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null | cksum | cut -d ' ' -f 1)
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check bench train evaluate clean
+.PHONY: help serve demo test test-fast test-lab check bench train evaluate programs release clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -36,13 +42,13 @@ serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file)
 	$(BIN)/python -m tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
-test: check ## set up, run every check and every test of what the product promises (ARGS=...)
+test: programs check ## set up, run every check and every test of what the product promises (ARGS=...)
 	$(PYTEST) -m product $(ARGS)
 
 test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
 	$(PYTEST) -m fast $(ARGS)
 
-test-lab: $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
+test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
 	$(PYTEST) -m lab $(ARGS)
 
 check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts
@@ -63,6 +69,14 @@ train: $(DEV_READY) ## make the small models anew in out/train: hours, and the p
 evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)
 	$(BIN)/python -m train.evaluate $(ARGS)
 
+programs: ## install the programs of the system that make test needs, or print the command
+	@PYTHON="$(PYTHON)" tools/system_programs.sh
+
+release: $(DEV_READY) ## build wheel, sdist and their SHA-256 sums into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	cd dist && $(SHA256) antiphon-* > SHA256SUMS
+
 clean: ## remove outputs and caches; the environment stays (rm -r .venv)
 	rm -rf out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -71,11 +85,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is needed (Debian: python3-venv)"; exit 1; }
 
 $(SERVE_READY): | $(BIN)/python
-	@echo "==> setting up $(VENV): the server and $(FRAMEWORK)"
-	$(PIP) -e '.[$(FRAMEWORK)]'
+	@echo "==> setting up $(VENV): the server$(if $(EXTRAS), with $(EXTRAS))"
+	$(PIP) -e '.$(if $(EXTRAS),[$(EXTRAS)])'
 	@rm -f $(VENV)/.serve-* && touch $@
 
-$(DEV_READY): $(SERVE_READY)
+$(DEV_READY): | $(SERVE_READY)
 	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
 	$(PIP) -e '.[torch,mlx,pocket,otel,quantize,dev]' einops
 	$(PIP) --no-deps moshi

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 NO_RHVOICE = "RHVoice is not installed; it is no package of Debian 12"
-ALLOWED_SKIPS: frozenset[str] = frozenset({NO_RHVOICE})
+NO_INDEX = "the package index cannot be reached, so what it offers is not resolved"
+ALLOWED_SKIPS: frozenset[str] = frozenset({NO_RHVOICE, NO_INDEX})
 """Reasons, word for word, for which a test may be skipped or expected to fail."""
 
 FAST = ("fast", "product")

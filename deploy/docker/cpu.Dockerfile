@@ -1,22 +1,28 @@
-# Antiphon for CPUs: docker build -f deploy/docker/cpu.Dockerfile -t antiphon:cpu .
+# Antiphon for CPUs, without torch: what has ONNX graphs runs, the built-in models among it.
+#   docker build -f deploy/docker/cpu.Dockerfile -t antiphon:cpu .
+# With torch, for every other model, and to make graphs (pocket: Pocket-TTS):
+#   docker build -f deploy/docker/cpu.Dockerfile --build-arg EXTRAS=torch,pocket,quantize,otel -t antiphon:cpu-torch .
 # Two stages: what builds stays behind, and the image is Python, the wheels and nobody's shell history.
 
 FROM python:3.11.10-slim-bookworm AS build
 WORKDIR /build
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends binutils && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/antiphon
 ENV PATH=/opt/antiphon/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-# Where torch's CPU wheels are, for example --build-arg PIP_EXTRA_INDEX_URL=... with the index of README.md: the
+# With another index for pip, for example --build-arg PIP_EXTRA_INDEX_URL=... where torch's CPU wheels are: the
 # default index carries gigabytes of CUDA with them.
 ARG PIP_EXTRA_INDEX_URL=
-COPY constraints.txt ./
-RUN pip install -c constraints.txt torch==2.13.0
-COPY pyproject.toml README.md LICENSE ./
+ARG EXTRAS=otel
+COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY server server
 COPY clients clients
 COPY quantize quantize
 COPY web web
-# pocket: Pocket-TTS speaks on CPUs; quantize: the service graphs makes what runs on ONNX.
-RUN pip install -c constraints.txt '.[torch,pocket,quantize,otel]' && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
+# The wheel of sphn carries 77 MB of debugging symbols. pip goes, with the caches: the image runs as it is.
+RUN pip install -c constraints.txt ".[$EXTRAS]" && \
+    strip --strip-debug /opt/antiphon/lib/python3*/site-packages/sphn/*.so && \
+    pip uninstall --yes pip && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models

@@ -31,6 +31,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from antiphon.install import install_command
+
 
 class AntiphonError(Exception):
     """Base of every error Antiphon raises on purpose."""
@@ -64,7 +66,7 @@ class MissingExtraError(BackendError):
         self.module = module
         super().__init__(
             f"{what} needs the Python module '{module}', which is not installed; "
-            f"install it with: pip install 'antiphon[{extra}]'"
+            f"install it with: {install_command(extra)}"
         )
 
 

@@ -16,7 +16,7 @@ from antiphon.advise.override import compose_override
 from antiphon.errors import ConfigError
 from antiphon.models.families import AudioFamily, load_families
 from antiphon.serve.options import parse_command_line
-from tools.stack.composefile import read_compose
+from tools.stack.composefile import read_compose, services
 
 FAMILIES = load_families()
 
@@ -167,6 +167,10 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
     assert main(command) == 0
     override = yaml.safe_load(file.read_text())
     assert override["services"].keys() <= read_compose()["services"].keys()
+    raw = services(overrides=[file])
+    for key in ("image", "build"):
+        assert raw["duplex"].raw[key] == services()["stt"].raw[key]
+    assert raw["duplex-gpu"].raw["image"] == services()["duplex-gpu"].raw["image"]
     model = "hf://nvidia/personaplex-7b-v1"
     assert override["services"]["door"]["environment"] == {"DUPLEX_MODEL": model}
     for service in ("duplex", "duplex-gpu"):

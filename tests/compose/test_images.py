@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tools.stack.composefile import ROOT, services
+from tools.stack.composefile import ROOT, read_compose, services
 
 DOCKER = ROOT / "deploy" / "docker"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -40,6 +41,21 @@ def test_images_are_small_pinned_and_nobodys(name: str) -> None:
     for source in " ".join(line[5:] for line in text.splitlines() if line.startswith("COPY ")).split():
         if (ROOT / source).exists() and not source.startswith("."):
             assert f"!{source}" in ignored
+
+
+def test_torch_is_in_the_images_of_what_needs_it() -> None:
+    """Built-in models have graphs; published ones have none, and the service graphs makes them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, service in services().items():
+        raw = service.raw
+        if "cpu.Dockerfile" not in raw.get("build", {}).get("dockerfile", ""):
+            continue
+        extras = raw["build"]["args"]["EXTRAS"].split(",")
+        assert project["optional-dependencies"].keys() >= set(extras), name
+        assert ("torch" in extras) == (name in {"stt", "tts", "graphs"}), name
+        assert raw["image"] == ("antiphon:cpu-torch" if "torch" in extras else "antiphon:cpu"), name
+    text = (DOCKER / "cpu.Dockerfile").read_text()
+    assert f"ARG EXTRAS={services()['duplex'].raw['build']['args']['EXTRAS']}\n" in text
 
 
 def documents() -> list[dict[str, Any]]:
@@ -96,11 +112,14 @@ def test_the_autoscaler_asks_for_a_recorded_number() -> None:
 
 
 def test_the_workflow_starts_what_compose_has() -> None:
+    extras = read_compose()["x-torch"]["build"]["args"]["EXTRAS"]
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "images.yml").read_text())
     steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     text = "\n".join(steps)
     for name in ("cpu.Dockerfile", "cuda.Dockerfile"):
         assert f"deploy/docker/{name}" in text
+    assert f"--build-arg EXTRAS={extras} -t antiphon:cpu-torch" in text
+    assert f"EXTRAS={extras} " in (DOCKER / "cpu.Dockerfile").read_text()  # the command in its head
     for secret in ("tls.pem", "grafana-password"):
         assert f"deploy/secrets/{secret}" in text
     assert "--profile edge up" in text

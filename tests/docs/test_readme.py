@@ -88,7 +88,7 @@ def test_no_block_is_unmarked() -> None:
 
 
 def test_the_two_commands_come_first() -> None:
-    assert [block.commands[0] for block in BLOCKS[:2]] == ["make serve", "make demo"]
+    assert [block.commands[0] for block in BLOCKS[:2]] == ["make serve", "make test"]
 
 
 @pytest.mark.parametrize("block", _with_mark("make"), ids=_named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.house.make import run_make
 from tests.house.tracked import ROOT
 
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
+PROGRAMS = ROOT / "tools" / "system_programs.sh"
+NO_GPU = "NVIDIA_GPU=/nowhere"
 
 
 def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -91,6 +94,72 @@ def test_a_machine_without_a_fitting_python_is_told(checkout: Path) -> None:
     assert "Antiphon needs Python 3.11 or newer" in run.stdout
 
 
+def _installs(checkout: Path, *words: str) -> list[str]:
+    """What pip is asked to install for make serve."""
+    lines = _make(checkout, "--dry-run", "serve", *words).stdout.splitlines()
+    return [shlex.split(line)[-1] for line in lines if "pip install" in line]
+
+
+@pytest.mark.parametrize(
+    ("words", "installed"),
+    [
+        ((NO_GPU, "MACHINE=Linux-x86_64", "GPU="), "."),
+        (("NVIDIA_GPU=/dev/null", "MACHINE=Linux-x86_64"), ".[torch]"),
+        (("GPU=GPU 0: NVIDIA H100", "MACHINE=Linux-x86_64"), ".[torch]"),
+        ((NO_GPU, "MACHINE=Darwin-arm64"), ".[mlx]"),
+        (("NVIDIA_GPU=/dev/null", "EXTRAS="), "."),
+        ((NO_GPU, "EXTRAS=torch,otel"), ".[torch,otel]"),
+    ],
+)
+def test_serve_installs_what_the_machine_runs(checkout: Path, words: tuple[str, ...], installed: str) -> None:
+    assert _installs(checkout, *words) == [installed]
+
+
+def test_another_extra_is_installed_where_the_base_is(checkout: Path) -> None:
+    _pretend_to_set_up(checkout, "serve")
+    assert _installs(checkout, "EXTRAS=torch,mlx") == [".[torch,mlx]"]
+
+
+def _look(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Look for the programs of the tests where there are ``more`` and little else."""
+    folder.mkdir()
+    for name in ("bash", *more):
+        path = shutil.which(name)
+        assert path is not None
+        (folder / name).symlink_to(path)
+    env = {"PATH": str(folder), "PYTHON": "no-such-python"}
+    return subprocess.run([folder / "bash", PROGRAMS], env=env, capture_output=True, text=True, check=False)
+
+
+def _stub(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_all_missing_programs_are_named_at_once_with_the_command(tmp_path: Path) -> None:
+    run = _look(tmp_path / "bin", "id")
+    assert run.returncode == 1
+    missing, command = run.stdout.splitlines()
+    names = missing.removeprefix("make test needs what is not installed here: ").split()
+    assert {"git", "make", "python3-venv", "prometheus", "qemu-user", "espeak-ng", "flite"} <= set(names)
+    assert {"festival", "nodejs", "npm", "chromium"} <= set(names)
+    install = "apt-get install --yes --no-install-recommends ca-certificates"
+    assert command == f"On Debian and Ubuntu type: sudo {install} {' '.join(names)}"
+
+
+def test_root_on_debian_installs_them(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    _stub(tmp_path / "stubs" / "id", "echo 0")
+    _stub(tmp_path / "stubs" / "apt-get", f'echo "$@" >> {log}')
+    (tmp_path / "stubs" / "bash").symlink_to(shutil.which("bash") or "")
+    env = {"PATH": str(tmp_path / "stubs")}
+    subprocess.run(["bash", PROGRAMS], env=env, capture_output=True, check=True)
+    update, install = log.read_text().splitlines()
+    assert update == "update -qq"
+    assert {"install", "--no-install-recommends", "chromium", "qemu-user"} <= set(install.split())
+
+
 def test_help_lists_every_verb(checkout: Path) -> None:
     run = _make(checkout)
     assert run.returncode == 0
@@ -106,6 +175,8 @@ def test_help_lists_every_verb(checkout: Path) -> None:
             "bench",
             "train",
             "evaluate",
+            "programs",
+            "release",
             "clean",
         )
     ]

@@ -1,9 +1,10 @@
-"""The wheel holds all that a server needs: nothing may live only in the checkout."""
+"""Wheel and sdist hold all that a server needs, and install: nothing may live only in the checkout."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,42 +14,58 @@ from tests.house.tracked import ROOT, tracked_files
 
 SOURCES = {"server": "antiphon", "clients": "antiphon_client", "quantize": "antiphon_quantize"}
 
-FROM_THE_WHEEL = """
+FROM_WHAT_IS_INSTALLED = """
 import sys
 from pathlib import Path
-unpacked = Path(sys.argv[1])
-sys.path.insert(0, str(unpacked))
+installed = Path(sys.argv[1])
+sys.path.insert(0, str(installed))
 
 import antiphon_client
 import antiphon_quantize
 from antiphon.cli import run
+from antiphon.install import install_command
 from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.static import web_root
 from antiphon_quantize.recipe import load_recipe
 
-assert web_root() == unpacked / "antiphon" / "_web", web_root()
+assert web_root() == installed / "antiphon" / "_web", web_root()
 assert BUILTIN
 for name in BUILTIN:
     checkpoint = load_checkpoint(name)
-    assert checkpoint.root.is_relative_to(unpacked), checkpoint.root
+    assert checkpoint.root.is_relative_to(installed), checkpoint.root
     for path in checkpoint.files.values():
-        assert path.is_relative_to(unpacked) and path.is_file(), path
-assert Path(antiphon_client.__file__).is_relative_to(unpacked)
+        assert path.is_relative_to(installed) and path.is_file(), path
+assert Path(antiphon_client.__file__).is_relative_to(installed)
 assert load_recipe("torch", "int8").quantize
-assert Path(antiphon_quantize.__file__).is_relative_to(unpacked)
+assert Path(antiphon_quantize.__file__).is_relative_to(installed)
+assert "constraints.txt" not in install_command("torch") and "torchao" in install_command("torch")
 assert run(["--version"]) == 0
 """
+
+
+PIP_ALONE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+
+
+def _python(*words: str | Path, cwd: Path) -> None:
+    command = [sys.executable, *map(str, words)]
+    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(folder)]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
-    build = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-    assert build.returncode == 0, build.stderr
+    _python("-m", "pip", "wheel", *PIP_ALONE, "--wheel-dir", folder, ROOT, cwd=folder)
     (path,) = folder.glob("antiphon-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    _python("-m", "hatchling", "build", "--target", "sdist", "--directory", folder, cwd=ROOT)
+    (path,) = folder.glob("antiphon-*.tar.gz")
     return path
 
 
@@ -75,8 +92,23 @@ def test_the_wheel_carries_licence_and_command(wheel: Path) -> None:
     assert "antiphon = antiphon.cli:main" in archive.read(info["entry_points.txt"]).decode()
 
 
-def test_what_is_built_in_loads_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path)
-    command = [sys.executable, "-c", FROM_THE_WHEEL, str(tmp_path)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert run.returncode == 0, run.stderr
+def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path) -> None:
+    sources = {f"{root}/{package}" for root, package in SOURCES.items()} | {"web/static"}
+    files = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"}
+    expected = files | {
+        relative.as_posix()
+        for relative in (path.relative_to(ROOT) for path in tracked_files())
+        if any(relative.is_relative_to(source) for source in sources)
+    }
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names - {"PKG-INFO"} == expected
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_what_is_built_in_loads_from_what_pip_installs(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    built = request.getfixturevalue(kind)
+    _python("-m", "pip", "install", *PIP_ALONE, "--target", tmp_path, built, cwd=tmp_path)
+    _python("-c", FROM_WHAT_IS_INSTALLED, tmp_path, cwd=tmp_path)

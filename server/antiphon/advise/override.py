@@ -14,6 +14,12 @@ SERVICES = {
 }
 """The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
 
+CPU_IMAGE = (
+    "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
+    '    build: {"args": {"EXTRAS": "torch,pocket,quantize,otel"}}',
+)
+"""The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
+
 
 def compose_override(fit: Fit, wish: Wish) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
@@ -41,6 +47,8 @@ def compose_override(fit: Fit, wish: Wish) -> str:
         f"      {kind.upper()}_MODEL: {json.dumps(model)}",
     ]
     for service in SERVICES[kind][: 1 if fit.family.backend == "pocket" else None]:
-        device = ["--device=cuda"] if service.endswith("-gpu") else []
+        on_gpu = service.endswith("-gpu")
+        device = ["--device=cuda"] if on_gpu else []
         lines += [f"  {service}:", f"    command: {json.dumps(command + device)}"]
+        lines += [] if on_gpu else CPU_IMAGE
     return "\n".join(lines) + "\n"

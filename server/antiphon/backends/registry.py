@@ -18,6 +18,7 @@ from antiphon.backends.base import Backend
 from antiphon.backends.checks import check_requires
 from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
+from antiphon.install import install_command
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def make_backend(
     if name == "onnx" and not checkpoint.graphs:
         raise UnsupportedError(
             f"{checkpoint.spec.name} has no ONNX graphs; make them with: {graphs_command(checkpoint)} "
-            "(which needs: pip install 'antiphon[quantize]')"
+            f"(which needs: {install_command('quantize')})"
         )
     if wanted is not None:
         check_requires(name, wanted.requires)
@@ -175,11 +176,11 @@ def resolve_auto(
         if module is None:
             return name
     if not checkpoint.graphs and BACKENDS["onnx"].runs(spec):
+        extra = BACKENDS[able[0]].extra or ""
         raise UnsupportedError(
             f"nothing installed runs {spec.name}: it has no ONNX graphs, and the {able[0]} backend lacks the "
-            f"Python module '{missing[able[0]]}'. To make the graphs: pip install 'antiphon[quantize]' and "
-            f"{graphs_command(checkpoint)}. To run it as it is: pip install "
-            f"'antiphon[{BACKENDS[able[0]].extra}]'"
+            f"Python module '{missing[able[0]]}'. To make the graphs: {install_command('quantize')} and "
+            f"{graphs_command(checkpoint)}. To run it as it is: {install_command(extra)}"
         )
     name, module = next(iter(missing.items()))
     raise MissingExtraError(f"the {name} backend", extra=BACKENDS[name].extra or "", module=module or "")

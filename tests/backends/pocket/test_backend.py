@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from antiphon.errors import (
     StepError,
     UnsupportedError,
 )
+from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
@@ -274,13 +276,13 @@ def test_the_package_is_named_where_it_is_missing(
 ) -> None:
     checkpoint = load_checkpoint(str(pocket_folder))
     assert resolve_auto(checkpoint) == "pocket"
-    command = "the Python module 'pocket_tts', which is not installed; install it with: pip install 'antiphon"
+    missing = "the Python module 'pocket_tts', which is not installed; install it with: "
     for ask in (
         lambda: resolve_auto(checkpoint, find=lambda module: None),
         lambda: make_backend("pocket", checkpoint, slots=1),
     ):
         monkeypatch.setattr(registry, "find_spec", lambda module: None)
-        with pytest.raises(MissingExtraError, match=command) as caught:
+        with pytest.raises(MissingExtraError, match=re.escape(missing + install_command("pocket"))) as caught:
             ask()
         assert caught.value.extra == "pocket"
 

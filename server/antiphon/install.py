@@ -1,0 +1,48 @@
+"""The command that installs an extra, from a checkout and from a wheel."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+UNPINNED = frozenset({"reference"})
+"""Extras that constraints.txt excludes: moshi asks for older torch, numpy and aiohttp than the pins."""
+
+_WITH_EXTRA = re.compile(
+    r"""(?P<what>[^;]+?)\s*;\s*(?:\((?P<marker>.+)\) and )?extra == ['"](?P<extra>[^'"]+)['"]"""
+)
+
+
+def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> str:
+    """The command that installs ``extra`` into the Python that runs; "" is the base.
+
+    In a checkout at ``root``, pip installs the extra with its pins. Elsewhere pip installs the requirements
+    that the wheel declares for it: no package index has Antiphon itself.
+    """
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    if (root / "pyproject.toml").is_file():
+        pins = "" if extra in UNPINNED else f" -c {shlex.quote(str(root / 'constraints.txt'))}"
+        return f"{pip}{pins} -e {shlex.quote(f'{root}[{extra}]' if extra else str(root))}"
+    return f"{pip} {' '.join(map(shlex.quote, requirements_of(extra, _declared())))}"
+
+
+def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
+    """Those of a distribution's ``declared`` requirements that belong to ``extra``; "" is the base."""
+    found = []
+    for line in declared:
+        match = _WITH_EXTRA.fullmatch(line)
+        if (match["extra"] if match else "") != extra:
+            continue
+        marker = f"; {match['marker']}" if match and match["marker"] else ""
+        found.append(f"{match['what'] if match else line}{marker}".replace("'", '"'))
+    return found
+
+
+def _declared() -> list[str]:
+    """What the installed distribution requires. Only a failure asks, so every start is spared the import."""
+    from importlib.metadata import requires
+
+    return requires("antiphon") or []

@@ -1,0 +1,109 @@
+"""The pins can be installed: every extra resolves from the package index, on other Pythons and on a Mac.
+
+uv resolves for a platform without being on it, markers included. It takes the index and its certificates from
+pip's configuration and leaves out local folders and further indexes, which other machines lack.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NO_INDEX
+from tests.house.tracked import ROOT
+
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+PYTHONS = ("3.11", "3.12", "3.13")
+LINUX = "x86_64-manylinux_2_28"
+LINUX_OF_MLX = "x86_64-manylinux_2_35"
+"""mlx has no wheels for an older glibc."""
+MAC = "aarch64-apple-darwin"
+UNPINNED = ("reference",)
+"""moshi excludes the pins (see Makefile)."""
+TOGETHER = sorted(EXTRAS.difference(UNPINNED, {"mlx"}))
+"""Where all resolve together under pins, each does alone: it asks for a part of the same versions."""
+
+
+def _pip_setting(name: str) -> str | None:
+    """The value of pip's option ``name``: from the environment, else from pip's files."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    pairs = [line.partition("=")[::2] for line in run.stdout.splitlines()]
+    values = {key: value.strip("'\"") for key, value in pairs if key.endswith(f".{name}")}
+    return values.get(f":env:.{name}") or next(iter(values.values()), None)
+
+
+def _resolve(requirements: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("uv", path=str(Path(sys.executable).parent))
+    assert program is not None
+    index, certificates = _pip_setting("index-url"), _pip_setting("cert")
+    more = {"UV_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL"}
+    env = {name: value for name, value in os.environ.items() if name not in more}
+    env |= {"UV_PYTHON_DOWNLOADS": "never", "MACOSX_DEPLOYMENT_TARGET": "14.0"}
+    env |= {"UV_DEFAULT_INDEX": index} if index else {}
+    env |= {"SSL_CERT_FILE": certificates} if certificates else {}
+    words = ["pip", "compile", "--quiet", "--no-config", "--only-binary=:all:", f"--output-file={os.devnull}"]
+    return subprocess.run(
+        [program, *words, *options, str(requirements)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def _resolve_project(python: str, platform: str, extras: Sequence[str]) -> None:
+    options = [f"--python-version={python}", f"--python-platform={platform}"]
+    options += [f"--extra={name}" for name in extras]
+    if not set(extras) & set(UNPINNED):
+        options.append(f"--constraints={ROOT / 'constraints.txt'}")
+    run = _resolve(ROOT / "pyproject.toml", *options)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The index answers; where it does not, the summary of the run says that these tests did not run."""
+    requirements = tmp_path_factory.mktemp("index") / "requirements.txt"
+    requirements.write_text("packaging\n")
+    if _resolve(requirements).returncode != 0:
+        pytest.skip(NO_INDEX)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    ("platform", "extras"),
+    [
+        pytest.param(LINUX, TOGETHER, id="linux-all-but-mlx"),
+        pytest.param(LINUX_OF_MLX, [*TOGETHER, "mlx"], id="linux-all"),
+        pytest.param(LINUX, UNPINNED, id="linux-reference"),
+        pytest.param(MAC, ["mlx"], id="mac-mlx"),
+        pytest.param(MAC, [], id="mac-base"),
+    ],
+)
+def test_the_index_has_what_is_declared_and_pinned(python: str, platform: str, extras: Sequence[str]) -> None:
+    _resolve_project(python, platform, extras)
+
+
+@pytest.mark.usefixtures("index")
+def test_a_pin_that_torch_excludes_is_found(tmp_path: Path) -> None:
+    pins = tmp_path / "constraints.txt"
+    pins.write_text((ROOT / "constraints.txt").read_text().replace("\ntriton==", "\ntriton==3.5.1 #"))
+    run = _resolve(
+        ROOT / "pyproject.toml",
+        "--python-version=3.11",
+        f"--python-platform={LINUX}",
+        "--extra=torch",
+        f"--constraints={pins}",
+    )
+    assert run.returncode != 0
+    assert "triton" in run.stderr

@@ -1,0 +1,66 @@
+"""The command that an error prints installs what was missing."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import MissingExtraError
+from antiphon.install import install_command, requirements_of
+from tests.house.tracked import ROOT
+
+DECLARED = [
+    "aiohttp>=3.11",
+    "tomli>=2; python_version < '3.11'",
+    "torch>=2.9; extra == 'torch'",
+    "mlx>=0.29; (sys_platform == 'darwin') and extra == 'mlx'",
+    'mlx[cpu]>=0.29; (sys_platform == "linux") and extra == "mlx"',
+]
+
+
+def test_a_checkout_installs_the_extra_with_its_pins() -> None:
+    error = MissingExtraError("a plot", extra="plot", module="matplotlib")
+    assert str(error) == (
+        "a plot needs the Python module 'matplotlib', which is not installed; install it with: "
+        f"{sys.executable} -m pip install -c {ROOT}/constraints.txt -e '{ROOT}[plot]'"
+    )
+
+
+def test_moshi_is_installed_without_the_pins_that_exclude_it() -> None:
+    assert install_command("reference") == f"{sys.executable} -m pip install -e '{ROOT}[reference]'"
+
+
+def test_the_base_is_no_extra() -> None:
+    assert install_command("").endswith(f"/constraints.txt -e {ROOT}")
+
+
+def test_a_folder_with_a_space_is_quoted(tmp_path: Path) -> None:
+    root = tmp_path / "my checkout"
+    root.mkdir()
+    (root / "pyproject.toml").touch()
+    words = shlex.split(install_command("torch", root=root))
+    assert words[-4:] == ["-c", f"{root}/constraints.txt", "-e", f"{root}[torch]"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "found"),
+    [
+        ("", ["aiohttp>=3.11", 'tomli>=2; python_version < "3.11"']),
+        ("torch", ["torch>=2.9"]),
+        ("mlx", ['mlx>=0.29; sys_platform == "darwin"', 'mlx[cpu]>=0.29; sys_platform == "linux"']),
+        ("talk", []),
+    ],
+)
+def test_the_requirements_of_an_extra_keep_their_other_markers(extra: str, found: list[str]) -> None:
+    assert requirements_of(extra, DECLARED) == found
+
+
+def test_a_wheel_installs_what_it_declares(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    words = shlex.split(install_command("torch", root=tmp_path))
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    assert sorted(words[4:]) == sorted(project["optional-dependencies"]["torch"])
