@@ -70,7 +70,8 @@ def test_what_the_caller_sends_is_heard_as_if_there_had_been_no_silence(
     live = [reply for reply in replies if not reply.is_aside]
     assert [reply.frame for reply in live] == list(range(whole))
     assert [reply.text_token for reply in live] == list(range(1, whole + 1))
-    row = engine.backend.rows[0]
+    assert session.lease is not None
+    row = engine.backend.rows[engine.engine._rows.row(session.lease, engine.clock())]
     assert row.taken == whole
     assert row.sum == sum(sent[::FRAME])
     stats = session.stats()

@@ -361,7 +361,7 @@ def test_a_tick_names_the_ready_rows_and_a_fixed_one_computes_all(is_fixed: bool
     bench.push(sessions[2], 1)
     bench.tick()
     step = bench.backend.steps[-1]
-    assert (step.rows.tolist(), step.reset.tolist(), step.is_fixed) == ([2], [True], is_fixed)
+    assert (step.rows.tolist(), step.reset.tolist(), step.is_fixed) == ([0], [True], is_fixed)
     assert bench.read("batch_rows_sum") == 1
     assert bench.read("physical_rows_sum") == (4 if is_fixed else 1)
 

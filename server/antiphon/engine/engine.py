@@ -135,6 +135,7 @@ class Engine:
             self._wake,
             is_fixed=self.config.fixed_batch,
             aside_rows=self.config.aside_rows,
+            least_tick_s=self.config.least_tick_ms / 1000.0,
             clock=self.clock,
             metrics=self.metrics,
             pressure=self._pressure,

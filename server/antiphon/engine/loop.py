@@ -8,6 +8,7 @@ thread sleeps on a wake-up, with a timeout only while a session waits in the que
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -17,6 +18,7 @@ from antiphon.engine.aside import Visit
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
+from antiphon.engine.rings import Counts
 from antiphon.engine.rows import Rows, Tick, TickTimes
 from antiphon.engine.saving import SavingQueue
 from antiphon.engine.session import Session
@@ -46,6 +48,7 @@ class EngineLoop:
         *,
         is_fixed: bool,
         aside_rows: int,
+        least_tick_s: float,
         clock: Callable[[], float],
         metrics: EngineMetrics,
         pressure: LatePressure,
@@ -61,6 +64,7 @@ class EngineLoop:
         self._wake = wake
         self._is_fixed = is_fixed
         self._aside_rows = aside_rows
+        self._least_tick_s = least_tick_s
         self._clock = clock
         self._metrics = metrics
         self._pressure = pressure
@@ -74,6 +78,7 @@ class EngineLoop:
         self._priming = PrimingQueue(backend, rows, metrics)
         self._saving = SavingQueue(backend, rows)
         self._busy_since_s: float | None = None
+        self._began_s = 0.0
         self.is_lost = False
 
     def busy_s(self, now_s: float) -> float:
@@ -91,8 +96,15 @@ class EngineLoop:
         """Tick until the wake-up is stopped or the device is lost."""
         while not self.is_lost and self._sleep():
             while self.tick_once():  # frames that wait need no further wake-up
+                self._rest()
                 if not self._wake.wait(0.0):
                     return
+
+    def _rest(self) -> None:
+        """Let frames gather after a tick that was very short."""
+        left_s = self._least_tick_s - (self._clock() - self._began_s)
+        if left_s > 0:
+            time.sleep(min(left_s, self._least_tick_s))
 
     def _sleep(self) -> bool:
         """Wait until there may be something to do; false when stopped, or when even that failed."""
@@ -108,7 +120,7 @@ class EngineLoop:
         Returns whether there was a tick or a piece.
         """
         try:
-            now_s = self._busy_since_s = self._clock()
+            now_s = self._busy_since_s = self._began_s = self._clock()
             self._settle(now_s)
             tick = self._gather(now_s)
             if tick is not None:
@@ -134,12 +146,12 @@ class EngineLoop:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
         self._rows.settle()
-        for _, session in self._rows.cared_for(is_primed=False):
+        for session in self._rows.unprimed():
             self._priming.add(session)
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        if self._care(now_s):
+        if self._care(leases, now_s):
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
@@ -159,10 +171,10 @@ class EngineLoop:
         self._trace("prompt", start_s, end_s)
         return is_done
 
-    def _care(self, now_s: float) -> bool:
+    def _care(self, leases: Counts, now_s: float) -> bool:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
-        for lease, session in self._rows.cared_for(is_primed=True):
+        for lease, session in self._rows.cared_for(leases):
             if session.aside.is_busy:
                 self._rows.needs_care[lease] = True
             parameters = session.new_parameters()

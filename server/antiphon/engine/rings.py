@@ -45,7 +45,7 @@ class InputRings:
         self.is_finished = np.zeros(leases, np.bool_)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while it is not in use. Slots that were never written stay untouched."""
+        """Let a lease begin anew; only while it is not in use. Slots never written stay untouched."""
         self.pcm[lease, : int(self.written[lease]) + 1] = 0.0
         for counter in (self.written, self.discarded, self.taken):
             counter[lease] = 0

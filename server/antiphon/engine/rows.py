@@ -102,7 +102,7 @@ class Rows:
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
-        self._free = list(range(leases))
+        self._free = list(reversed(range(leases)))
         self._coming: dict[int, Session] = {}
         self._leaving: list[int] = []
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
@@ -173,12 +173,18 @@ class Rows:
         if self._takes_audio:
             self.inputs.clear(lease)
 
-    def cared_for(self, *, is_primed: bool) -> list[tuple[int, Session]]:
-        """Leases that need care before their next frame, with their sessions; they are unmarked."""
-        chosen = self.needs_care & self._is_attached & (self.is_primed == is_primed)
-        leases: list[int] = np.flatnonzero(chosen).tolist()
-        self.needs_care[chosen] = False
-        return [(lease, self.session(lease)) for lease in leases]
+    def unprimed(self) -> list[Session]:
+        """Sessions that got a prompt, or another one, since the last call."""
+        chosen = np.flatnonzero(self.needs_care & self._is_attached & ~self.is_primed)
+        return [session for _, session in self._unmark(chosen)]
+
+    def cared_for(self, leases: Counts) -> list[tuple[int, Session]]:
+        """Those of ``leases`` that need care before their next frame, with their sessions."""
+        return self._unmark(leases[self.needs_care[leases]])
+
+    def _unmark(self, leases: Counts) -> list[tuple[int, Session]]:
+        self.needs_care[leases] = False
+        return [(lease, self.session(lease)) for lease in leases.tolist()]
 
     def session(self, lease: int) -> Session:
         """The session that an attached lease is of."""
@@ -365,7 +371,9 @@ class Rows:
         if outputs.text_tokens is not None:
             tokens = outputs.text_tokens[wanted]
         vad = np.zeros((count, 0), np.float32) if outputs.vad is None else outputs.vad[wanted]
-        pcm = None if outputs.pcm is None else outputs.pcm[wanted]
+        pcm = outputs.pcm
+        if pcm is not None and count < wanted.size:
+            pcm = pcm[wanted]
         replies = Replies(tick.frame[wanted], pcm, tokens, vad, times, tick.is_aside[wanted])
         given_up = self.outputs.publish(tick.leases[wanted], replies)
         if given_up:
