@@ -250,6 +250,8 @@ def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> No
         resized.set_parameters(row, GREEDY)
     pcm = voice(10, 6)
     for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(other, 2, pcm), strict=True):
+        assert ours.text_tokens is not None
+        assert theirs.text_tokens is not None
         assert np.array_equal(ours.text_tokens, theirs.text_tokens)
     with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
         resized.resize(0)

@@ -46,7 +46,13 @@ def test_the_kernels_compile_for_a_card(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
     dtype = "fp32" if ring == "fp32" else "bf16"
-    shape = {"COUNT": count, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width, "QUERIES": LEAST_QUERIES}
+    shape: dict[str, Any] = {
+        "COUNT": count,
+        "GROUP": 1,
+        "CAPACITY": 3000,
+        "WIDTH": width,
+        "QUERIES": LEAST_QUERIES,
+    }
     shape |= {"SPLIT": SPLIT_SLOTS}
     attend = compiled(
         attend_split,
