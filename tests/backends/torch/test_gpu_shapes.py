@@ -27,7 +27,7 @@ MOST_KERNELS = {
     ("moshi-7b", "think"): (869, 949),
     ("moshi-7b", "decode"): (419, 419),
     ("stt-1b", "encode"): (563, 563),
-    ("stt-1b", "think"): (290, 306),
+    ("stt-1b", "think"): (292, 308),
     ("tts-1.6b", "encode"): (563, 563),
     ("tts-1.6b", "think"): (1619, 1795),
     ("tts-1.6b", "decode"): (419, 419),
