@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.step import Step
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import Stage

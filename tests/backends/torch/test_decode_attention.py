@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.torch.attention_kernels import attend_split, join_splits
-from antiphon.backends.torch.decode_attention import (
+from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
+from antiphon.backends.torch.kernels.decode_attention import (
     LEAST_QUERIES,
     SPLIT_SLOTS,
     block_slots_of,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antiphon.backends.torch import fused
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.int8 import Int8Linear
+from antiphon.backends.torch.kernels import fused
+from antiphon.backends.torch.kernels.rows import MOST_ROWS, linear_rows, plain_rows
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout
-from antiphon.backends.torch.rows import MOST_ROWS, linear_rows, plain_rows
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from bench.gpu_models import Form, lm_spec, meta_modules, model_spec, published_sizes
 from tests.backends.torch.compiled import launch_nothing
 from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of

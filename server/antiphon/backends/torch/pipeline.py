@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator, TokenChooser
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State, TensorSpec

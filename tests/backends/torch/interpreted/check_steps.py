@@ -11,23 +11,28 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch import fused
-from antiphon.backends.torch.embedding import TokenEmbedding
-from antiphon.backends.torch.feedforward import GatedFeedForward
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.kv import quantize_tokens
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.kernels import fused
+from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.kernels.steps import cross_step, queries
+from antiphon.backends.torch.kernels.tokens import drawn_noise
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.feedforward import GatedFeedForward
+from antiphon.backends.torch.modules.kv import quantize_tokens
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.norms import RMSNorm
+from antiphon.backends.torch.modules.transformer import (
+    CrossAttention,
+    SelfAttention,
+    TransformerConfig,
+    Window,
+)
 from antiphon.backends.torch.noise import gumbel_noise
-from antiphon.backends.torch.norms import RMSNorm
-from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
-from antiphon.backends.torch.steps import cross_step, queries
-from antiphon.backends.torch.tokens import drawn_noise
-from antiphon.backends.torch.transformer import CrossAttention, SelfAttention, TransformerConfig, Window
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
