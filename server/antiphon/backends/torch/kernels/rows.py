@@ -2,8 +2,8 @@
 
 What :mod:`antiphon.backends.torch.quantised.int8` computes, with the same integers: rows are rounded where
 they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
-where it ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above, where
-arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
+where it ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above,
+where arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
 
 Not measured: the kernels have been run on no GPU yet.
 """
