@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from antiphon.backends.torch.lm_weights import renamed, weight_sets
+from antiphon.backends.torch.weights.lm_weights import renamed, weight_sets
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import sha256

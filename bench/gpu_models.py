@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.int8 import follows_recipe
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import codec_specs
+from antiphon.backends.torch.quantised.int8 import follows_recipe
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models import defaults
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind

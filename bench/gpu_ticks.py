@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from antiphon.backends.base import StepInputs
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.base import RowSnapshot, StepInputs
+from antiphon.backends.host import FRAMES, HostBackend
+from antiphon.backends.torch.executor import TorchRows
 from bench.harness import Values
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
@@ -67,32 +68,37 @@ def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
     return {"launches": len(asked), "kernels": len(on_device)}
 
 
-def our_tick(backend: TorchBackend, rows: int) -> Callable[[], dict[str, float]]:
+def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
     """One tick of all rows."""
-    everyone, nobody = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+    everyone, goes_on = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
     random = np.random.default_rng(0)
     pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
-    return lambda: dict(backend.step(StepInputs(everyone, nobody, pcm)).stage_ms)
+    return lambda: dict(backend.step(StepInputs(everyone, goes_on, pcm)).stage_ms)
 
 
-def fill_context(backend: TorchBackend, rows: int, frames: int) -> None:
+def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
     """Make every row one that has lived so many frames, its rings full of noise."""
-    snapshot = backend.snapshot(0)
-    for name, tensor in snapshot.tensors.items():
-        if name.endswith(".position"):
-            tensor.fill_(frames * (1 if name.startswith("lm.") else 2))
-        elif name == "frames":
-            tensor.fill_(frames)
-        elif name.endswith((".k", ".v")):
-            noise = torch.randn(tensor.shape, device=tensor.device)
-            tensor.copy_(noise * 40 if tensor.dtype == torch.int8 else noise)
-        elif name.endswith("_scale"):
-            tensor.fill_(0.02)
+    assert isinstance(backend.executor, TorchRows)
+    specs, device = backend.executor.pipeline.state.specs, backend.executor.pipeline.device
+    tensors = dict(backend.snapshot(0).tensors)
+    seen = {
+        name: frames * (1 if name.startswith("lm.") else 2) for name in specs if name.endswith(".position")
+    }
+    for name, positions in seen.items():
+        tensors[name].fill_(positions)
+    for name, spec in specs.items():
+        if spec.position is None:
+            continue
+        whole = torch.empty(spec.shape, device=device)
+        noise = whole.fill_(0.02) if name.endswith("_scale") else whole.normal_()
+        noise = noise * 40 if spec.dtype == torch.int8 else noise
+        tensors[name] = spec.cut(noise.to(spec.dtype), seen[spec.position])
+    tensors[FRAMES] = np.array(frames)
     for row in range(rows):
-        backend.restore(row, snapshot)
+        backend.restore(row, RowSnapshot(backend.info.name, tensors, 0))
 
 
-def warm_up(backend: TorchBackend, tick: Callable[[], object], rows: int, context: int) -> None:
+def warm_up(backend: HostBackend, tick: Callable[[], object], rows: int, context: int) -> None:
     """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
     fresh = backend.snapshot(0)
     for frames in [1 << shift for shift in range(context.bit_length())]:

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.int4 import Int4Linear
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.quantised.int4 import Int4Linear
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon_quantize.recipe import load_recipe
 from antiphon_quantize.torch_formats import format_of
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy

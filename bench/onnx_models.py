@@ -19,8 +19,8 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.models.graphs import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, LanguageStage, Stage

@@ -14,8 +14,8 @@ from moshi.models import loaders
 from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
 
-from antiphon.backends.torch.mimi import Mimi
-from antiphon.backends.torch.weights import assign, mimi_tensors
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
 from antiphon.models import defaults
 from tools.small_models import mimi_config
 

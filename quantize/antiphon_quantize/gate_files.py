@@ -119,7 +119,7 @@ class _Tensors(Mapping[str, "Tensor"]):
 
 def _pair(a: Mapping[str, Tensor], b: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
     """A tensor's values in both files, or None where they cannot be held against each other."""
-    from antiphon.backends.torch.lm_weights import dequantized
+    from antiphon.backends.torch.weights.lm_weights import dequantized
 
     if name not in b or name.endswith(("_scale", "_scb")):
         return None

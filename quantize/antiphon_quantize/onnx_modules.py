@@ -12,9 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.depformer import Depformer
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.depformer import Depformer
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import PAUSE_INDEX
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import MaskedStep, Step

@@ -11,10 +11,10 @@ import torch
 
 from antiphon import __version__
 from antiphon.backends.misfits import told_as_misfit
-from antiphon.backends.torch.conditions import load_conditions
-from antiphon.backends.torch.int8 import int8_linears
-from antiphon.backends.torch.lm_weights import load_lm
-from antiphon.backends.torch.weights import load_mimi
+from antiphon.backends.torch.quantised.int8 import int8_linears
+from antiphon.backends.torch.weights.conditions import load_conditions
+from antiphon.backends.torch.weights.lm_weights import load_lm
+from antiphon.backends.torch.weights.mimi_weights import load_mimi
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.graphs import GraphFormat

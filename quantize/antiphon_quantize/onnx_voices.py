@@ -11,11 +11,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.conditions import Conditions
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.transformer import (
+    CrossAttention,
+    TransformerLayer,
+    merge_heads,
+    split_heads,
+)
 from antiphon.backends.torch.step import Step
-from antiphon.backends.torch.transformer import CrossAttention, TransformerLayer, merge_heads, split_heads
+from antiphon.backends.torch.weights.conditions import Conditions
 from antiphon.models.speaker import MAX_SPEAKERS
 from antiphon_quantize.onnx_modules import Stage
 

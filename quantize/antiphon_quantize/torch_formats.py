@@ -1,7 +1,7 @@
 """The forms a matrix is rounded to for the torch backend, and torchao's rounding to each.
 
 ``X`` becomes int8, uint8 (two INT4) or float8_e4m3, and ``X_scale`` stands beside it; see
-:mod:`antiphon.backends.torch.stored` for what else may.
+:mod:`antiphon.backends.torch.quantised.stored` for what else may.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.int4 import pack_nibbles
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.stored import VALUES
+from antiphon.backends.torch.quantised.int4 import pack_nibbles
+from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.quantised.stored import VALUES
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.weights import TensorInfo
 from antiphon_quantize.recipe import Recipe

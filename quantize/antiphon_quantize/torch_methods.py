@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.int4 import pack_nibbles
+from antiphon.backends.torch.quantised.int4 import pack_nibbles
 from antiphon.errors import CheckpointFormatError
 from antiphon_quantize.recipe import Recipe
 from antiphon_quantize.torch_formats import Format, Rounded, Rounder, int4_config, quietly

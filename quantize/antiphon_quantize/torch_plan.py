@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from antiphon.backends.torch.lm_weights import renamed
+from antiphon.backends.torch.weights.lm_weights import renamed
 from antiphon.errors import UnsupportedError
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.recipe import Recipe

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from antiphon import __version__
-from antiphon.backends.torch.lm_weights import weight_sets
+from antiphon.backends.torch.weights.lm_weights import weight_sets
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.manifest import (

@@ -19,10 +19,10 @@ from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig, quantize_
 from antiphon import cli
 from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.backends.registry import make_backend
-from antiphon.backends.torch.int8 import follows_recipe, int8_linears
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.lm_weights import load_lm
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.quantised.int8 import follows_recipe, int8_linears
+from antiphon.backends.torch.weights.lm_weights import load_lm
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.int4 import Int4Linear
-from antiphon.backends.torch.int8 import Int8Linear
+from antiphon.backends.torch.quantised.int4 import Int4Linear
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.errors import CheckpointFormatError
 from antiphon_quantize.recipe import Recipe
 from antiphon_quantize.torch_formats import Rounded, format_of, stacked

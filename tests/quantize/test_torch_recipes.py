@@ -19,11 +19,11 @@ from torch import Tensor
 from antiphon.audio.wav import write_wav
 from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
-from antiphon.backends.torch.int4 import Int4Linear
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.lm_weights import dequantized, load_lm
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.quantised.int4 import Int4Linear
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
+from antiphon.backends.torch.weights.lm_weights import dequantized, load_lm
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -92,7 +92,7 @@ def hidden(model: LanguageModel) -> Tensor:
     """Hidden vectors of two rows over ten frames of given tokens."""
     tokens = torch.randint(0, 60, (10, 2, 17, 1), generator=torch.Generator().manual_seed(0))
     state = State(model.specs(), 2)
-    return torch.stack([model(frame, state.step(2))[0] for frame in tokens])
+    return torch.stack([model(frame, state.step())[0] for frame in tokens])
 
 
 def error(got: Tensor, want: Tensor) -> float:

@@ -18,10 +18,10 @@ from moshi.utils.compile import no_compile
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.lm_weights import load_lm
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.step import Step
-from antiphon.backends.torch.weights import assign, mimi_tensors
+from antiphon.backends.torch.weights.lm_weights import load_lm
+from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec
 from tools.make_checkpoint import make_checkpoint

@@ -16,8 +16,9 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
+from antiphon.backends.executor import Work
 from antiphon.backends.host import HostBackend
-from antiphon.backends.torch.executor import TorchRows
+from antiphon.backends.torch.executor import TorchFrames, TorchRows
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout, place_rows, read_bucket, row_buckets
@@ -26,6 +27,7 @@ from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepErro
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
+from tests.backends.torch.recorded import Recorder
 from tools.make_checkpoint import make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
@@ -250,6 +252,8 @@ def test_a_resized_backend_equals_one_that_was_made_so(duplex: Checkpoint) -> No
         resized.set_parameters(row, GREEDY)
     pcm = voice(10, 6)
     for ours, theirs in zip(run_alone(resized, 2, pcm), run_alone(other, 2, pcm), strict=True):
+        assert ours.text_tokens is not None
+        assert theirs.text_tokens is not None
         assert np.array_equal(ours.text_tokens, theirs.text_tokens)
     with pytest.raises(ConfigError, match="at least 1 slot, not 0"):
         resized.resize(0)
@@ -337,3 +341,22 @@ def test_bfloat16_survives_a_way_through_numpy(duplex: Checkpoint) -> None:
     arrays = executor.to_host({"lm.0.k": values})
     assert arrays["lm.0.k"].dtype == np.uint16
     assert torch.equal(executor.from_host(arrays)["lm.0.k"], values)
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("rows", [[2], [3, 1], [1, 2, 3]])
+def test_a_tick_copies_no_ring(tmp_path: Path, rows: list[int], is_fixed: bool) -> None:
+    """Every result of a tick over full rings is smaller than one row's keys of one layer."""
+    folder = make_checkpoint(tmp_path, kind="moshi", dtype="float32", context=6000)
+    executor = inside(made(load_checkpoint(str(folder)), 4))
+    state, count = executor.pipeline.state, len(rows)
+    state.tensors["lm.position"].fill_(6000)
+    assert isinstance(executor, TorchFrames)
+    no, yes = np.zeros(count, np.bool_), np.ones(count, np.bool_)
+    pcm, frames = np.repeat(voice(13, 1), count, axis=0), np.full(count, 6000)
+    with Recorder() as recorder:
+        executor.run(Work(np.array(rows, np.int32), frames, no, no, yes, pcm, is_fixed))
+    made_anew = [one for one in recorder.kernels if not one.is_in_place]
+    largest = max(made_anew, key=lambda one: max((t.numel() for t in one.results), default=0))
+    ring = state.tensors["lm.0.k"][0].numel()
+    assert max(tensor.numel() for tensor in largest.results) < ring, largest.name

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.torch.attention_kernels import attend_split, join_splits
-from antiphon.backends.torch.decode_attention import (
+from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
+from antiphon.backends.torch.kernels.decode_attention import (
     LEAST_QUERIES,
     SPLIT_SLOTS,
     block_slots_of,
@@ -46,8 +46,8 @@ def test_the_kernels_compile_for_a_card(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
     dtype = "fp32" if ring == "fp32" else "bf16"
-    shape = {"COUNT": count, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width, "QUERIES": LEAST_QUERIES}
-    shape |= {"SPLIT": SPLIT_SLOTS}
+    shape: dict[str, Any] = {"COUNT": count, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width}
+    shape |= {"QUERIES": LEAST_QUERIES, "SPLIT": SPLIT_SLOTS}
     attend = compiled(
         attend_split,
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},

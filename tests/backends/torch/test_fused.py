@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antiphon.backends.torch import fused
-from antiphon.backends.torch.fused import is_fused
+from antiphon.backends.torch.kernels import fused
+from antiphon.backends.torch.kernels.fused import is_fused
 from antiphon.errors import UnsupportedError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -10,14 +10,14 @@ from torch import nn
 from torch.profiler import profile
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, quantize_
 
-from antiphon.backends.torch.int8 import (
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.quantised.int8 import (
     Int8Linear,
     follows_recipe,
     has_integer_units,
     int8_linears,
     quantize_linears,
 )
-from antiphon.backends.torch.linear import Linear
 from antiphon.backends.torch.state import State
 from antiphon.errors import CheckpointFormatError
 from tests.backends.torch.small import Greedy, LMPair

@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.int8 import int8_linears
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.lm_weights import load_lm, merge_lora
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import MaskedStep
+from antiphon.backends.torch.weights.lm_weights import load_lm, merge_lora
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.torch.small import SHAPES, Alone, Greedy, LMPair, make_lm_pair
@@ -160,7 +160,8 @@ def test_pure_functions_can_be_exported(moshi: LMPair) -> None:
             self, codes: Tensor, state: dict[str, Tensor], mask: Tensor
         ) -> tuple[Tensor, dict[str, Tensor]]:
             step = MaskedStep(state, mask)
-            return self.generator[0].step(codes, step, Greedy()).tokens, step.tensors
+            tokens: Tensor = self.generator[0].step(codes, step, Greedy()).tokens
+            return tokens, step.tensors
 
     state = {name: tensor[:3] for name, tensor in State(moshi.ours.specs(), 3).tensors.items()}
     args = (voices(moshi, 12, 3), state, torch.tensor([True, False, True]))
@@ -188,10 +189,11 @@ def test_tts_hears_its_voice_its_condition_and_a_second_text(tmp_path: Path) -> 
     assert added is not None
     assert crossed is not None
     state = State(generator.specs(), 1)
-    generator.model.condition = upstream.fuser.get_sum(provided)[0]
-    for name, tensor in generator.model.transformer.voice(upstream.fuser.get_cross(provided)).items():
+    generator.model.condition = added[0]
+    for name, tensor in generator.model.transformer.voice(crossed).items():
         state.tensors[name][0].copy_(tensor)
-    pair, entries, got = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1, []
+    pair, entries = LMPair(spec, upstream, generator, "tts"), spec.text_card + 1
+    got: list[Tensor] = []
 
     def second_text(tokens: Tensor) -> Tensor:
         return tokens + entries * (len(got) % 9)

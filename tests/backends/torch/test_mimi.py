@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.state import State, row_bytes
 from antiphon.backends.torch.step import NO_ROW, MaskedStep
-from antiphon.backends.torch.weights import load_mimi
+from antiphon.backends.torch.weights.mimi_weights import load_mimi
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from tests.backends.torch.small import MimiPair
 

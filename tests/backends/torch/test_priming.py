@@ -14,7 +14,7 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
+from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.prompts import SnapshotCache
 from antiphon.backends.torch.executor import TorchFrames

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
-from antiphon.backends.torch.rows import DEPTH_BYTES, LEAST_ROWS, MANY_ELEMENTS, MOST_ROWS, PIECE
-from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
-from antiphon.backends.torch.token_kernels import choose_tokens, draw_noise
+from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+from antiphon.backends.torch.kernels.rows import DEPTH_BYTES, LEAST_ROWS, MANY_ELEMENTS, MOST_ROWS, PIECE
+from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.kernels.token_kernels import choose_tokens, draw_noise
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"

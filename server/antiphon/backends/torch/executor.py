@@ -15,10 +15,9 @@ from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.devices import device_bytes, device_probe
 from antiphon.backends.executor import ExecutorFacts, Result, Work
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.linear import weight_bytes
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.loading import quantization_of
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.linear import weight_bytes
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import (
     EMITTING,
     ENCODER,
@@ -32,6 +31,7 @@ from antiphon.backends.torch.places import Layout, Places, place_rows, planned_r
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
+from antiphon.backends.torch.weights.loading import quantization_of
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 

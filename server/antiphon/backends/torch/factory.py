@@ -10,11 +10,11 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.devices import pick_device
 from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
-from antiphon.backends.torch.conditions import load_conditions
 from antiphon.backends.torch.executor import TorchFrames
-from antiphon.backends.torch.fused import ATTENTION
-from antiphon.backends.torch.loading import load_codec, load_generator, pick_dtype
+from antiphon.backends.torch.kernels.fused import ATTENTION
 from antiphon.backends.torch.speech import TorchSpeech
+from antiphon.backends.torch.weights.conditions import load_conditions
+from antiphon.backends.torch.weights.loading import load_codec, load_generator, pick_dtype
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError
 from antiphon.models.guidance import UNGUIDED, guidance_of

@@ -14,10 +14,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.depformer import Chooser
-from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.lm import LanguageModel
+from antiphon.backends.torch.modules.depformer import Chooser
+from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
+from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Step
 from antiphon.models.spec import LMSpec

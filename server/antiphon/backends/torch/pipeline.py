@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator, TokenChooser
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State, TensorSpec
@@ -84,7 +84,6 @@ class Pipeline:
         self.device = mimi.device
         self.sampler: Sampler | None = None
         if spec.lm is not None:
-            is_fused = generator is not None and generator.model.is_fused(self.device)
             by_kernels = generator is not None and generator.model.is_fused(self.device)
             self.sampler = Sampler(spec.lm, rows, self.device, is_fused=by_kernels)
         self.state = State(self.specs(), rows, self.device)

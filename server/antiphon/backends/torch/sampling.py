@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.fused import load_tokens
+from antiphon.backends.torch.kernels.fused import load_tokens
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Step

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.executor import TextResult, TextStep
-from antiphon.backends.torch.conditions import Conditions
-from antiphon.backends.torch.embedding import ZERO_TOKEN
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import RENEWED
 from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.weights.conditions import Conditions
 from antiphon.models.prompt import Prompt
 from antiphon.models.script import NEW_WORD
 from antiphon.models.spec import ModelSpec

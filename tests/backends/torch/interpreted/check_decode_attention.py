@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antiphon.backends.torch import transformer
-from antiphon.backends.torch.decode_attention import decode_attention
-from antiphon.backends.torch.kv import KVRing, RingView
+from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.modules import transformer
+from antiphon.backends.torch.modules.kv import KVRing, RingView
+from antiphon.backends.torch.modules.transformer import StreamingTransformer, TransformerConfig
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW, PackedStep, Run
-from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
 
 CAPACITY, SPLIT, BLOCK = 44, 32, 16  # two splits, the second one ragged
 ROWS = 4

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kv import quantize_tokens
-from antiphon.backends.torch.linear import PACKED_FOR_ROWS, Linear
+from antiphon.backends.torch.modules.kv import quantize_tokens
+from antiphon.backends.torch.modules.linear import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError
 
 CUDA_ROWS = 32

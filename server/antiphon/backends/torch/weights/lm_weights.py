@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.stored import BESIDE, LAYERS, NAMES, VALUES, Parts, expect_stored
-from antiphon.backends.torch.weights import assign, rename
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.quantised.stored import BESIDE, LAYERS, NAMES, VALUES, Parts, expect_stored
+from antiphon.backends.torch.weights.mimi_weights import assign, rename
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 
 _RENAMES = (

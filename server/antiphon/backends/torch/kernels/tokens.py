@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from antiphon.backends.torch.token_kernels import choose_tokens, draw_noise
+from antiphon.backends.torch.kernels.token_kernels import choose_tokens, draw_noise
 from antiphon.models.philox import WORDS_PER_BLOCK
 
 MOST_TOKENS = 8192

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
 
 
 class ResidualQuantizer(nn.Module):

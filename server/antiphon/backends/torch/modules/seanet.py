@@ -2,7 +2,7 @@
 
 Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the causal form of
 Défossez et al. 2022 and 2024. Parameter names agree with the published Mimi files once ``.conv.conv``
-is shortened (:mod:`antiphon.backends.torch.weights`).
+is shortened (:mod:`antiphon.backends.torch.weights.mimi_weights`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from antiphon.backends.torch.conv import CausalConv1d, CausalConvTranspose1d
+from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.step import Step
 from antiphon.errors import UnsupportedError
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.tokens`: the norm of ``docs/sampling.md``."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.tokens`: the norm of ``docs/sampling.md``."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803

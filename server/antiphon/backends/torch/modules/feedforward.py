@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
 from antiphon.errors import UnsupportedError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -61,20 +61,20 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
 
 def load_decode_attention() -> Callable[..., Tensor]:
     """The kernels' entry point, imported when it is first needed."""
-    from antiphon.backends.torch.decode_attention import decode_attention
+    from antiphon.backends.torch.kernels.decode_attention import decode_attention
 
     return decode_attention
 
 
 def load_steps() -> ModuleType:
-    """:mod:`antiphon.backends.torch.steps`, imported when it is first needed."""
-    from antiphon.backends.torch import steps
+    """:mod:`antiphon.backends.torch.kernels.steps`, imported when it is first needed."""
+    from antiphon.backends.torch.kernels import steps
 
     return steps
 
 
 def load_tokens() -> ModuleType:
-    """:mod:`antiphon.backends.torch.tokens`, imported when it is first needed."""
-    from antiphon.backends.torch import tokens
+    """:mod:`antiphon.backends.torch.kernels.tokens`, imported when it is first needed."""
+    from antiphon.backends.torch.kernels import tokens
 
     return tokens

@@ -15,8 +15,8 @@ import torch
 import triton
 from torch import Tensor
 
-from antiphon.backends.torch.attention_kernels import attend_split, join_splits
-from antiphon.backends.torch.kv import RingView
+from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
+from antiphon.backends.torch.modules.kv import RingView
 
 SPLIT_SLOTS = 256
 """Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a card."""

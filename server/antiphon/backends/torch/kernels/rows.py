@@ -1,9 +1,9 @@
 """Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies.
 
-What :mod:`antiphon.backends.torch.int8` computes, with the same integers: rows are rounded where they are
-made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added, where it
-ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above, where
-arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
+What :mod:`antiphon.backends.torch.quantised.int8` computes, with the same integers: rows are rounded where
+they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
+where it ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above,
+where arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -17,12 +17,12 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.embedding import TokenEmbedding
-from antiphon.backends.torch.feedforward import GatedFeedForward
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.norms import RMSNorm
-from antiphon.backends.torch.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.feedforward import GatedFeedForward
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.norms import RMSNorm
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 
 LEAST_ROWS = 16
 """Rows of a tile: what the matrix units take at least."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.fp8 import Fp8Linear, fp8_values
-from antiphon.backends.torch.int4 import Int4Linear, int4_values
-from antiphon.backends.torch.int8 import Int8Linear
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.quantised.fp8 import Fp8Linear, fp8_values
+from antiphon.backends.torch.quantised.int4 import Int4Linear, int4_values
+from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.errors import CheckpointFormatError
 
 Parts = dict[str, Tensor]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 """448."""

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.conv import CausalConv1d, CausalConvTranspose1d
-from antiphon.backends.torch.fused import is_fused
-from antiphon.backends.torch.linear import pack_linears
-from antiphon.backends.torch.quantizer import ResidualQuantizer, SplitQuantizer
-from antiphon.backends.torch.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
+from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
+from antiphon.backends.torch.modules.linear import pack_linears
+from antiphon.backends.torch.modules.quantizer import ResidualQuantizer, SplitQuantizer
+from antiphon.backends.torch.modules.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
+from antiphon.backends.torch.modules.transformer import StreamingTransformer, TransformerConfig
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
-from antiphon.backends.torch.transformer import StreamingTransformer, TransformerConfig
 from antiphon.errors import UnsupportedError
 
 
@@ -49,7 +49,7 @@ def _transformer_config(table: Mapping[str, Any], frame_positions: int, attentio
 class Mimi(nn.Module):
     """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``.
 
-    ``attention`` is by what its transformers run: see :func:`antiphon.backends.torch.fused.is_fused`.
+    ``attention`` is by what its transformers run: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     def __init__(self, config: Mapping[str, Any], codebooks: int, *, attention: str = "torch") -> None:

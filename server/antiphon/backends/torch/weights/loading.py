@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from antiphon.backends.misfits import told_as_misfit
-from antiphon.backends.torch.conditions import Conditions
-from antiphon.backends.torch.fused import is_fused
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.guidance import GuidedGenerator
-from antiphon.backends.torch.int8 import int8_linears
-from antiphon.backends.torch.lm import LanguageModel
-from antiphon.backends.torch.lm_weights import load_lm
-from antiphon.backends.torch.mimi import Mimi
-from antiphon.backends.torch.stored import formats_of
-from antiphon.backends.torch.weights import load_mimi
+from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.quantised.int8 import int8_linears
+from antiphon.backends.torch.quantised.stored import formats_of
+from antiphon.backends.torch.weights.conditions import Conditions
+from antiphon.backends.torch.weights.lm_weights import load_lm
+from antiphon.backends.torch.weights.mimi_weights import load_mimi
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.guidance import UNGUIDED
 from antiphon.models.script import ScriptRules
@@ -83,7 +83,8 @@ def load_generator(
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
     Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
-    ``attention`` says by what a frame's attention runs: see :func:`antiphon.backends.torch.fused.is_fused`.
+    ``attention`` says by what a frame's attention runs: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     ``conditions`` and ``guidance`` are for a tts model.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.steps`."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.steps`."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from antiphon.backends.torch.row_kernels import rounded
+from antiphon.backends.torch.kernels.row_kernels import rounded
 
 
 @triton.jit

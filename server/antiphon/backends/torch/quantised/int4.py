@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.linear import Linear
+from antiphon.backends.torch.modules.linear import Linear
 from antiphon.errors import CheckpointFormatError
 
 PACKED_ROWS = 16

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from antiphon.backends.torch.lm_weights import dequantized
+from antiphon.backends.torch.weights.lm_weights import dequantized
 from antiphon.errors import UnsupportedError
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import ModelSpec

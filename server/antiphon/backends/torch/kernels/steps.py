@@ -14,15 +14,14 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from antiphon.backends.torch.decode_attention import decode_attention
-from antiphon.backends.torch.depformer import Chooser, Depformer, DepformerLayer
-from antiphon.backends.torch.embedding import TokenEmbedding
-from antiphon.backends.torch.feedforward import GatedFeedForward
-from antiphon.backends.torch.kv import RingView
-from antiphon.backends.torch.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
-from antiphon.backends.torch.step import PackedStep
-from antiphon.backends.torch.step_kernels import attend_steps, turn_and_write
-from antiphon.backends.torch.transformer import (
+from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.feedforward import GatedFeedForward
+from antiphon.backends.torch.modules.kv import RingView
+from antiphon.backends.torch.modules.transformer import (
     LARGEST,
     VOICE_PARTS,
     CrossAttention,
@@ -31,6 +30,7 @@ from antiphon.backends.torch.transformer import (
     Window,
     split_heads,
 )
+from antiphon.backends.torch.step import PackedStep
 
 
 def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Window) -> Tensor:
@@ -108,7 +108,7 @@ def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) 
 
 
 def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
-    """See :meth:`antiphon.backends.torch.depformer.Depformer.forward`."""
+    """See :meth:`antiphon.backends.torch.modules.depformer.Depformer.forward`."""
     config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
     head_dim = config.dim // config.heads
     shape = (

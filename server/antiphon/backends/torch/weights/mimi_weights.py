@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from antiphon.backends.torch.mimi import Mimi
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.errors import CheckpointFormatError
 
 _CODEBOOK = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")

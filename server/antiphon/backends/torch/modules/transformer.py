@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.feedforward import make_feed_forward
-from antiphon.backends.torch.fused import is_fused, load_decode_attention, load_steps
-from antiphon.backends.torch.kv import KVRing
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.norms import LayerNorm, LayerScale, make_norm
-from antiphon.backends.torch.rope import Rotation, rotation
+from antiphon.backends.torch.kernels.fused import is_fused, load_decode_attention, load_steps
+from antiphon.backends.torch.modules.feedforward import make_feed_forward
+from antiphon.backends.torch.modules.kv import KVRing
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.norms import LayerNorm, LayerScale, make_norm
+from antiphon.backends.torch.modules.rope import Rotation, rotation
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Run, Step
 
@@ -34,7 +34,8 @@ class TransformerConfig:
     positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
     of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
     (halves) or "none". Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``.
-    ``attention`` says by what, for one frame at a time: see :func:`antiphon.backends.torch.fused.is_fused`.
+    ``attention`` says by what, for one frame at a time: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     dim: int

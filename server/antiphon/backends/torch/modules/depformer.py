@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.embedding import TokenEmbedding
-from antiphon.backends.torch.feedforward import GatedFeedForward
-from antiphon.backends.torch.fused import is_fused, load_steps
-from antiphon.backends.torch.linear import Linear
-from antiphon.backends.torch.norms import LayerScale, make_norm
-from antiphon.backends.torch.transformer import merge_heads, split_heads
+from antiphon.backends.torch.kernels.fused import is_fused, load_steps
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.feedforward import GatedFeedForward
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.norms import LayerScale, make_norm
+from antiphon.backends.torch.modules.transformer import merge_heads, split_heads
 
 Chooser = Callable[[int, Tensor], Tensor]
 """Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""
@@ -32,7 +32,7 @@ class DepformerConfig:
 
     ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
     ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer.
-    ``attention`` says by what it runs: see :func:`antiphon.backends.torch.fused.is_fused`.
+    ``attention`` says by what it runs: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     steps: int

@@ -1,0 +1,1 @@
+"""The modules of our models: layers, the codec, the language model."""

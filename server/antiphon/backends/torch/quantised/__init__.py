@@ -1,0 +1,1 @@
+"""Linears whose weights are kept in fewer bits."""

@@ -1,0 +1,1 @@
+"""From published files to loaded modules."""
