@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.executor import TorchFrames
 from bench.gpu_models import (
     Form,
     Size,
@@ -76,7 +77,8 @@ class Case:
 def measure_ours(case: Case, modules: Callable[[], Any], ticks: int, device: torch.device) -> Values:
     """One configuration of ours: a backend of exactly so many rows."""
     mimi, generator = modules()
-    backend = TorchBackend(model_spec(case.size), mimi, generator, slots=case.batch)
+    spec = model_spec(case.size)
+    backend = HostBackend(spec, TorchFrames(spec, mimi, generator), slots=case.batch)
     try:
         context, tick = case.size.lm["context"], our_tick(backend, case.batch)
         if device.type == "cuda":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from antiphon.backends.base import StepInputs
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.host import FRAMES, HostBackend
+from antiphon.backends.torch.executor import TorchFrames
 from bench.harness import Values
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
@@ -67,32 +69,43 @@ def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
     return {"launches": len(asked), "kernels": len(on_device)}
 
 
-def our_tick(backend: TorchBackend, rows: int) -> Callable[[], dict[str, float]]:
+def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
     """One tick of all rows."""
-    everyone, nobody = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+    everyone, nobody = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
     random = np.random.default_rng(0)
     pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
     return lambda: dict(backend.step(StepInputs(everyone, nobody, pcm)).stage_ms)
 
 
-def fill_context(backend: TorchBackend, rows: int, frames: int) -> None:
+def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
     """Make every row one that has lived so many frames, its rings full of noise."""
-    snapshot = backend.snapshot(0)
-    for name, tensor in snapshot.tensors.items():
+    assert isinstance(backend.executor, TorchFrames)
+    snapshot, specs = backend.snapshot(0), backend.executor.pipeline.state.specs
+    tensors = {**snapshot.tensors, FRAMES: np.array(frames)}
+    for name, spec in specs.items():
         if name.endswith(".position"):
-            tensor.fill_(frames * (1 if name.startswith("lm.") else 2))
-        elif name == "frames":
-            tensor.fill_(frames)
-        elif name.endswith((".k", ".v")):
-            noise = torch.randn(tensor.shape, device=tensor.device)
-            tensor.copy_(noise * 40 if tensor.dtype == torch.int8 else noise)
-        elif name.endswith("_scale"):
-            tensor.fill_(0.02)
+            tensors[name] = torch.full_like(tensors[name], positions(name, frames))
+        elif spec.position is not None:
+            whole = torch.empty(spec.shape, dtype=spec.dtype, device=tensors[name].device)
+            tensors[name] = noise_like(name, spec.cut(whole, positions(spec.position, frames)))
     for row in range(rows):
-        backend.restore(row, snapshot)
+        backend.restore(row, replace(snapshot, tensors=tensors))
 
 
-def warm_up(backend: TorchBackend, tick: Callable[[], object], rows: int, context: int) -> None:
+def positions(counter: str, frames: int) -> int:
+    """What a position counter says after so many frames."""
+    return frames * (1 if counter.startswith("lm.") else 2)
+
+
+def noise_like(name: str, ring: torch.Tensor) -> torch.Tensor:
+    """What may stand in a ring of this name, type and size."""
+    if name.endswith("_scale"):
+        return torch.full_like(ring, 0.02)
+    noise = torch.randn(ring.shape, device=ring.device)
+    return (noise * 40 if ring.dtype == torch.int8 else noise).to(ring.dtype)
+
+
+def warm_up(backend: HostBackend, tick: Callable[[], object], rows: int, context: int) -> None:
     """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
     fresh = backend.snapshot(0)
     for frames in [1 << shift for shift in range(context.bit_length())]:

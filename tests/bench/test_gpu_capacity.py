@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.backends.torch.backend import TorchBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.executor import TorchFrames
 from antiphon.backends.torch.linear import weight_bytes
 from bench import gpu_capacity
 from bench.gpu_models import Form, make_modules, meta_modules, model_spec, published_sizes, reads, small_size
@@ -45,7 +46,8 @@ def test_the_arithmetic_agrees_with_what_is_allocated(name: str) -> None:
     size = small_size(published_sizes()[name])
     form = Form(int8_weights=True, int8_kv=True, dtype=torch.float32)
     mimi, generator = make_modules(size, form, CPU)
-    backend = TorchBackend(model_spec(size), mimi, generator, slots=2)
+    spec = model_spec(size)
+    backend = HostBackend(spec, TorchFrames(spec, mimi, generator), slots=2)
     found = reads(size, form)
     assert found.resident_bytes == pytest.approx(
         weight_bytes(mimi) + weight_bytes(generator.model), rel=0.002
