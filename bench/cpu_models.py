@@ -69,13 +69,13 @@ def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
     state = State(ours.specs(), batch)
     with upstream.streaming(batch):
         codes = upstream.encode(pcm[:, None])
-        same = ours.encode(pcm, state.step(batch)) == codes
+        same = ours.encode(pcm, state.step()) == codes
         times = take_turns(
             {
                 "upstream encode": lambda: upstream.encode(pcm[:, None]),
-                "ours encode": lambda: ours.encode(pcm, state.step(batch)),
+                "ours encode": lambda: ours.encode(pcm, state.step()),
                 "upstream decode": lambda: upstream.decode(codes),
-                "ours decode": lambda: ours.decode(codes, state.step(batch)),
+                "ours decode": lambda: ours.decode(codes, state.step()),
             },
             sizes.turns,
         )
@@ -103,7 +103,7 @@ def lm_calls(
         state.tensors["lm.position"].fill_(model.config["context"])
 
         def call(model: LanguageModel = model, state: State = state) -> object:
-            return model(tokens, state.step(batch))
+            return model(tokens, state.step())
 
         yield name, call
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.embedding import TokenEmbedding
-from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.step import Step
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import Stage
 from tests.quantize.onnx_graphs import run_graph

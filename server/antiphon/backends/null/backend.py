@@ -17,8 +17,8 @@ import numpy as np
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
-    HostArray,
     BoolArray,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
