@@ -263,7 +263,7 @@ def test_a_macs_gpu_has_as_much_memory_as_metal_recommends(monkeypatch: pytest.M
 
 def test_it_takes_no_prompt_and_no_broken_file(tmp_path: Path) -> None:
     backend = make(load_checkpoint("echo"), slots=1, device="cpu")
-    with pytest.raises(UnsupportedError, match="the mlx backend takes no prompts"):
+    with pytest.raises(UnsupportedError, match="a codec model takes no prompt"):
         backend.prime(0, Prompt(np.zeros((2, 1), dtype=np.int32)))
     (tmp_path / "x.safetensors").write_bytes(b"no tensors")
     with pytest.raises(CheckpointFormatError, match=r"x\.safetensors cannot be read"):

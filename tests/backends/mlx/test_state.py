@@ -109,6 +109,8 @@ def test_narrow_numbers_go_through_numpy_bit_by_bit() -> None:
     taken = {"x": mx.array([0.1, -3.0, 1e30], dtype=mx.bfloat16)}
     host = state.to_host(taken)
     assert host["x"].dtype == np.uint16
+    with pytest.raises(UnsupportedError, match=r"has x in mlx.core.uint16, this model in mlx.core.bfloat16"):
+        state.check({"x": mx.array(host["x"])})
     back = state.from_host(host)["x"]
     assert back.dtype == mx.bfloat16
     assert mx.array_equal(back, taken["x"])

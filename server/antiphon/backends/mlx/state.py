@@ -86,7 +86,7 @@ class State:
         return copies
 
     def check(self, snapshot: Mapping[str, mx.array]) -> None:
-        """Raise UnsupportedError for another model's: a tensor is missing or of another shape."""
+        """Raise UnsupportedError for another model's: a tensor is missing, of another shape or dtype."""
         for name, spec in self.specs.items():
             found, wanted = tuple(snapshot[name].shape) if name in snapshot else None, spec.shape
             if spec.position is not None and spec.position in snapshot:
@@ -94,6 +94,10 @@ class State:
                 wanted = (*wanted[:_SLOTS], filled, *wanted[_SLOTS + 1 :])
             if found != wanted:
                 raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {wanted}")
+            if snapshot[name].dtype != spec.dtype:
+                raise UnsupportedError(
+                    f"the snapshot has {name} in {snapshot[name].dtype}, this model in {spec.dtype}"
+                )
 
     def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
         """Put a checked snapshot into a fresh row, which then continues bit-identically."""
@@ -113,10 +117,13 @@ class State:
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, mx.array]:
         """The reverse."""
-        return {
-            name: mx.array(array).view(self.specs[name].dtype) if name in self.specs else mx.array(array)
-            for name, array in arrays.items()
-        }
+        found = {}
+        for name, array in arrays.items():
+            flat = mx.array(array.reshape(-1))  # as a list, or a scalar's type would be mlx's own choice
+            is_narrow = name in self.specs and self.specs[name].dtype == mx.bfloat16
+            same = flat.view(mx.bfloat16) if is_narrow and flat.dtype == mx.uint16 else flat
+            found[name] = same.reshape(array.shape)
+        return found
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""
