@@ -90,7 +90,7 @@ def test_a_rounded_matrix_multiplies_and_is_looked_up_as_its_values(
         assert small is not None
         layers = [g.model.transformer.layers[1].in_proj for g in (whole, small)]
         wanted, got = (layer(x) for layer in layers)
-        error = float(np.array((mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted))))
+        error = float(np.array(mx.linalg.norm(got - wanted) / mx.linalg.norm(wanted)))
         assert 0 < error < most
         index = mx.array([[0, 5], [77, 3]])
         tables = [g.model.text_emb.table.rows(index) for g in (whole, small)]

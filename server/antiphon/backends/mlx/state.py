@@ -58,7 +58,7 @@ class State:
         self.rows = rows
         self.specs = {spec.name: spec for spec in specs}
         self.tensors = {
-            spec.name: mx.full((rows, *spec.shape), spec.fill, dtype=spec.dtype)
+            spec.name: mx.full((rows, *spec.shape), mx.array(spec.fill, dtype=spec.dtype))
             for spec in self.specs.values()
         }
         mx.eval(self.tensors)
@@ -117,13 +117,12 @@ class State:
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, mx.array]:
         """The reverse."""
-        found = {}
-        for name, array in arrays.items():
-            flat = mx.array(array.reshape(-1))  # as a list, or a scalar's type would be mlx's own choice
-            is_narrow = name in self.specs and self.specs[name].dtype == mx.bfloat16
-            same = flat.view(mx.bfloat16) if is_narrow and flat.dtype == mx.uint16 else flat
-            found[name] = same.reshape(array.shape)
-        return found
+        narrow = {name for name, spec in self.specs.items() if spec.dtype == mx.bfloat16}
+        found = {name: mx.array(array) for name, array in arrays.items()}
+        return {
+            name: array.view(mx.bfloat16) if name in narrow and array.dtype == mx.uint16 else array
+            for name, array in found.items()
+        }
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""
