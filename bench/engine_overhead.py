@@ -16,13 +16,14 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import (
     BackendInfo,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -79,6 +80,12 @@ class Nothing:
         raise NotImplementedError
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        raise NotImplementedError
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        raise NotImplementedError
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
         raise NotImplementedError
 
     def state_bytes(self) -> int:

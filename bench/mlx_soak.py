@@ -23,8 +23,7 @@ import mlx.core as mx
 import numpy as np
 import psutil
 
-from antiphon.backends.base import StepInputs
-from antiphon.backends.host import HostBackend
+from antiphon.backends.base import Backend, StepInputs
 from antiphon.backends.mlx.factory import make
 from antiphon.models.catalog import load_checkpoint
 from tools.make_checkpoint import make_checkpoint
@@ -46,7 +45,7 @@ class Tenth:
     process_mb: float
 
 
-def soak(backend: HostBackend, steps: int) -> Iterator[Tenth]:
+def soak(backend: Backend, steps: int) -> Iterator[Tenth]:
     """Step every row of a backend, ``steps`` times in all; one session, never reset."""
     slots, process = backend.info.slots, psutil.Process()
     random, rows = np.random.default_rng(0), np.arange(slots, dtype=np.int32)

@@ -27,7 +27,7 @@ from mlx.nn.layers.quantized import quantize
 
 from antiphon.backends.mlx.lm import LanguageModel
 from antiphon.backends.mlx.lm_weights import load_lm
-from antiphon.backends.mlx.state import State, Step
+from antiphon.backends.mlx.state import Packing, State, Step
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.mlx_layout import is_mlx_layout
@@ -78,8 +78,8 @@ def our_logits(
     model: LanguageModel, state: State, tokens: list[int], frame: int
 ) -> tuple[mx.array, list[mx.array]]:
     """One frame of ours."""
-    step = Step(state.tensors, 1)
-    hidden, text = model(mx.array([tokens]), step, frame + 1)
+    step = Step(state, Packing(np.zeros(1, np.int32), 1, is_fixed=False), np.array([frame + 1]))
+    hidden, text = model(mx.array([tokens]), step)
     heard: list[mx.array] = []
 
     def likeliest(codebook: int, logits: mx.array) -> mx.array:  # noqa: ARG001
@@ -88,7 +88,7 @@ def our_logits(
 
     if model.depformer is not None:
         model.depformer(hidden, mx.argmax(text, axis=-1).astype(mx.int32), likeliest)
-    state.tensors.update(step.tensors)
+    step.commit()
     return text[0], heard
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
-from antiphon.backends.mlx.backend import Frames, MlxFrames
+from antiphon.backends.mlx.backend import MlxFrames
+from antiphon.backends.mlx.rows import Frames
 from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Packed
 from antiphon.models.sampling import SamplingParameters

@@ -151,7 +151,8 @@ def test_auto_takes_only_a_backend_that_runs_the_pipeline(
         (
             "null",
             PipelineKind.TTS,
-            "the null backend runs codec and duplex models, m is tts; the backend for it is torch, mlx or onnx",
+            "the null backend runs codec and duplex models, m is tts; "
+            "the backend for it is torch or mlx or onnx",
         ),
     ],
 )

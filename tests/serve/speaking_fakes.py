@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     FloatArray,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -140,6 +141,12 @@ class SpeakerBackend:
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
         return self.info.slots if is_fixed else int(rows.size)
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        raise NotImplementedError
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        raise NotImplementedError
 
     def state_bytes(self) -> int:
         return len(self.rows)

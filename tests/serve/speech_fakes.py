@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from aiohttp import WSMsgType
 from antiphon.backends.base import (
     BackendInfo,
     FloatArray,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -117,6 +118,12 @@ class ScribeBackend:
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
         return self.info.slots if is_fixed else int(rows.size)
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        raise NotImplementedError
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        raise NotImplementedError
 
     def state_bytes(self) -> int:
         return len(self.rows)

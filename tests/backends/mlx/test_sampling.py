@@ -119,7 +119,7 @@ def test_nothing_is_drawn_for_the_greedy_and_those_that_are_not_named(is_fixed: 
     draw = sampler.draw(Packing(np.array([1], np.int32), 2, is_fixed=is_fixed), np.array([5]))
     assert draw.text_noise is None
     assert draw.audio_noise is None
-    assert float(draw.columns["temperature"][0, -1].item()) == 0
+    assert float(np.array(draw.columns["temperature"][0, -1])) == 0
 
 
 def test_a_penalty_that_looks_back_too_far_is_refused() -> None:

@@ -91,15 +91,17 @@ def test_what_has_not_been_said_goes_on_in_another_process(
     for _ in range(9):
         driver.tick([1])
     taken = backend.snapshot(1)
-    own = {name: tensor for name, tensor in taken.tensors.items() if not name.startswith("host.")}
-    host = executor_of(backend).to_host(own)
+    host = backend.to_host(taken)
     steps = int(host["lm.position"])
     assert host["lm.0.k"].shape[1] == min(steps, checkpoint.spec.lm.context if checkpoint.spec.lm else 0)
-    driver.tick([1])
-    driver.move(1, 3)
-    driver.run([3])
-    assert_said(driver.said[3], wanted[0])
-    assert all(isinstance(array, np.ndarray) for array in host.values())
+    another = make(checkpoint, slots=1, device="cpu")
+    assert isinstance(another, TtsBackend)
+    another.set_parameters(0, GREEDY)
+    another.restore(0, another.from_host(host))
+    there = Driver(another)
+    there.said[0], there.waiting[0] = driver.said[1], driver.waiting[1]
+    there.run([0])
+    assert_said(there.said[0], wanted[0])
 
 
 def test_a_reset_keeps_the_voices_memory_and_gives_nobodys(
@@ -112,5 +114,5 @@ def test_a_reset_keeps_the_voices_memory_and_gives_nobodys(
             executor.state.tensors[name][2] = mx.array(3.0)
         executor.renew(np.array([2], np.int32))
         tensors = executor.state.tensors
-        assert float(tensors["lm.0.cross_k"][2].min().item()) == 3.0
-        assert float(tensors["lm.0.k"][2].max().item()) == 0.0
+        assert float(np.array(tensors["lm.0.cross_k"][2].min())) == 3.0
+        assert float(np.array(tensors["lm.0.k"][2].max())) == 0.0

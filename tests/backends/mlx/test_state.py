@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from antiphon.backends.base import StepInputs
+from antiphon.backends.base import Backend, StepInputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.mlx.backend import MlxFrames
 from antiphon.backends.mlx.factory import make
@@ -109,6 +109,8 @@ def test_narrow_numbers_go_through_numpy_bit_by_bit() -> None:
     taken = {"x": mx.array([0.1, -3.0, 1e30], dtype=mx.bfloat16)}
     host = state.to_host(taken)
     assert host["x"].dtype == np.uint16
+    with pytest.raises(UnsupportedError, match=r"has x in mlx.core.uint16, this model in mlx.core.bfloat16"):
+        state.check({"x": mx.array(host["x"])})
     back = state.from_host(host)["x"]
     assert back.dtype == mx.bfloat16
     assert mx.array_equal(back, taken["x"])
@@ -160,13 +162,14 @@ def test_an_8_bit_cache_is_a_third_of_the_state_and_speaks_nearly_alike(wide: Pa
     assert sum(one == other for one, other in zip(*said, strict=True)) > 30
 
 
-def _ring_bytes(backend: HostBackend) -> int:
+def _ring_bytes(backend: Backend) -> int:
+    assert isinstance(backend, HostBackend)
     assert isinstance(backend.executor, MlxFrames)
     tensors = backend.executor.state.tensors
     return sum(tensor.nbytes for name, tensor in tensors.items() if name.startswith(("lm.0", "lm.1")))
 
 
-def _say(backend: HostBackend, frames: int) -> list[int]:
+def _say(backend: Backend, frames: int) -> list[int]:
     backend.set_parameters(0, GREEDY)
     return [reply.text_token for reply in Driver(backend).run(0, voice(3, frames, backend.info))]
 

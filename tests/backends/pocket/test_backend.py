@@ -121,13 +121,13 @@ def test_a_row_goes_on_from_its_snapshot_in_another_process_too(
     kept = backend.snapshot(0)
     assert 0 < kept.bytes == sum(array.nbytes for array in kept.tensors.values())
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **kept.tensors)
+    np.savez(file, allow_pickle=False, **backend.to_host(kept))
     file.seek(0)
     arrays = dict(np.load(file, allow_pickle=False))
     another = small_backend(pocket_folder, slots=1)
     twins = [replace(talk, entries=[*talk.entries], pcm=[*talk.pcm], told=[]) for _ in range(2)]
     for where, row in ((backend, 2), (another, 0)):
-        where.restore(row, replace(kept, tensors=arrays))
+        where.restore(row, where.from_host(arrays))
         where.set_parameters(row, SAMPLED)
     for _ in range(100):
         tick(backend, {0: talk, 2: twins[0]})

@@ -10,9 +10,15 @@ import numpy as np
 from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.executor import Result, Work
 from antiphon.backends.mlx.generation import TokenChooser
-from antiphon.backends.mlx.rows import Frames, MlxRows
-from antiphon.backends.mlx.state import Step
+from antiphon.backends.mlx.rows import Frames, MlxRows, evaluate
+from antiphon.backends.mlx.state import Packing, State, Step
 from antiphon.models.spec import PipelineKind
+
+PASS_FRAMES = 8
+"""Frames of a prompt read in one pass."""
+
+ANY_FRAMES = np.array([1 << 30])
+"""How long a codec of no row has lived: its ring is read whole."""
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -90,3 +96,56 @@ class MlxFrames(MlxRows):
 
         (tokens, *vad), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
         return tokens, vad[0] if vad else None, took_ms
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames of a prompt that one piece of work takes."""
+        return PASS_FRAMES
+
+    def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        with self.on_device():
+            codec = codec or State((spec for spec in self.mimi.specs() if spec.name.startswith("encoder")), 1)
+            codes = []
+            for frame in pcm:
+                step = Step(codec, Packing(np.zeros(1, np.int32), 1, is_fixed=False), ANY_FRAMES)
+                codes.append(self.mimi.encode(mx.array(frame[None]), step))
+                step.commit()
+                evaluate(codes[-1], codec.tensors)
+            return codec, np.array(mx.concatenate(codes))
+
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        assert self.generator is not None
+        with self.on_device():
+            self._read(row, self.generator.model.embed(mx.array(tokens.T)), frames)
+
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        with self.on_device():
+            self._read(row, mx.array(inputs), frames)
+
+    def _read(self, row: int, inputs: mx.array, frames: int) -> None:
+        assert self.generator is not None
+        model = self.generator.model
+
+        def work(step: Step) -> list[mx.array]:
+            model.read(inputs[None].astype(model.dtype), step)
+            return []
+
+        self.stage(np.array([row], np.int32), np.array([frames - 1]), work)
+
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        assert self.generator is not None
+        if not tokens.size:
+            return
+        with self.on_device():
+            slots = mx.array(steps % self.generator.cache.capacity)
+            self.state.tensors["lm.tokens"][row, mx.array(streams), slots] = mx.array(tokens)
+            evaluate(self.state.tensors)
+
+    def think_alone(self, row: int, codes: IntArray, frames: int) -> None:
+        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        with self.on_device():
+            self.think(np.array([row], np.int32), np.array([frames - 1]), codes[None])

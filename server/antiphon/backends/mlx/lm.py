@@ -144,11 +144,16 @@ class LanguageModel:
 
     def __call__(self, tokens: mx.array, step: Step) -> tuple[mx.array, mx.array]:
         """Tokens int32 ``[n, 1 + n_q]``, text first, to hidden ``[n, 1, dim]``, logits ``[n, text_card]``."""
-        x = self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
-        if self.condition is not None:
-            x = x + self.condition
-        hidden = self.out_norm(self.transformer(x[:, None], step))
+        hidden = self.out_norm(self.read(self.embed(tokens)[:, None], step))
         return hidden, self.text_linear(hidden)[:, 0]
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Tokens int32 ``[n, 1 + n_q]`` to the transformer's inputs ``[n, dim]``."""
+        return self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
+
+    def read(self, inputs: mx.array, step: Step) -> mx.array:
+        """Let the transformer see inputs ``[n, T, dim]``; all there is to do where no token is sampled."""
+        return self.transformer(inputs if self.condition is None else inputs + self.condition, step)
 
     def pause_heads(self, hidden: mx.array) -> mx.array:
         """Probabilities of the extra heads: hidden ``[n, 1, dim]`` to float32 ``[n, heads, width]``."""

@@ -20,7 +20,7 @@ from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerC
 from antiphon.errors import UnsupportedError
 
 
-def _transformer_config(table: Mapping[str, Any]) -> TransformerConfig:
+def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
     if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
         raise UnsupportedError(
             f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
@@ -38,6 +38,7 @@ def _transformer_config(table: Mapping[str, Any]) -> TransformerConfig:
         rope=table["positional_embedding"],
         max_period=table["max_period"],
         layer_scale=table.get("layer_scale") is not None,
+        frame_positions=frame_positions,
     )
 
 
@@ -49,7 +50,8 @@ class Mimi:
         seanet, table = SeanetConfig.from_published(config["seanet"]), config["quantizer"]
         self.codebooks = codebooks
         self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
-        shape = _transformer_config(config["transformer"])
+        stride = self.frame_samples // math.prod(seanet.ratios)
+        shape = _transformer_config(config["transformer"], stride)
         self.encoder, self.decoder = (Seanet(name, seanet, weights) for name in ("encoder", "decoder"))
         self.encoder_transformer, self.decoder_transformer = (
             StreamingTransformer(name, shape, weights, name)
@@ -62,7 +64,7 @@ class Mimi:
             (table["bins"], table["dimension"]),
             seanet.dimension,
         )
-        stride, width = self.frame_samples // math.prod(seanet.ratios), seanet.dimension
+        width = seanet.dimension
         resample = ConvShape(width, width, 2 * stride, stride, bias=False)
         self.downsample = CausalConv1d("encoder.downsample", resample, weights, "downsample", replicate=True)
         self.upsample = CausalConvTranspose1d(

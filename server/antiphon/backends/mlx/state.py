@@ -58,7 +58,7 @@ class State:
         self.rows = rows
         self.specs = {spec.name: spec for spec in specs}
         self.tensors = {
-            spec.name: mx.full((rows, *spec.shape), spec.fill, dtype=spec.dtype)
+            spec.name: mx.full((rows, *spec.shape), mx.array(spec.fill, dtype=spec.dtype))
             for spec in self.specs.values()
         }
         mx.eval(self.tensors)
@@ -86,7 +86,7 @@ class State:
         return copies
 
     def check(self, snapshot: Mapping[str, mx.array]) -> None:
-        """Raise UnsupportedError for another model's: a tensor is missing or of another shape."""
+        """Raise UnsupportedError for another model's: a tensor is missing, of another shape or dtype."""
         for name, spec in self.specs.items():
             found, wanted = tuple(snapshot[name].shape) if name in snapshot else None, spec.shape
             if spec.position is not None and spec.position in snapshot:
@@ -94,6 +94,10 @@ class State:
                 wanted = (*wanted[:_SLOTS], filled, *wanted[_SLOTS + 1 :])
             if found != wanted:
                 raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {wanted}")
+            if snapshot[name].dtype != spec.dtype:
+                raise UnsupportedError(
+                    f"the snapshot has {name} in {snapshot[name].dtype}, this model in {spec.dtype}"
+                )
 
     def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
         """Put a checked snapshot into a fresh row, which then continues bit-identically."""
@@ -113,9 +117,11 @@ class State:
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, mx.array]:
         """The reverse."""
+        narrow = {name for name, spec in self.specs.items() if spec.dtype == mx.bfloat16}
+        found = {name: mx.array(array) for name, array in arrays.items()}
         return {
-            name: mx.array(array).view(self.specs[name].dtype) if name in self.specs else mx.array(array)
-            for name, array in arrays.items()
+            name: array.view(mx.bfloat16) if name in narrow and array.dtype == mx.uint16 else array
+            for name, array in found.items()
         }
 
     def bytes(self) -> int:

@@ -20,8 +20,8 @@ class TransformerConfig:
     """Shape of a streaming transformer.
 
     ``context`` is the window in positions, and the ring's capacity. ``cross_positions`` is the length of the
-    cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs),
-    "rope_concat" (halves) or "none".
+    cross-attention source, 0 for none. ``frame_positions`` is how many positions one frame brings (1 for the
+    language model, 2 for Mimi). ``rope`` is "rope" (interleaved pairs), "rope_concat" (halves) or "none".
     """
 
     dim: int
@@ -37,6 +37,7 @@ class TransformerConfig:
     layer_scale: bool = False
     int8_kv: bool = False
     cross_positions: int = 0
+    frame_positions: int = 1
 
     @property
     def head_dim(self) -> int:
@@ -244,11 +245,14 @@ class StreamingTransformer:
         return Window(positions % config.context, mask[:, None], turn, lengths)
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """``[n, T, dim]`` to the same, T being one frame's positions."""
+        """``[n, T, dim]`` to the same, T being one frame's positions, or those of several.
+
+        Several must not go round the ring: what is written then is still to be read.
+        """
         position = step.read(f"{self.name}.position")
         count, context = x.shape[1], self.config.context
         most = [int(step.frames[start:stop].max()) for start, stop, _ in step.packing.runs]
-        lengths = tuple(min(frames * count, context) for frames in most)
+        lengths = tuple(min(frames * self.config.frame_positions, context) for frames in most)
         window = self._window(position[:, None] + mx.arange(count), lengths)
         for layer in self.layers:
             x = layer(x, step, window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +13,7 @@ import torch
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -185,8 +186,7 @@ class PocketBackend:
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
         check_row(self._info, row)
-        arrays = self._speakers[row].to_arrays()
-        return RowSnapshot(NAME, arrays, sum(array.nbytes for array in arrays.values()))
+        return self.from_host(self._speakers[row].to_arrays())
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a snapshot back.
@@ -198,6 +198,14 @@ class PocketBackend:
         check_snapshot(self._info, snapshot)
         with torch.inference_mode():
             self._begin(row, Speaker.from_arrays(self._fresh(), snapshot.tensors))
+
+    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
+        """What a snapshot consists of already."""
+        return dict(snapshot.tensors)
+
+    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
+        """The reverse."""
+        return RowSnapshot(NAME, dict(arrays), sum(array.nbytes for array in arrays.values()))
 
     def state_bytes(self) -> int:
         """What the utterances of all rows take now; it grows and shrinks with them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from antiphon.backends.torch.weights.lm_weights import dequantized
-from antiphon.errors import UnsupportedError
-from antiphon.models.speaker import SpeakerShape
+from antiphon.models.conditioning import PROVIDER, check_conditions, chosen_entry, source_positions
+from antiphon.models.speaker import CONDITION, SpeakerShape
 from antiphon.models.spec import ModelSpec
-
-GUIDANCE: Final = 2.0
-"""How closely models follow text and voice that were trained to be told so (upstream's default)."""
-
-_PREFIX: Final = "condition_provider.conditioners"
-_SPEAKERS: Final = "speaker_wavs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +69,9 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     config = {} if spec.lm is None else spec.lm.config
     if not config.get("conditioners"):
         return Conditions(None)
-    _check(config)
+    check_conditions(config)
     with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(_PREFIX)]  # noqa: SIM118 (no mapping)
+        names = [name for name in file.keys() if name.startswith(PROVIDER)]  # noqa: SIM118 (no mapping)
         published = {name: file.get_tensor(name) for name in names}
     tables = config["fuser"].get("sum") or []
     constant = untold = None
@@ -87,49 +81,24 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     shape = SpeakerShape.of(spec)
     if shape is None:
         return Conditions(constant, untold)
-    name = f"{_PREFIX}.{_SPEAKERS}"
+    name = f"{PROVIDER}.{CONDITION}"
     projection = dequantized(published, f"{name}.output_proj.weight").float()
     empty = published.get(f"{name}.learnt_padding", torch.zeros(projection.shape[0])).float().reshape(-1)
-    positions = torch.zeros(shape.positions, projection.shape[0])
-    if config["fuser"].get("cross_attention_pos_emb"):
-        scale = config["fuser"].get("cross_attention_pos_emb_scale", 1)
-        positions = scale * sine_positions(shape.positions, projection.shape[0])
+    positions = torch.from_numpy(source_positions(config, shape.positions, projection.shape[0]))
     return Conditions(constant, untold, shape, projection.to(device), empty.to(device), positions.to(device))
-
-
-def _check(config: Mapping[str, Any]) -> None:
-    fuser = config.get("fuser") or {}
-    tables = {name for name, what in config["conditioners"].items() if what["type"] == "lut"}
-    joined = {name: how for how in ("sum", "cross", "prepend") for name in fuser.get(how, [])}
-    wanted = {**dict.fromkeys(tables, "sum"), _SPEAKERS: "cross"}
-    for name in config["conditioners"]:
-        if wanted.get(name) != joined.get(name):
-            raise UnsupportedError(
-                f"the condition '{name}' is joined by {joined.get(name)!r}; only tables can be added, and "
-                f"only {_SPEAKERS} be looked at by cross-attention"
-            )
 
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
     """The vector ``[1, dim]`` of what we choose from a table; where it has no such value, of no choice."""
-    prefix = f"{_PREFIX}.{name}"
-    values = config["conditioners"][name]["lut"].get("possible_values") or []
-    wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
-    if wanted not in values:
+    prefix, index = f"{PROVIDER}.{name}", chosen_entry(config, name)
+    if index is None:
         return _no_choice(published, config, name)
-    entry = published[f"{prefix}.embed.weight"][values.index(wanted)].float()
+    entry = published[f"{prefix}.embed.weight"][index].float()
     projection = f"{prefix}.output_proj.weight"
     return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]
 
 
 def _no_choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
     """The vector ``[1, dim]`` of no choice from a table: what was learnt for it, or nothing."""
-    padding = published.get(f"{_PREFIX}.{name}.learnt_padding", torch.zeros(config["dim"]))
+    padding = published.get(f"{PROVIDER}.{name}.learnt_padding", torch.zeros(config["dim"]))
     return padding.float().reshape(1, -1)
-
-
-def sine_positions(count: int, dim: int, max_period: float = 10000.0) -> Tensor:
-    """Sines of positions ``[count, dim]``, cosines first (Vaswani et al. 2017, in upstream's order)."""
-    half = dim // 2
-    phase = torch.arange(count)[:, None] / max_period ** (torch.arange(half) / (half - 1))
-    return torch.cat([phase.cos(), phase.sin()], dim=-1)
