@@ -87,6 +87,7 @@ class SpeakerBackend:
         self.step_s = step_s
         self.steps = 0
         self.failing_rows: set[int] = set()
+        self.named: list[int] = []  # the rows of the last tick
 
     def warm_up(self, progress: Progress) -> None:
         progress(1, 1, "speaker")
@@ -99,6 +100,7 @@ class SpeakerBackend:
             time.sleep(self.step_s)
         self.steps += 1
         n, rows = inputs.count, inputs.rows.tolist()
+        self.named = rows
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         words, pcm = np.full(n, NO_TOKEN, np.int32), np.zeros((n, FRAME_SAMPLES), np.float32)
         for place, row in enumerate(rows):

@@ -80,6 +80,7 @@ class ScribeBackend:
         self.step_s = step_s
         self.steps = 0
         self.failing_rows: set[int] = set()
+        self.named: list[int] = []  # the rows of the last tick
 
     def warm_up(self, progress: Progress) -> None:
         progress(1, 1, "scribe")
@@ -93,6 +94,7 @@ class ScribeBackend:
             time.sleep(self.step_s)
         self.steps += 1
         n, rows = inputs.count, inputs.rows.tolist()
+        self.named = rows
         tokens = np.full(n, -1, np.int32)
         for place, row in enumerate(rows):
             state = ScribeRow() if inputs.reset[place] else self.rows[row]

@@ -214,7 +214,7 @@ async def test_a_step_that_fails_ends_who_it_was_for() -> None:
     async with speaking(step_s=0.002) as (server, backend), listening(server) as client:
         await client.send(Text("abcdefgh " * 100))
         await client.until(kyutai.Audio)
-        backend.failing_rows = {0}
+        backend.failing_rows = set(backend.named)
         assert "a voice broke" in (await client.until(kyutai.Error)).message
         assert (await client.until(Closed)).code == 1011
 

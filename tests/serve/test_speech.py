@@ -148,10 +148,12 @@ async def test_a_server_that_leaves_says_so() -> None:
 
 async def test_a_failed_step_ends_its_session_and_moves_nobodys_clock() -> None:
     async with transcribing() as (server, backend), scribe(server) as one, scribe(server) as other:
+        rows = []
         for client in (one, other):
             await client.send(Audio(spoken([3])))
             await client.until(Step)
-        backend.failing_rows = {0}
+            rows.append(backend.named[-1])
+        backend.failing_rows = {rows[0]}
         tokens, texts = sentence(3)
         await asyncio.gather(one.speak(spoken(tokens)), other.speak(spoken(tokens)))
         assert "a pen broke" in (await one.until(Error)).message
