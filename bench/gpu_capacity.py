@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from antiphon.backends.host import HostBackend
-from antiphon.backends.torch.executor import TorchFrames
+from antiphon.backends.torch.frames import TorchFrames
 from bench.gpu_models import (
     Form,
     Size,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antiphon.backends.host import HostBackend
-from antiphon.backends.torch.executor import TorchFrames
+from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.modules.linear import weight_bytes
 from bench import gpu_capacity
 from bench.gpu_models import Form, make_modules, meta_modules, model_spec, published_sizes, reads, small_size

@@ -18,8 +18,9 @@ from moshi.utils.compile import no_compile
 from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
 from antiphon.backends.executor import Work
 from antiphon.backends.host import HostBackend
-from antiphon.backends.torch.executor import TorchFrames, TorchRows
+from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout, place_rows, read_bucket, row_buckets
 from antiphon.backends.torch.step import Run

@@ -17,8 +17,8 @@ from torch import Tensor
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.prompts import SnapshotCache
-from antiphon.backends.torch.executor import TorchFrames
 from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
 from antiphon.backends.torch.state import row_bytes
 from antiphon.backends.torch.step import Step

@@ -10,7 +10,7 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.devices import pick_device
 from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
-from antiphon.backends.torch.executor import TorchFrames
+from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.kernels.fused import ATTENTION
 from antiphon.backends.torch.speech import TorchSpeech
 from antiphon.backends.torch.weights.conditions import load_conditions

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.modules import transformer
+from antiphon.backends.torch.modules.attention import TransformerConfig
 from antiphon.backends.torch.modules.kv import KVRing, RingView
-from antiphon.backends.torch.modules.transformer import StreamingTransformer, TransformerConfig
+from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW, PackedStep, Run
 

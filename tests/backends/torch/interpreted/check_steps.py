@@ -16,18 +16,13 @@ from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
 from antiphon.backends.torch.kernels.steps import cross_step, queries
 from antiphon.backends.torch.kernels.tokens import drawn_noise
+from antiphon.backends.torch.modules.attention import CrossAttention, SelfAttention, TransformerConfig, Window
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import quantize_tokens
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.norms import RMSNorm
-from antiphon.backends.torch.modules.transformer import (
-    CrossAttention,
-    SelfAttention,
-    TransformerConfig,
-    Window,
-)
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.sampling import Sampler

@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
 from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
-from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
-from antiphon.backends.torch.modules.embedding import TokenEmbedding
-from antiphon.backends.torch.modules.feedforward import GatedFeedForward
-from antiphon.backends.torch.modules.kv import RingView
-from antiphon.backends.torch.modules.transformer import (
+from antiphon.backends.torch.modules.attention import (
     LARGEST,
     VOICE_PARTS,
     CrossAttention,
     SelfAttention,
-    TransformerLayer,
     Window,
     split_heads,
 )
+from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
+from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.feedforward import GatedFeedForward
+from antiphon.backends.torch.modules.kv import RingView
+from antiphon.backends.torch.modules.transformer import TransformerLayer
 from antiphon.backends.torch.step import PackedStep
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.kernels.fused import is_fused, load_steps
+from antiphon.backends.torch.modules.attention import merge_heads, split_heads
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.norms import LayerScale, make_norm
-from antiphon.backends.torch.modules.transformer import merge_heads, split_heads
 
 Chooser = Callable[[int, Tensor], Tensor]
 """Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.modules.attention import TransformerConfig
 from antiphon.backends.torch.modules.depformer import Depformer, DepformerConfig
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.linear import Linear, pack_linears
 from antiphon.backends.torch.modules.norms import make_norm
-from antiphon.backends.torch.modules.transformer import StreamingTransformer, TransformerConfig
+from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.quantised.fp8 import expand_fp8
 from antiphon.backends.torch.quantised.int4 import Int4Linear
 from antiphon.backends.torch.quantised.int8 import int8_linears, quantize_linears

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.modules.attention import TransformerConfig
 from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.modules.linear import pack_linears
 from antiphon.backends.torch.modules.quantizer import ResidualQuantizer, SplitQuantizer
 from antiphon.backends.torch.modules.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
-from antiphon.backends.torch.modules.transformer import StreamingTransformer, TransformerConfig
+from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
 from antiphon.errors import UnsupportedError

@@ -1,0 +1,120 @@
+"""Codec, duplex and stt models on torch, and the primitives of their prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.backends.base import FloatArray, IntArray
+from antiphon.backends.executor import Result, Work
+from antiphon.backends.torch.executor import TorchRows
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.pipeline import (
+    ENCODER,
+    FORGOTTEN,
+    RENEWED,
+)
+from antiphon.backends.torch.places import Places
+from antiphon.backends.torch.state import State
+from antiphon.models.spec import PipelineKind
+
+PASS_FRAMES = {"cpu": 8, "cuda": 32}
+"""Frames of a prompt read in one pass: as many as cost little more than the weights one has to read too."""
+
+
+class TorchFrames(TorchRows):
+    """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
+
+    @torch.inference_mode()
+    def run(self, work: Work) -> Result:
+        """One tick."""
+        pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
+        self._runner.begin()
+        self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
+        places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
+        decoded = None
+        if kind is not PipelineKind.STT and work.is_emitting.any():
+            emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
+            decoded = self._place(*emitting, is_fixed=work.is_fixed)
+        self._arrive(places, work.pcm, decoded)
+        self._run("encode", pipeline.encode, places)
+        if pipeline.generator is not None:
+            self._run("lm", pipeline.think, places)
+            self._choose("forget", FORGOTTEN, work.rows[work.is_forgotten], pipeline.forget)
+        if decoded is not None:
+            self._run("decode", pipeline.decode, decoded)
+        stage_ms = self._leave(places)
+        pcm = tokens = vad = None
+        if kind is not PipelineKind.STT:
+            pcm = np.zeros_like(work.pcm)
+            if decoded is not None:
+                pcm[work.is_emitting] = self._pcm(decoded)
+        if pipeline.generator is not None:
+            tokens = self._text(places)
+        if self._rows.leaving.shape[1] > samples + 1:
+            vad = self._rows.leaving.numpy()[places.at, samples + 1 :]
+        return Result(pcm, tokens, vad, stage_ms)
+
+    def _warm_up_stages(self, places: Places) -> None:
+        everyone = np.arange(self._state.rows, dtype=np.int32)
+        self._choose("renew", RENEWED, everyone, self.pipeline.renew)
+        self._run("encode", self.pipeline.encode, places)
+        if self.pipeline.generator is not None:
+            self._run("lm", self.pipeline.think, places)
+            self._choose("forget", FORGOTTEN, everyone, self.pipeline.forget)
+        if self._spec.kind is not PipelineKind.STT:
+            self._run("decode", self.pipeline.decode, places)
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames of a prompt that one piece of work takes."""
+        return PASS_FRAMES[self._mimi.device.type]
+
+    @torch.inference_mode()
+    def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        if codec is None:
+            specs = [spec for spec in self._mimi.specs() if spec.name.startswith(ENCODER)]
+            codec = State(specs, 1, self._mimi.device)
+        samples = torch.from_numpy(pcm).to(self._mimi.device).reshape(1, -1)
+        codes = self._mimi.encode(samples, codec.step())[0].t()
+        return codec, codes.cpu().numpy().astype(np.int32)
+
+    @torch.inference_mode()
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        given = torch.from_numpy(tokens).to(self._mimi.device, torch.int64)
+        self._read(row, self._model.embed(given[None]), frames)
+
+    @torch.inference_mode()
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        self._read(row, torch.from_numpy(inputs).to(self._mimi.device, self._model.dtype)[None], frames)
+
+    @torch.inference_mode()
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        assert self._generator is not None
+        slots = torch.from_numpy(steps % self._generator.cache.capacity).long()
+        index = (torch.from_numpy(streams).long(), slots)
+        ring = self._state.tensors["lm.tokens"][row]
+        ring[index] = torch.from_numpy(tokens).to(ring)
+
+    @torch.inference_mode()
+    def think_alone(self, row: int, codes: IntArray, frames: int) -> None:
+        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        places = self._place(np.array([row], np.int32), np.array([frames - 1]))
+        self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
+        self._runner.begin()
+        self._arrive(places)
+        self._run("lm", self.pipeline.think, places)
+        self._runner.finish()
+
+    @property
+    def _model(self) -> LanguageModel:
+        assert self._generator is not None
+        return self._generator.model
+
+    def _read(self, row: int, inputs: Tensor, frames: int) -> None:
+        self._model.read(inputs, self._state.step([row], [frames]))

@@ -1,0 +1,221 @@
+"""Attention of the streaming transformer: to a ring of its own past, and to a voice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.kernels.fused import load_decode_attention
+from antiphon.backends.torch.modules.kv import KVRing
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.rope import Rotation
+from antiphon.backends.torch.state import TensorSpec
+from antiphon.backends.torch.step import PackedStep, Run, Step
+
+VOICE_PARTS = ("cross_k", "cross_v")
+"""What a layer keeps of a voice."""
+
+LARGEST = 1e15
+"""Bound on queries, keys and values: no score overflows, so what an attention's mask hides weighs nothing.
+Without it, the NaN a session left in its row's ring would come back through a weight of zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """Shape of a streaming transformer.
+
+    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
+    positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
+    of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
+    (halves) or "none". Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``.
+    ``attention`` says by what, for one frame at a time: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    """
+
+    dim: int
+    heads: int
+    layers: int
+    context: int
+    feed_forward: int
+    kv_repeat: int = 1
+    frame_positions: int = 1
+    gating: str = "none"
+    norm: str = "layer_norm"
+    rope: str = "rope"
+    max_period: float = 10000.0
+    layer_scale: bool = False
+    cross_attention: bool = False
+    cross_positions: int = 0
+    dtype: torch.dtype = torch.float32
+    kv_dtype: torch.dtype | None = None
+    int8_kv: bool = False
+    attention: str = "torch"
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.dim // self.heads
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The dtype of queries, keys and values."""
+        return self.kv_dtype or self.dtype
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
+        return self.heads // self.kv_repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the rows of a run may see: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
+
+    run: Run | None
+    mask: Tensor
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What all layers share in one forward pass.
+
+    ``first`` int64 ``[n]``: the position of this pass's first query. ``slots [n, W]``: where its last W
+    positions go. ``looks``: None where the attention is fused, which reads up to ``length`` ring slots.
+    ``wide``: attend to the ring as it was plus this pass's own keys (several frames at once), instead of
+    writing first and reading the ring only (one frame).
+    """
+
+    first: Tensor
+    slots: Tensor
+    looks: tuple[Look, ...] | None
+    length: int
+    wide: bool
+    rotation: Rotation | None
+
+
+def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Attention run by run, ``[n, H, T, D]`` to the same; places that are in no run get zeros.
+
+    ``attend`` takes the queries of a run, and its number.
+    """
+    if len(runs) == 1 and (runs[0] is None or runs[0].count == q.shape[0]):
+        return attend(q, 0)
+    out = torch.zeros_like(q)
+    for number, run in enumerate(runs):
+        assert run is not None
+        out[run.places] = attend(q[run.places], number)
+    return out
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """``[n, T, H * D]`` to ``[n, H, T, D]``."""
+    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def merge_heads(x: Tensor, out_proj: nn.Module) -> Tensor:
+    """``[n, H, T, D]`` through the output projection: ``[n, T, dim]``."""
+    out: Tensor = out_proj(x.transpose(1, 2).flatten(2))
+    return out
+
+
+class SelfAttention(nn.Module):
+    """Causal attention over a KV ring. Weights: ``in_proj`` (q, k, v stacked) and ``out_proj``."""
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.config = config
+        kv_dim = config.kv_heads * config.head_dim
+        self.in_proj = Linear(config.dim, config.dim + 2 * kv_dim, dtype=config.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+        self.ring = KVRing(
+            name,
+            config.kv_heads,
+            config.context,
+            config.head_dim,
+            config.attention_dtype,
+            f"{name.rpartition('.')[0]}.position",
+            int8=config.int8_kv,
+        )
+
+    def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        config = self.config
+        kv_dim = config.kv_heads * config.head_dim
+        projected = self.in_proj(x)
+        if step.in_place:  # where a reset hides rings instead of erasing them; in pure functions it erases
+            projected = projected.nan_to_num_(nan=0.0).clamp_(-LARGEST, LARGEST)
+        parts = projected.split([config.dim, kv_dim, kv_dim], dim=-1)
+        q, k, v = (split_heads(part.to(config.attention_dtype), config.head_dim) for part in parts)
+        if window.rotation is not None:
+            q, k = window.rotation.apply(q), window.rotation.apply(k)
+        return merge_heads(self._attend(q, k, v, step, window).to(x.dtype), self.out_proj)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
+        """Write this pass's keys and values, then look: ``[n, H, T, D]`` to the same."""
+        is_shared, written = self.config.kv_repeat > 1, window.slots.shape[1]
+
+        looks = window.looks
+
+        def attend(queries: Tensor, number: int) -> Tensor:
+            assert looks is not None
+            look = looks[number]
+            keys, values = self.ring.read(step, look.run, look.length)
+            if window.wide:
+                places = slice(None) if look.run is None else look.run.places
+                keys, values = torch.cat([keys, k[places]], dim=2), torch.cat([values, v[places]], dim=2)
+            return functional.scaled_dot_product_attention(
+                queries, keys, values, look.mask, enable_gqa=is_shared
+            )
+
+        if not window.wide:
+            self.ring.write(step, window.slots, k, v)
+        if looks is None:
+            assert isinstance(step, PackedStep)
+            decode = load_decode_attention()
+            return decode(q, self.ring.view(step), window.first, step.rows, window.length)
+        out = attend_by_runs(q, [look.run for look in looks], attend)
+        if window.wide:
+            self.ring.write(step, window.slots, k[:, :, -written:], v[:, :, -written:])
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Attention to a fixed source, whose keys and values are state (a voice is computed once).
+
+    State, row first: ``{name}.cross_k`` and ``{name}.cross_v`` ``[H, cross_positions, D]``.
+    """
+
+    def __init__(self, name: str, config: TransformerConfig) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.name, self.config = name, config
+        self.in_proj = Linear(config.dim, 3 * config.dim, dtype=config.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        shape = (self.config.heads, self.config.cross_positions, self.config.head_dim)
+        for part in VOICE_PARTS:
+            yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype, is_kept=True)
+
+    def project_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[1, H, P, D]`` of a source ``[1, P, dim]``."""
+        _, k, v = self.in_proj(source).chunk(3, dim=-1)
+        return split_heads(k, self.config.head_dim), split_heads(v, self.config.head_dim)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        q = split_heads(self.in_proj(x).chunk(3, dim=-1)[0], self.config.head_dim)
+        runs = step.runs
+
+        def attend(queries: Tensor, number: int) -> Tensor:
+            k, v = (step.ring(f"{self.name}.{part}", runs[number]) for part in VOICE_PARTS)
+            return functional.scaled_dot_product_attention(queries, k, v)
+
+        return merge_heads(attend_by_runs(q, runs, attend), self.out_proj)
