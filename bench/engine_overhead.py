@@ -1,42 +1,31 @@
-"""What the engine itself costs a session-frame: push, gather, scatter, take, sent; the model costs nothing.
+"""What the engine itself costs a frame: rings, scheduling, counters, metrics, wake-ups; the model costs nothing.
 
-``python -m bench.engine_overhead --sessions 300`` first ticks by hand, on one thread, with all sessions
-in every tick, and times each stage; then runs the engine thread against one thread that pushes at real
-time (12.5 frames a second and session, random phases, in pieces of 20 ms) and takes when it is told, and
-reports the share of one core both need. Prints one JSON object with ``--json``.
+    python -m bench.engine_overhead                              32, 128, 512 and 2048 sessions, ten seconds each
+    python -m bench.engine_overhead --sessions 512 --seconds 30 --json
+
+The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes whole
+frames at real time and random phases, is woken once a tick, takes every reply and counts its lateness. All CPU
+time of the process is divided by the frames answered, garbage collection included.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
-import random
 import resource
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.base import (
-    BackendInfo,
-    HostArray,
-    IntArray,
-    PrimeProgress,
-    Progress,
-    RowSnapshot,
-    StepInputs,
-    StepOutputs,
-)
+from antiphon.backends.null import NullBackend
+from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.replies import FrameReply
-from antiphon.engine.session import Session
-from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 
@@ -46,181 +35,120 @@ SPEC = ModelSpec(
     family="none",
     mimi=MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048),
 )
-FRAME = SPEC.frame_samples
 FRAME_S = SPEC.frame_ms / 1000.0
-PIECES = 4
+SETTLE_S = 3.0
+"""Before anything counts: every ring is written once around, so that its memory is there."""
 
 
-class Nothing:
-    """A backend that hands its input back, and whose rows remember nothing.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was measured at one number of sessions; times are of frames, from complete to taken."""
 
-    Cheaper than the null backend, whose stamps cost more than the engine that is measured here.
-    """
-
-    def __init__(self, slots: int) -> None:
-        self.info = BackendInfo("nothing", "cpu", SPEC, slots)
-
-    def warm_up(self, progress: Progress) -> None:
-        pass
-
-    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        pass
-
-    def step(self, inputs: StepInputs) -> StepOutputs:
-        every = np.ones(inputs.count, np.bool_)
-        return StepOutputs(consumed=every, emitted=every, pcm=inputs.pcm)
-
-    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
-        return self.info.slots if is_fixed else int(rows.size)
-
-    def snapshot(self, row: int) -> RowSnapshot:
-        raise NotImplementedError
-
-    def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        raise NotImplementedError
-
-    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        raise NotImplementedError
-
-    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        raise NotImplementedError
-
-    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        raise NotImplementedError
-
-    def state_bytes(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        pass
+    sessions: int
+    us_per_frame: float
+    cpu_share_of_one_core: float
+    frames: int
+    frames_due: int
+    rows_per_tick: float
+    latency_ms_p50: float
+    latency_ms_p99: float
+    late: int
 
 
-def make_engine(slots: int) -> Engine:
+class Owner:
+    """The thread that writes and reads: sessions at random phases, in the order of these."""
+
+    def __init__(self, engine: Engine, sessions: int, is_ticked: threading.Event) -> None:
+        """Own so many sessions, which begin to speak at once."""
+        opened = [engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(sessions)]
+        self._engine, self._is_ticked = engine, is_ticked
+        self._bulk: BulkOwner = engine.bulk(opened)
+        phases = np.sort(np.random.default_rng(0).random(sessions))
+        self._due_s = time.monotonic() + phases * FRAME_S
+        self._pcm = np.zeros((sessions, SPEC.frame_samples), np.float32)
+        self.latencies_s: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
+
+    def run(self, seconds: float) -> None:
+        """Write what is due and take what is there, for so long."""
+        end_s = time.monotonic() + seconds
+        while (now_s := time.monotonic()) < end_s:
+            due = np.flatnonzero(self._due_s <= now_s)
+            if due.size:
+                self._bulk.push(due, self._pcm[: due.size], now_s)
+                self._due_s[due] += FRAME_S
+                self._engine.nudge()
+            self._is_ticked.clear()
+            self._take()
+            self._is_ticked.wait(max(0.0, float(self._due_s.min()) - time.monotonic()))
+
+    def _take(self) -> None:
+        while (taken := self._bulk.take()).place.size:
+            sent_s = time.monotonic()
+            self._bulk.sent(taken, sent_s)
+            self.latencies_s.append(sent_s - taken.replies.times[:, 2])
+
+    @property
+    def late(self) -> int:
+        """Frames that took longer than a frame."""
+        return int(self._bulk.late.sum())
+
+
+def measure(sessions: int, seconds: float) -> Cost:
+    """Run an engine with so many sessions."""
+    is_ticked = threading.Event()
+    backend = NullBackend(SPEC, sessions, sleep=lambda _: None)
     metrics = EngineMetrics(CollectorRegistry(), model="nothing")
-    return Engine(Nothing(slots), EngineConfig(), metrics=metrics)
-
-
-def nobody() -> None:
-    """Be told, and do nothing."""
-
-
-def by_hand(sessions: int, ticks: int) -> dict[str, float]:
-    """Microseconds a session-frame of each stage, all sessions in every tick, on one thread."""
-    engine = make_engine(sessions)
-    engine.prepare()
-    callers = [engine.submit(SamplingParameters(), wait_s=0, notify=nobody) for _ in range(sessions)]
-    pcm = np.zeros(FRAME, np.float32)
-    spent = dict.fromkeys(("push", "tick", "take", "sent"), 0.0)
-
-    def timed(stage: str, work: Callable[[], None]) -> None:
-        start_s = time.perf_counter()
-        work()
-        spent[stage] += time.perf_counter() - start_s
-
-    def push() -> None:
-        now_s = engine.clock()
-        for caller in callers:
-            caller.push(pcm, now_s)
-
-    def take() -> None:
-        replies.extend((caller, caller.take()[0]) for caller in callers)
-
-    def sent() -> None:
-        now_s = engine.clock()
-        for caller, reply in replies:
-            caller.sent(reply, now_s)
-
-    def tick() -> None:
-        engine.loop.tick_once()
-
-    for _ in range(ticks):
-        replies: list[tuple[Session, FrameReply]] = []
-        for stage, work in (("push", push), ("tick", tick), ("take", take), ("sent", sent)):
-            timed(stage, work)
-    per_frame = {stage: 1e6 * seconds / (ticks * sessions) for stage, seconds in spent.items()}
-    return {**per_frame, "total": sum(per_frame.values())}
-
-
-def in_threads(sessions: int, seconds: float) -> dict[str, float]:
-    """The engine thread and one thread of callers at real time: CPU share, rows a tick, latency."""
-    engine = make_engine(sessions)
+    engine = Engine(backend, EngineConfig(slots=sessions), metrics=metrics, on_tick=is_ticked.set)
     engine.start()
-    told: deque[Session] = deque()
-    is_told = threading.Event()
-
-    def teller(index: int) -> Callable[[], None]:
-        def tell() -> None:
-            told.append(callers[index])
-            is_told.set()
-
-        return tell
-
-    callers = [
-        engine.submit(SamplingParameters(), wait_s=0, notify=teller(index)) for index in range(sessions)
-    ]
-    phases = random.Random(0)
-    start_s = time.monotonic() + 0.1
-    due = [(start_s + phases.random() * FRAME_S, index) for index in range(sessions)]
-    heapq.heapify(due)
-    piece = np.zeros(FRAME // PIECES, np.float32)
-    latencies: list[float] = []
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    while (now_s := time.monotonic()) < start_s + seconds:
-        while due[0][0] <= now_s:
-            due_s, index = due[0]
-            callers[index].push(piece, now_s)
-            heapq.heapreplace(due, (due_s + FRAME_S / PIECES, index))
-        while told:
-            caller = told.popleft()
-            for reply in caller.take():
-                sent_s = time.monotonic()
-                caller.sent(reply, sent_s)
-                latencies.append(sent_s - reply.complete_s)
-        is_told.clear()
-        if not told:
-            is_told.wait(max(0.0, due[0][0] - time.monotonic()))
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    lost = sum(caller.stats().lost for caller in callers)
+    owner = Owner(engine, sessions, is_ticked)
+    owner.run(SETTLE_S)
+    owner.latencies_s.clear()
+    late, ticks, before_s = owner.late, _ticks(metrics), _cpu_s()
+    owner.run(seconds)
+    cpu_s, ticks = _cpu_s() - before_s, _ticks(metrics) - ticks
     engine.stop(5.0)
-    registry = engine.metrics.registry
-    ticks = registry.get_sample_value("antiphon_tick_seconds_count", {"model": "nothing"}) or 1.0
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    ordered = sorted(latencies)
-    return {
-        "cpu_share_of_one_core": cpu_s / seconds,
-        "us_per_frame": 1e6 * cpu_s / len(latencies),
-        "frames": len(latencies),
-        "frames_expected": sessions * seconds / FRAME_S,
-        "rows_per_tick": len(latencies) / ticks,
-        "latency_ms_p50": 1e3 * ordered[len(ordered) // 2],
-        "latency_ms_p99": 1e3 * ordered[int(0.99 * len(ordered))],
-        "lost": lost,
-    }
+    latencies_ms = 1000 * np.concatenate(owner.latencies_s)
+    return Cost(
+        sessions=sessions,
+        us_per_frame=1e6 * cpu_s / latencies_ms.size,
+        cpu_share_of_one_core=cpu_s / seconds,
+        frames=latencies_ms.size,
+        frames_due=round(sessions * seconds / FRAME_S),
+        rows_per_tick=latencies_ms.size / ticks,
+        latency_ms_p50=float(np.percentile(latencies_ms, 50)),
+        latency_ms_p99=float(np.percentile(latencies_ms, 99)),
+        late=owner.late - late,
+    )
 
 
-def main() -> None:
+def _ticks(metrics: EngineMetrics) -> float:
+    return metrics.registry.get_sample_value("antiphon_tick_seconds_count", {"model": "nothing"}) or 0.0
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sessions", type=int, default=300)
-    parser.add_argument("--ticks", type=int, default=200)
+    parser.add_argument("--sessions", type=int, action="append", help="may be repeated")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    report = {
-        "sessions": options.sessions,
-        "by_hand_us_per_frame": by_hand(options.sessions, options.ticks),
-        "in_threads": in_threads(options.sessions, options.seconds),
-    }
+    options = parser.parse_args(arguments)
+    costs = [measure(count, options.seconds) for count in options.sessions or (32, 128, 512, 2048)]
     if options.json:
-        print(json.dumps(report))
+        print(json.dumps([asdict(cost) for cost in costs]))
         return
-    print(f"{options.sessions} sessions; microseconds a session-frame, by hand on one thread:")
-    for stage, value in report["by_hand_us_per_frame"].items():
-        print(f"  {stage:24} {value:8.2f}")
-    print(f"engine thread and one caller thread, {options.seconds:g} s at real time, 20 ms pieces:")
-    for name, value in report["in_threads"].items():
-        print(f"  {name:24} {value:8.2f}")
+    print("sessions  us/frame  one core  frames (due)      rows/tick  p50 ms  p99 ms  late")
+    for cost in costs:
+        print(
+            f"{cost.sessions:8}  {cost.us_per_frame:8.1f}  {cost.cpu_share_of_one_core:8.1%}  "
+            f"{cost.frames:7} ({cost.frames_due:7})  {cost.rows_per_tick:9.1f}  "
+            f"{cost.latency_ms_p50:6.1f}  {cost.latency_ms_p99:6.1f}  {cost.late:4}"
+        )
 
 
 if __name__ == "__main__":
