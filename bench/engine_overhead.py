@@ -1,11 +1,11 @@
-"""What the engine itself costs a frame: rings, scheduling, counters, metrics, wake-ups; the model costs nothing.
+"""What the engine costs a frame: rings, scheduling, counters, metrics, wake-ups; the model costs nothing.
 
-    python -m bench.engine_overhead                              32, 128, 512 and 2048 sessions, ten seconds each
+    python -m bench.engine_overhead                              32, 128, 512 and 2048 sessions, 10 s each
     python -m bench.engine_overhead --sessions 512 --seconds 30 --json
 
-The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes whole
-frames at real time and random phases, is woken once a tick, takes every reply and counts its lateness. All CPU
-time of the process is divided by the frames answered, garbage collection included.
+The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes
+whole frames at real time and random phases, is woken once a tick, takes every reply and counts its lateness.
+All CPU time of the process is divided by the frames answered, garbage collection included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPEC = ModelSpec(
     mimi=MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048),
 )
 FRAME_S = SPEC.frame_ms / 1000.0
-SETTLE_S = 3.0
+SETTLE_S = 6.0
 """Before anything counts: every ring is written once around, so that its memory is there."""
 
 
