@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.base import NO_TOKEN, Backend, RowSnapshot, StepInputs
+from antiphon.backends.base import NO_TOKEN, Ageing, Backend, RowSnapshot, StepInputs
 from antiphon.errors import AudioError, ConfigError, UnsupportedError
 from antiphon.models.spec import PipelineKind
 from tests.backends.contract import (
@@ -164,4 +164,21 @@ def test_warm_up_reports_its_progress_and_leaves_rows_fresh(subject: Subject, dr
     driver.backend.set_parameters(1, GREEDY)
     got = [warm.tick({1: frame}, fixed=True)[1] for frame in frames]
     assert_same(got, driver.run(1, frames, fixed=True))
+    backend.close()
+
+
+def test_rows_can_be_aged_for_timing_and_are_fresh_after_a_warm_up(subject: Subject, driver: Driver) -> None:
+    backend: Backend = subject.make(SLOTS)
+    if isinstance(backend, Ageing):
+        frames = voice(27, FRAMES, driver.info)
+        aged = Driver(backend, subject.comparable)
+        backend.age(100)
+        with np.errstate(all="ignore"):
+            aged.tick({0: frames[0], 3: frames[1]})
+        backend.warm_up(lambda done, total, what: None)
+        assert_same(
+            [aged.tick({1: frame}, fixed=True)[1] for frame in frames], driver.run(1, frames, fixed=True)
+        )
+    else:
+        assert backend.info.name in ("null", "pocket"), "their ticks do not depend on age"
     backend.close()

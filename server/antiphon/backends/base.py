@@ -224,3 +224,15 @@ class Resizable(Protocol):
         Before ``warm_up`` only. What the former rows held is let go of before the new ones are made.
         """
         ...
+
+
+@runtime_checkable
+class Ageing(Protocol):
+    """A backend whose ticks take longer the longer its rows have lived, and that can be timed so."""
+
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames, its rings holding whatever they hold.
+
+        Before ``warm_up`` only, which makes all rows fresh.
+        """
+        ...

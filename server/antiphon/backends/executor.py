@@ -96,6 +96,10 @@ class Rows(Protocol):
         """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
         ...
 
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames, for timing; a reset follows."""
+        ...
+
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters."""
         ...

@@ -146,6 +146,11 @@ class RowHost(Generic[E]):
         check_slots(slots)
         self._take_rows(slots)
 
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames; see :class:`Ageing` of ``base.py``."""
+        self.executor.age(frames)
+        self._frames[:] = frames
+
     def close(self) -> None:
         """Release the device."""
         self.executor.close()

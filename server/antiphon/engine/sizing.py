@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, Resizable, StepInputs
+from antiphon.backends.base import Ageing, Backend, BackendInfo, Resizable, StepInputs
 from antiphon.engine.capacity import (
     MemoryFacts,
     TickTime,
@@ -46,6 +46,8 @@ ALONE = DeviceShare()
 
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
+AGED_FRAMES = 250
+"""Rows are timed with full contexts; a codec's are full by then: Mimi looks 125 frames back."""
 
 
 def make_sized(
@@ -182,11 +184,13 @@ def tick_sizes(slots: int) -> tuple[int, ...]:
 def measure_ticks(
     backend: Backend, sizes: Sequence[int], clock: Callable[[], float], limit_s: float
 ) -> list[TickTime]:
-    """Ticks over so many ready rows, in the order given, ending with the first over ``limit_s``.
+    """Ticks over so many ready rows with full contexts, up to the first that takes over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
     spec = backend.info.spec
+    if isinstance(backend, Ageing):
+        backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
     noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
     ticks: list[TickTime] = []
     for rows in sizes:

@@ -68,6 +68,16 @@ class MlxRows:
             yield from self.generator.specs()
             yield from self.sampler.specs()
 
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames."""
+        with self.on_device():
+            for name in self.state.specs:
+                if name.endswith(".position"):
+                    positions = frames * (
+                        1 if name.startswith("lm.") else self.mimi.encoder_transformer.config.frame_positions
+                    )
+                    self.state.tensors[name] = mx.full_like(self.state.tensors[name], positions)
+
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """As many as are named; for compiled operations the next power of two."""
         if is_fixed:

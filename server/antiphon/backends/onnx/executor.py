@@ -99,6 +99,9 @@ class OnnxRows:
         language = 0 if self.language is None else self.language.bytes
         return language + sum(stage.bytes for stage in self.stages.values())
 
+    def age(self, frames: int) -> None:
+        """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
+
     def probe(self) -> None:
         """A CPU always answers; an error of a GPU comes back from every step, and the third ends it."""
 

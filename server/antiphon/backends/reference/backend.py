@@ -155,6 +155,9 @@ class ReferenceExecutor:
         """Bytes of streaming state for all rows."""
         return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
 
+    def age(self, frames: int) -> None:
+        """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
+
     def close(self) -> None:
         """Let go of the modules, and of the memory the device keeps for them."""
         del self.mimi, self.lm, self._mimi_rows

@@ -136,6 +136,14 @@ class TorchRows:
         """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
         self._state.reset(rows)
 
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames."""
+        with torch.inference_mode():
+            for name in self._state.specs:
+                if name.endswith(".position"):
+                    positions = 1 if name.startswith("lm.") else self._mimi.frame_positions
+                    self._state.tensors[name].fill_(frames * positions)
+
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
         sampler = self.pipeline.sampler
