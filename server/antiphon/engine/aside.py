@@ -38,9 +38,9 @@ class Visit(Enum):
 class Aside:
     """Where one session stands with its silence. Its lock is held for moments: both sides use it.
 
-    ``kept`` is the row's state without the silence, written by the engine thread alone; without one (none
-    could be had) the silence stays in the row, as if the caller had sent it. ``run`` changes with every
-    :meth:`interrupt`: a reply to silence of an earlier run means nothing any more.
+    ``kept`` is the row's state without the silence. The engine thread sets it and :meth:`end` drops it, at
+    any time. Without one (none could be had) the silence stays in the row, as if the caller had sent it.
+    ``run`` changes with every :meth:`interrupt`: a reply to silence of another run is void.
     """
 
     def __init__(self, frame_samples: int) -> None:
@@ -90,12 +90,16 @@ class Aside:
             return visit
 
     def take_into(self, row: FloatArray) -> tuple[Visit, int]:
-        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``; its run."""
+        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``; its run.
+
+        An :meth:`interrupt` since the tick was decided makes it silence of the run before: its reply is void.
+        """
         with self._lock:
+            run = self.run if self.pending else self.run - 1
             self.pending = max(0, self.pending - 1)
             row[:] = self._tail if self._has_tail else 0.0
             self._has_tail = False
             visit = Visit.ASIDE if self._is_away else Visit.LEAVE
             visit = Visit.AGAIN if self._is_stale else visit
             self._is_away, self._is_stale = True, False
-            return visit, self.run
+            return visit, run

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.backends.base import FloatArray
+from antiphon.backends.base import BoolArray, FloatArray
 from antiphon.engine.ledger import PACE
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.rings import Counts, Replies, Times
 from antiphon.engine.rows import Rows
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.session import Session
 
 
 class BulkReplies(NamedTuple):
@@ -29,7 +29,13 @@ class BulkReplies(NamedTuple):
 
 
 class BulkOwner:
-    """The owner's side of active sessions, used by one thread; of the sessions' own methods only close is."""
+    """The owner's side of active sessions, used by one thread; of the sessions' own methods only close is.
+
+    The counters of a session's own ledger stay at 0; ``out``, ``late``, ``refused`` and ``dropped_out`` int64
+    ``[sessions]`` take their place. A session that has closed, or was closed by a failure, is left out from
+    then on. It holds its sessions' leases until :meth:`let_go`: nothing of a later session's is ever read
+    or written.
+    """
 
     def __init__(
         self,
@@ -41,26 +47,48 @@ class BulkOwner:
         pressure: LatePressure,
     ) -> None:
         """Take over sessions that have a row; ``rows``, ``metrics`` and ``pressure`` are the engine's own."""
-        assert all(session.state is SessionState.ACTIVE for session in sessions)
-        leases = [session.lease for session in sessions]
-        self._leases: Counts = np.array(leases, np.int64)
+        held = [rows.hold(session) for session in sessions]
+        self._is_held: BoolArray = np.array([lease is not None for lease in held])
+        self._leases: Counts = np.array([lease or 0 for lease in held], np.int64)
         self._rows, self._frame_s = rows, frame_s
         self._metrics, self._pressure = metrics, pressure
         self._next_frame: Counts = np.zeros(len(sessions), np.int64)
         self._due_s: Times = np.full(len(sessions), -np.inf)
+        self._is_heard: BoolArray = np.zeros(len(sessions), np.bool_)
         self.out: Counts = np.zeros(len(sessions), np.int64)
         self.late: Counts = np.zeros(len(sessions), np.int64)
         self.refused: Counts = np.zeros(len(sessions), np.int64)
         self.dropped_out: Counts = np.zeros(len(sessions), np.int64)
 
+    @property
+    def is_open(self) -> BoolArray:
+        """Which sessions have not closed, bool ``[sessions]``; leases of closed ones are let go."""
+        is_open = self._is_held & ~self._rows.is_closed[self._leases]
+        closed = self._is_held & ~is_open
+        if closed.any():
+            self._is_held &= is_open
+            self._rows.let_go(self._leases[closed].tolist())
+        return is_open
+
+    def let_go(self) -> None:
+        """Use no session any more."""
+        leases: list[int] = self._leases[self._is_held].tolist()
+        self._is_held[:] = False
+        self._rows.let_go(leases)
+
     def push(self, places: Counts, pcm: FloatArray, received_s: float) -> None:
         """Add one whole frame, float32 ``[n, frame_samples]``, to each of ``places`` int64 ``[n]``.
 
-        A frame that finds no slot is refused and counted.
+        No place occurs twice. A frame that finds no slot is refused and counted.
         """
+        is_open = self.is_open[places]
+        places, pcm = places[is_open], pcm[is_open]
         rings, leases = self._rows.inputs, self._leases[places]
         fits = rings.written[leases] - rings.taken[leases] < rings.capacity
-        self.refused[places[~fits]] += 1
+        refused = places[~fits]
+        self.refused[refused] += 1
+        if refused.size:
+            self._metrics.dropped_in.inc(int(refused.size))
         used, at = leases[fits], places[fits]
         slots = rings.written[used] % rings.capacity
         rings.pcm[used, slots] = pcm[fits]
@@ -72,34 +100,40 @@ class BulkOwner:
     def take(self) -> BulkReplies:
         """One reply of every session that has any, the oldest; call again until ``place`` is empty."""
         outputs = self._rows.outputs
-        start = np.maximum(outputs.taken[self._leases], outputs.discarded[self._leases])
-        places = np.flatnonzero(outputs.written[self._leases] > start)
+        places = np.flatnonzero(self.is_open)
         leases = self._leases[places]
-        slots = start[places] % outputs.capacity
-        found = Replies(
-            outputs.frame[leases, slots],
-            None if outputs.pcm is None else outputs.pcm[leases, slots],
-            outputs.token[leases, slots],
-            outputs.vad[leases, slots],
-            outputs.times[leases, slots],
-            outputs.is_aside[leases, slots],
-        )
-        self.dropped_out[places] += start[places] - outputs.taken[leases]
-        outputs.taken[leases] = start[places] + 1
+        start = np.maximum(outputs.taken[leases], outputs.discarded[leases])
+        is_waiting = outputs.written[leases] > start
+        places, leases, start = places[is_waiting], leases[is_waiting], start[is_waiting]
+        found = outputs.read(leases, start % outputs.capacity)
+        is_whole = outputs.is_whole(
+            leases, start
+        )  # others were given up meanwhile: they come with the next call
+        places, leases, start = places[is_whole], leases[is_whole], start[is_whole]
+        self.dropped_out[places] += start - outputs.taken[leases]
+        outputs.taken[leases] = start + 1
         self.out[places] += 1
-        return BulkReplies(places, found)
+        return BulkReplies(places, found if is_whole.all() else found.chosen(is_whole))
 
     def sent(self, taken: BulkReplies, sent_s: float) -> None:
         """Replies were handed on at ``sent_s``: lateness, the metrics and what presses on admission."""
-        complete_s = taken.replies.times[:, 2]
-        due_s = np.maximum(complete_s, self._due_s[taken.place] + PACE * self._frame_s)
-        self._due_s[taken.place] = due_s
+        place, complete_s = taken.place, taken.replies.times[:, 2]
+        self._hear(place, sent_s)
+        due_s = np.maximum(complete_s, self._due_s[place] + PACE * self._frame_s)
+        self._due_s[place] = due_s
         latency_s = np.maximum(sent_s - complete_s, 0.0)
         self._metrics.frame_latency_seconds.observe_many(latency_s)
         is_late = latency_s > self._frame_s
-        self.late[taken.place[is_late]] += 1
+        self.late[place[is_late]] += 1
         late = int(np.count_nonzero(is_late))
         if late:
             self._metrics.late_frames.inc(late)
         pressing = int(np.count_nonzero(sent_s - due_s > self._frame_s))
         self._pressure.record_many(sent_s, frames=latency_s.size, late=pressing)
+
+    def _hear(self, place: Counts, sent_s: float) -> None:
+        """The first audio of a session is measured from when its first frame was complete."""
+        first = place[~self._is_heard[place] & self._is_held[place]]
+        self._is_heard[first] = True
+        for first_complete_s in self._rows.ledger.first_complete_s[self._leases[first]].tolist():
+            self._metrics.first_audio_seconds.observe(sent_s - first_complete_s)

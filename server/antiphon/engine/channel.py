@@ -6,7 +6,8 @@ A channel exists as long as its session. Audio needs a lease, which comes with t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from antiphon.backends.base import FloatArray, TextEntry
@@ -18,7 +19,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.replies import FrameReply, TakenReplies, as_replies
-from antiphon.engine.rings import InputWriter
+from antiphon.engine.rings import InputWriter, Replies
 from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.models.spec import ModelSpec
@@ -40,7 +41,8 @@ class Channel:
         self._kind, self._rows, self._metrics = spec.kind, rows, metrics
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._writer: InputWriter | None = None
-        self._aside_void = 0  # replies to silence below this position are not to be seen
+        self._first_kept = 0  # replies to earlier frames were flushed
+        self._has_gap = False  # replies were given up since the last one taken
         self._is_finished = False
         self._lease: int | None = None
         self._final: SessionStats | None = None
@@ -73,6 +75,11 @@ class Channel:
         """Whether the row may be ticked."""
         if self._lease is not None:
             self._rows.is_primed[self._lease] = is_primed
+
+    def freeze(self, *, is_frozen: bool) -> None:
+        """Whether the row stays as it is, ready or not."""
+        if self._lease is not None:
+            self._rows.is_frozen[self._lease] = is_frozen
 
     def ask_for_care(self) -> None:
         """Have the engine look at this session before its next frame."""
@@ -172,11 +179,17 @@ class Channel:
                 "read room_samples first, nothing is dropped here"
             )
         self._interrupt()
+        with self._counting(writer):
+            writer.write(pcm, received_s)
+        return writer.waiting > 0
+
+    @contextmanager
+    def _counting(self, writer: InputWriter) -> Iterator[None]:
+        """Frames refused meanwhile are dropped ones."""
         before = writer.refused
-        writer.write(pcm, received_s)
+        yield
         if writer.refused > before:
             self._metrics.dropped_in.inc(writer.refused - before)
-        return writer.waiting > 0
 
     def listen_aside(self, frames: int, now_s: float) -> None:
         """Let so many frames of silence be heard once all audio has been, without a trace.
@@ -193,9 +206,8 @@ class Channel:
             self.ask_for_care()
 
     def _interrupt(self) -> None:
-        if self.aside.is_busy and self._lease is not None:
+        if self.aside.is_busy:
             self.aside.interrupt()
-            self._aside_void = int(self._rows.outputs.written[self._lease])
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words.
@@ -212,22 +224,29 @@ class Channel:
         if not self._takes_audio:
             self.text.finish()
         elif self._writer is not None:
-            self._writer.finish()
+            with self._counting(self._writer):
+                self._writer.finish()
 
     def take(self) -> TakenReplies:
         """All replies that wait, and the gap before them."""
         if self._lease is None:
             return TakenReplies([], None)
-        first = int(self._rows.outputs.taken[self._lease])
         found, given_up = self._rows.outputs.take(self._lease)
         self.sends.dropped_out += given_up
-        replies = as_replies(found)
-        interrupted_at = replies[0].frame if given_up and replies else None
-        if self._aside_void > first:
-            void = self._aside_void - first - given_up
-            replies = [reply for place, reply in enumerate(replies) if place >= void or not reply.is_aside]
+        self._has_gap |= given_up > 0
+        replies = as_replies(self._wanted(found))
+        interrupted_at = replies[0].frame if self._has_gap and replies else None
+        self._has_gap &= not replies
         self.sends.out += sum(not reply.is_aside for reply in replies)
         return TakenReplies(replies, interrupted_at)
+
+    def _wanted(self, found: Replies) -> Replies:
+        """Without replies that the engine published while this side flushed or interrupted them."""
+        is_aside = found.is_aside
+        is_flushed = ~is_aside & (found.frame < self._first_kept)
+        is_void = is_aside & (found.run != self.aside.run)
+        self.sends.flushed_out += int(is_flushed.sum())
+        return found.chosen(~(is_flushed | is_void))
 
     def flush(self) -> int:
         """Throw away what waits on either side; returns the first frame whose reply may still come."""
@@ -237,6 +256,7 @@ class Channel:
             first_kept = self.text.steps
         else:
             first_kept = 0 if self._writer is None else self._writer.discard()
+        self._first_kept, self._has_gap = first_kept, False
         if self._lease is not None:
             self._rows.first_kept[self._lease] = first_kept
             found, given_up = self._rows.outputs.take(self._lease)

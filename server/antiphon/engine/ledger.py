@@ -67,7 +67,7 @@ class TickLedger:
         self.wait_ms = np.zeros((leases, RECENT_TICKS), np.float32)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while nobody uses it."""
+        """Let a lease begin anew; only while neither side uses it."""
         for counter in (
             self.taken,
             self.silent,

@@ -80,6 +80,7 @@ class EngineLoop:
         self._busy_since_s: float | None = None
         self._began_s = 0.0
         self.is_lost = False
+        self._is_over = False
 
     def busy_s(self, now_s: float) -> float:
         """How long the backend has been at work at ``now_s`` (parameters, step), 0 between ticks."""
@@ -90,15 +91,25 @@ class EngineLoop:
         """Ask for the state of a session's row; from any thread."""
         saved = self._saving.add(session)
         self._wake.nudge()
+        if self._is_over:  # meanwhile: this thread would not come to it
+            self._saving.fail()
         return saved
 
     def run(self) -> None:
         """Tick until the wake-up is stopped or the device is lost."""
-        while not self.is_lost and self._sleep():
-            while self.tick_once():  # frames that wait need no further wake-up
-                self._rest()
-                if not self._wake.wait(0.0):
-                    return
+        try:
+            while not self.is_lost and self._sleep():
+                while self.tick_once():  # frames that wait need no further wake-up
+                    self._rest()
+                    if not self._wake.wait(0.0):
+                        return
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """No tick comes after this one: saves that wait for one fail."""
+        self._is_over = True
+        self._saving.fail()
 
     def _rest(self) -> None:
         """Let frames gather after a tick that was very short."""
@@ -121,6 +132,7 @@ class EngineLoop:
         """
         try:
             now_s = self._busy_since_s = self._began_s = self._clock()
+            self._rows.settle()  # first: admission needs the leases that the last tick still used
             self._settle(now_s)
             tick = self._gather(now_s)
             if tick is not None:
@@ -135,6 +147,7 @@ class EngineLoop:
 
     def _lose(self, error: Exception) -> None:
         self.is_lost = True
+        self._end()
         self._on_lost(error)
 
     def _timeout_s(self) -> float | None:
@@ -191,8 +204,9 @@ class EngineLoop:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
         session, row = self._rows.session(lease), self._rows.row(lease, self._clock())
         aside = session.aside
-        if visit.puts_back and aside.kept is not None:
-            self._backend.restore(row, aside.kept)
+        kept = aside.kept  # read once: a session that closes meanwhile drops it
+        if visit.puts_back and kept is not None:
+            self._backend.restore(row, kept)
             if visit is Visit.BACK:
                 aside.kept = None
         elif visit is Visit.LEAVE:

@@ -9,7 +9,7 @@ enforce the bound.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,19 @@ from antiphon.backends.base import FloatArray, IntArray
 Counts = NDArray[np.int64]
 Times = NDArray[np.float64]
 
-RING_BOUNDS = 2
+NOT_ASIDE: Final = -1
+"""In place of a run: the reply answers what the caller sent."""
+
+RING_BOUNDS: Final = 2
 """Slots of a ring, in units of what may wait in it."""
 
 
 class InputRings:
     """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
 
-    The session writes ``written`` (whole frames), ``discarded`` (frames below it are not to be heard) and
-    ``is_finished``; the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say
-    which frame of the session a slot holds and when its last sample had come.
+    The session writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be heard);
+    the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame of the
+    session a slot holds and when its last sample had come.
     """
 
     def __init__(self, leases: int, bound_frames: int, frame_samples: int) -> None:
@@ -42,14 +45,12 @@ class InputRings:
         self.written: Counts = np.zeros(leases, np.int64)
         self.discarded: Counts = np.zeros(leases, np.int64)
         self.taken: Counts = np.zeros(leases, np.int64)
-        self.is_finished = np.zeros(leases, np.bool_)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while it is not in use. Slots never written stay untouched."""
-        self.pcm[lease, : int(self.written[lease]) + 1] = 0.0
+        """Let a lease begin anew; only while neither side uses it. Slots never written stay untouched."""
+        self.pcm[lease, : int(self.written[lease]) + 1] = 0.0  # with an unfinished frame
         for counter in (self.written, self.discarded, self.taken):
             counter[lease] = 0
-        self.is_finished[lease] = False
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
         """Whole frames that wait, by lease; more than ``bound`` where some are about to be dropped."""
@@ -131,12 +132,11 @@ class InputWriter:
         self._filled, self._is_skipping = 0, False
 
     def finish(self) -> None:
-        """Fill an unfinished frame up with silence; no more comes."""
+        """Fill an unfinished frame up with silence, so that it is whole."""
         if self._filled and not self._is_skipping:
             self._slot[self._filled :] = 0.0
+        if self._filled:
             self._end_frame()
-        self._filled = 0
-        self._rings.is_finished[self._lease] = True
 
     def discard(self) -> int:
         """Have all whole frames so far not heard; returns the number of the next frame.
@@ -157,23 +157,30 @@ class Replies(NamedTuple):
     token: IntArray
     vad: FloatArray
     times: Times
-    is_aside: NDArray[np.bool_]
+    run: Counts
 
-    def after(self, count: int) -> Replies:
-        """All but the first ``count``."""
+    @property
+    def is_aside(self) -> NDArray[np.bool_]:
+        """Which ones answer silence heard aside."""
+        is_aside: NDArray[np.bool_] = self.run != NOT_ASIDE
+        return is_aside
+
+    def chosen(self, which: slice | NDArray[np.bool_]) -> Replies:
+        """Some of them, in the same order."""
         return Replies(
-            self.frame[count:],
-            None if self.pcm is None else self.pcm[count:],
-            self.token[count:],
-            self.vad[count:],
-            self.times[count:],
-            self.is_aside[count:],
+            self.frame[which],
+            None if self.pcm is None else self.pcm[which],
+            self.token[which],
+            self.vad[which],
+            self.times[which],
+            self.run[which],
         )
 
 
 class OutputRings:
-    """Replies: ``frame``, ``token``, ``is_aside`` ``[L, D]``, ``vad`` ``[L, D, heads]``, ``pcm``, ``times``.
+    """Replies: ``frame``, ``token``, ``run`` ``[L, D]``, ``vad`` ``[L, D, heads]``, ``pcm``, ``times``.
 
+    ``run`` is the run of silence heard aside (:mod:`antiphon.engine.aside`) that is answered, or NOT_ASIDE.
     ``times`` float64 ``[L, D, 4]`` are step_ms, wait_ms, complete_s and replied_s. The engine writes
     ``written`` and ``discarded`` (replies below it are given up, the oldest first); the session writes
     ``taken``. The engine overwrites only slots of replies that it had given up a whole bound before, and a
@@ -191,13 +198,13 @@ class OutputRings:
         self.token: IntArray = np.zeros((leases, capacity), np.int32)
         self.vad: FloatArray = np.zeros((leases, capacity, 0), np.float32)
         self.times: Times = np.zeros((leases, capacity, 4))
-        self.is_aside = np.zeros((leases, capacity), np.bool_)
+        self.run: Counts = np.full((leases, capacity), NOT_ASIDE)
         self.written: Counts = np.zeros(leases, np.int64)
         self.discarded: Counts = np.zeros(leases, np.int64)
         self.taken: Counts = np.zeros(leases, np.int64)
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while it is not in use."""
+        """Let a lease begin anew; only while neither side uses it."""
         if self.pcm is not None:
             self.pcm[lease, : int(self.written[lease])] = 0.0
         for counter in (self.written, self.discarded, self.taken):
@@ -212,7 +219,7 @@ class OutputRings:
         """Replies of one lease that wait and answer what its caller sent."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
         slots = np.arange(start, int(self.written[lease])) % self.capacity
-        return int((~self.is_aside[lease, slots]).sum())
+        return int((self.run[lease, slots] == NOT_ASIDE).sum())
 
     def publish(self, leases: Counts, replies: Replies) -> int:
         """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
@@ -228,7 +235,7 @@ class OutputRings:
             self.vad = np.zeros((*self.frame.shape, replies.vad.shape[1]), np.float32)
         self.vad[leases, slots] = replies.vad
         self.times[leases, slots] = replies.times
-        self.is_aside[leases, slots] = replies.is_aside
+        self.run[leases, slots] = replies.run
         self.written[leases] += 1  # last: from here on a session may read the slots
         return int(full.size)
 
@@ -237,19 +244,27 @@ class OutputRings:
         before = int(self.taken[lease])
         end = int(self.written[lease])
         start = max(before, int(self.discarded[lease]))
-        slots = np.arange(start, end) % self.capacity
-        found = Replies(
-            self.frame[lease, slots],
-            None if self.pcm is None else self.pcm[lease, slots],
-            self.token[lease, slots],
-            self.vad[lease, slots],
-            self.times[lease, slots],
-            self.is_aside[lease, slots],
-        )
-        first_whole = int(self.written[lease]) - self.capacity + 1  # older ones may have been overwritten
-        if first_whole > start:
-            cut = min(first_whole, end) - start
-            found = found.after(cut)
-            start += cut
+        positions = np.arange(start, end)
+        found = self.read(lease, positions % self.capacity)
+        is_whole = self.is_whole(lease, positions)
+        if not is_whole.all():
+            found = found.chosen(is_whole)
+            start = end - found.frame.size
         self.taken[lease] = end
         return found, start - before
+
+    def read(self, leases: Any, slots: Counts) -> Replies:
+        """A copy of what lies there; :meth:`is_whole` says which of it was not overwritten meanwhile."""
+        return Replies(
+            self.frame[leases, slots],
+            None if self.pcm is None else self.pcm[leases, slots],
+            self.token[leases, slots],
+            self.vad[leases, slots],
+            self.times[leases, slots],
+            self.run[leases, slots],
+        )
+
+    def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
+        """Which positions had, until now, not been overwritten, nor begun to be."""
+        is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
+        return is_whole

@@ -2,13 +2,14 @@
 
 A session takes a lease when it is admitted; the engine thread attaches it between two ticks, gives it a row
 with its first frame, and detaches it between two ticks after the session has closed. Until then the lease
-belongs to no other session, so what a running tick writes for a session that has left reaches no other.
+belongs to no other session, so what a running tick writes for a session that has left reaches no other. An
+owner that reads rings without the session's lock holds the leases: these end when both have let them go.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.rings import Counts, InputRings, OutputRings, Replies, Times
+from antiphon.engine.rings import NOT_ASIDE, Counts, InputRings, OutputRings, Replies, Times
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Tick:
     """The sessions of one tick, each array ``[m]`` in one order.
 
     ``frame`` is the session's number of the frame, -1 for silence heard aside; ``complete_s`` when its last
-    sample had come. ``run`` tells which silence it is.
+    sample had come. ``run`` tells which silence it is, or is NOT_ASIDE.
     """
 
     leases: Counts
@@ -71,9 +72,9 @@ class TickTimes:
 class Rows:
     """The leases of all rows. Sessions use what is marked as theirs; all else is the engine thread's.
 
-    Sessions': :meth:`lease`, :meth:`release`, the arrays ``is_primed`` (the row may be ticked),
-    ``needs_care`` (something beside a frame is to be done first), ``is_closed``, ``first_kept`` (replies to
-    earlier frames were flushed) and ``max_steps``. Each is one element a lease.
+    Sessions': :meth:`lease`, :meth:`release`, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
+    (but not now), ``needs_care`` (something beside a frame is to be done first), ``is_closed``,
+    ``first_kept`` (replies to earlier frames were flushed) and ``max_steps``. Each is one element a lease.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class Rows:
         samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
         self.outputs = OutputRings(leases, config.output_frames, samples)
         self.ledger = TickLedger(leases)
-        self.is_primed, self.needs_care, self.is_closed = (np.zeros(leases, np.bool_) for _ in range(3))
+        self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
+        self.needs_care, self.is_closed = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self.first_kept: Counts = np.zeros(leases, np.int64)
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self.in_tick = np.zeros(leases, np.bool_)
@@ -102,9 +104,11 @@ class Rows:
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
-        self._free = list(reversed(range(leases)))
+        self._free = list(reversed(range(leases)))  # the last used is the next: no more memory than is needed
         self._coming: dict[int, Session] = {}
         self._leaving: list[int] = []
+        self._held: set[int] = set()
+        self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
         self._frame_samples = spec.frame_samples
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
@@ -131,12 +135,37 @@ class Rows:
     def release(self, lease: int) -> None:
         """Give a lease back; where the engine thread has seen it, that thread makes it free."""
         with self._lock:
-            if self._coming.pop(lease, None) is not None:
-                self._clear(lease)
-                self._free.append(lease)
-                return
             self.is_closed[lease] = True
-            self._leaving.append(lease)
+            if self._coming.pop(lease, None) is None:
+                self._leaving.append(lease)
+            else:
+                self._end(lease)
+
+    def hold(self, session: Session) -> int | None:
+        """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
+        with self._lock:
+            lease = session.lease
+            if lease is None or self.is_closed[lease]:
+                return None
+            self._held.add(lease)
+            return lease
+
+    def let_go(self, leases: Iterable[int]) -> None:
+        """End what :meth:`hold` began."""
+        with self._lock:
+            for lease in leases:
+                self._held.discard(lease)
+                if lease in self._ended:
+                    self._ended.remove(lease)
+                    self._end(lease)
+
+    def _end(self, lease: int) -> None:
+        """The engine thread does not use it any more."""
+        if lease in self._held:
+            self._ended.add(lease)
+            return
+        self._clear(lease)
+        self._free.append(lease)
 
     # The engine thread's side.
 
@@ -145,28 +174,25 @@ class Rows:
         if not (self._leaving or self._coming):
             return
         with self._lock:
-            for lease in self._leaving:
-                self._clear(lease)
-                self._free.append(lease)
-            self._leaving.clear()
+            leaving, self._leaving = self._leaving, []
             for lease, session in self._coming.items():
                 self._sessions[lease] = session
                 self._is_attached[lease] = self._is_fresh[lease] = True
             self._coming.clear()
+            for lease in leaving:
+                self._detach(lease)
+                self._end(lease)
 
-    def _clear(self, lease: int) -> None:
+    def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
             self._placement.give_back(int(self._row[lease]))
         self._sessions[lease], self._row[lease] = None, -1
-        for flags in (
-            self._is_attached,
-            self.is_primed,
-            self.needs_care,
-            self.is_closed,
-            self.in_tick,
-            self.is_over,
-        ):
-            flags[lease] = False
+        self._is_attached[lease] = False
+
+    def _clear(self, lease: int) -> None:
+        flags = self.is_primed, self.is_frozen, self.needs_care, self.is_closed, self.in_tick, self.is_over
+        for flag in flags:
+            flag[lease] = False
         self.first_kept[lease], self.max_steps[lease] = 0, NO_LIMIT
         self.outputs.clear(lease)
         self.ledger.clear(lease)
@@ -183,19 +209,14 @@ class Rows:
         return self._unmark(leases[self.needs_care[leases]])
 
     def _unmark(self, leases: Counts) -> list[tuple[int, Session]]:
-        self.needs_care[leases] = False
-        return [(lease, self.session(lease)) for lease in leases.tolist()]
+        self.needs_care[leases] = False  # first: a mark that comes from now on stays
+        return [(lease, self.session(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
 
     def session(self, lease: int) -> Session:
         """The session that an attached lease is of."""
         session = self._sessions[lease]
         assert session is not None
         return session
-
-    def session_of_row(self, row: int, tick: Tick) -> Session:
-        """The session that has ``row`` in a tick."""
-        place = int(np.flatnonzero(tick.inputs.rows == row)[0])
-        return self.session(int(tick.leases[place]))
 
     def is_attached(self, lease: int) -> bool:
         """Whether the engine thread has seen a lease."""
@@ -213,6 +234,10 @@ class Rows:
             return now_s
         slot = self.inputs.taken[lease] % self.inputs.capacity
         return float(self.inputs.complete_s[lease, slot])
+
+    def is_fresh(self, lease: int) -> bool:
+        """Whether the row of an attached lease, if it has one, holds nothing of its session."""
+        return bool(self._is_fresh[lease])
 
     def mark_used(self, lease: int) -> None:
         """The row holds this session's state already, by a prompt: it is not to be reset."""
@@ -232,24 +257,35 @@ class Rows:
                     has_input[lease] |= session is not None and session.aside.pending > 0
         else:
             has_input = np.array([s is not None and s.text.is_ready for s in self._sessions])
-        can_run = has_input & self.is_primed & ~self.is_over & ~self.is_closed & self._is_attached
+        can_run = has_input & self.is_primed & ~self.is_frozen & ~self.is_over & ~self.is_closed
+        can_run &= self._is_attached
         if not self._is_live:
             can_run &= self.outputs.waiting() < self.outputs.bound
         return np.flatnonzero(can_run)
 
     def _forget_old(self, now_s: float) -> None:
-        """Take flushed frames and those over the bound out of the rings, and count them."""
-        rings, ledger = self.inputs, self.ledger
-        flushed = np.maximum(rings.discarded - rings.taken, 0)
-        over = rings.written - rings.taken - flushed - rings.bound
-        if not (flushed.any() or (self._is_live and (over > 0).any())):
+        """Take flushed frames and those over the bound out of the rings, and count them.
+
+        Attached leases only: a session may clear another meanwhile.
+        """
+        rings = self.inputs
+        upto = np.where(self.is_over, rings.written, rings.discarded)
+        is_attached = self._is_attached
+        flushed = np.flatnonzero(is_attached & (upto > rings.taken))
+        over = rings.written - np.maximum(upto, rings.taken) - rings.bound
+        dropping = np.flatnonzero(is_attached & (over > 0) & self._is_live)
+        if not (flushed.size or dropping.size):
             return
         with self._turning():
-            ledger.flushed_in += flushed
-            rings.taken += flushed
-            if self._is_live:
-                for lease in np.flatnonzero(over > 0).tolist():
-                    self._drop(lease, int(over[lease]), now_s)
+            self._flush(flushed, upto[flushed])
+            for lease in dropping.tolist():
+                self._drop(lease, int(over[lease]), now_s)
+
+    def _flush(self, leases: Counts, upto: Counts) -> None:
+        """Frames below the positions ``upto [n]`` are not to be heard."""
+        flushed = np.maximum(upto - self.inputs.taken[leases], 0)
+        self.ledger.flushed_in[leases] += flushed
+        self.inputs.taken[leases] += flushed
 
     def _drop(self, lease: int, frames: int, now_s: float) -> None:
         """The oldest frames of one lease give way, and press on admission if they were due long before."""
@@ -269,7 +305,7 @@ class Rows:
             self.row(lease, now_s)
         rows, fresh = self._row[leases], self._is_fresh[leases]
         self._is_fresh[leases] = False
-        run = np.zeros(count, np.int64)
+        run = np.full(count, NOT_ASIDE)
         with self._turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
@@ -282,7 +318,9 @@ class Rows:
                     leases, frame, complete_s, run, StepInputs(rows, fresh, None, words, is_fixed=is_fixed)
                 )
             rings = self.inputs
-            has_frame = rings.waiting(leases) > 0
+            has_frame = (
+                rings.written[leases] > rings.taken[leases]
+            )  # flushed since ready(): its reply is, too
             slots = rings.taken[leases] % rings.capacity
             pcm, frame = rings.pcm[leases, slots], rings.frame[leases, slots]
             complete_s = rings.complete_s[leases, slots]
@@ -290,12 +328,13 @@ class Rows:
             rings.taken[live] += 1
             self.ledger.take(live, complete_s[has_frame])
         visits: list[tuple[int, Visit]] = []
-        for place in np.flatnonzero(self.needs_care[leases]).tolist():
+        for place in np.flatnonzero(self.needs_care[leases] | ~has_frame).tolist():
             lease = int(leases[place])
             aside = self.session(lease).aside
             if has_frame[place]:
                 visit = aside.come_back()
             else:
+                self.needs_care[lease] = True  # though it be interrupted since ready(): the silence is undone
                 frame[place], complete_s[place] = -1, aside.received_s
                 visit, run[place] = aside.take_into(pcm[place])
             if visit not in (Visit.LIVE, Visit.ASIDE):
@@ -321,7 +360,7 @@ class Rows:
             self._count_silent(tick.leases[live & ~emitted], consumed[live & ~emitted])
             is_flushed = live & emitted & (tick.frame < self.first_kept[tick.leases])
             ledger.flushed_out[tick.leases[is_flushed]] += 1
-            is_wanted = is_here & emitted & ~is_flushed & self._is_current(tick)
+            is_wanted = is_here & emitted & ~is_flushed
             if outputs is not None and is_wanted.any():
                 self._publish(tick, outputs, is_wanted, wait_ms, step_ms, times.end_s)
             self._end_sessions(tick.leases[live])
@@ -329,13 +368,6 @@ class Rows:
         if self._has_deadlines:
             self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
         self._metrics.replies.inc(int(np.count_nonzero(is_wanted & ~is_aside)))
-
-    def _is_current(self, tick: Tick) -> BoolArray:
-        """Which places answer the caller, or silence that the caller has not interrupted since."""
-        is_current = ~tick.is_aside
-        for place in np.flatnonzero(tick.is_aside).tolist():
-            is_current[place] = self.session(int(tick.leases[place])).aside.run == tick.run[place]
-        return is_current
 
     def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
         finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
@@ -374,7 +406,7 @@ class Rows:
         pcm = outputs.pcm
         if pcm is not None and count < wanted.size:
             pcm = pcm[wanted]
-        replies = Replies(tick.frame[wanted], pcm, tokens, vad, times, tick.is_aside[wanted])
+        replies = Replies(tick.frame[wanted], pcm, tokens, vad, times, tick.run[wanted])
         given_up = self.outputs.publish(tick.leases[wanted], replies)
         if given_up:
             self._metrics.dropped_out.inc(given_up)
@@ -383,13 +415,11 @@ class Rows:
         """Sessions that took as many steps as they may: input that still waits is thrown away."""
         over = leases[self.ledger.taken[leases] >= self.max_steps[leases]]
         self.is_over[over] = True
+        if self._takes_audio:
+            self._flush(over, self.inputs.written[over])
+            return
         for lease in over.tolist():
-            if self._takes_audio:
-                waiting = int(self.inputs.waiting(lease))
-                self.ledger.flushed_in[lease] += waiting
-                self.inputs.taken[lease] += waiting
-            else:
-                self.session(lease).text.clear()
+            self.session(lease).text.clear()
 
     def waiting_frames(self) -> int:
         """Whole frames (tts: words) that wait for the model, all sessions together."""

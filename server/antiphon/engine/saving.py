@@ -26,6 +26,13 @@ class _Save:
     result: Future[dict[str, HostArray]]
     snapshot: RowSnapshot | None = None
     arrays: dict[str, HostArray] = field(default_factory=dict)
+    is_begun: bool = False
+
+    def begin(self) -> bool:
+        """From here on the result cannot be cancelled; false where it was before."""
+        if not self.is_begun:
+            self.is_begun = self.result.set_running_or_notify_cancel()
+        return self.is_begun
 
 
 class SavingQueue:
@@ -52,22 +59,39 @@ class SavingQueue:
         if not self._saves:
             return False
         save = self._saves[0]
-        try:
-            is_done = self._advance(save, now_s)
-        except AntiphonError as error:
-            save.result.set_exception(error)
-            is_done = True
+        is_done = True
+        if save.begin():
+            try:
+                is_done = self._advance(save, now_s)
+            except AntiphonError as error:
+                save.result.set_exception(error)
         if is_done:
             self._saves.popleft()
-            save.session.thaw()
+            if not any(other.session is save.session for other in tuple(self._saves)):
+                save.session.thaw()
         return True
+
+    def fail(self) -> None:
+        """Every state that is not out fails. Called by any thread once the engine's has ended."""
+        while self._saves:
+            try:
+                save = self._saves.popleft()
+            except IndexError:  # another thread's
+                return
+            if save.begin():
+                save.result.set_exception(SessionError("the engine ended before the row's state was saved"))
 
     def _advance(self, save: _Save, now_s: float) -> bool:
         lease = save.session.lease
         if lease is None or not self._rows.is_attached(lease):
             raise SessionError("the session has no row whose state could be saved")
+        if save.session.is_priming:
+            raise SessionError("the session still reads its prompt; save its row's state after that")
         if save.snapshot is None:
-            save.snapshot = self._backend.snapshot(self._rows.row(lease, now_s))
+            if self._rows.is_fresh(lease):  # the row holds what its last session left there
+                raise SessionError("the row has no state of this session yet; save it after its first frame")
+            # Silence heard aside is no part of the call.
+            save.snapshot = save.session.kept or self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))
         part = {name: save.snapshot.tensors[name] for name in names}

@@ -348,22 +348,28 @@ class Session:
 
     def begin_priming(self) -> tuple[int, Prompt | SavedState, SamplingParameters | None] | None:
         """The lease, what its row is to read, and its parameters if it lacks them; None once it closed."""
-        parameters = self.new_parameters()
         with self._lock:
             lease = self._frames.lease
             if lease is None or self._prompt is None:
                 return None
+            parameters = self._parameters if self._has_new_parameters else None
+            self._has_new_parameters = False
             return lease, self._prompt, parameters
+
+    @property
+    def is_priming(self) -> bool:
+        """Whether the row still reads a prompt."""
+        return self.state is SessionState.PRIMING
 
     def freeze(self) -> None:
         """Take no step until :meth:`thaw`; what comes meanwhile waits, up to the bounds of the queues."""
         with self._lock:
-            self._frames.prime(is_primed=False)
+            self._frames.freeze(is_frozen=True)
 
     def thaw(self) -> None:
         """Go on."""
         with self._lock:
-            self._frames.prime(is_primed=self.state is SessionState.ACTIVE)
+            self._frames.freeze(is_frozen=False)
         self._wake.nudge()
 
     def end_priming(self, lease: int, prompt: Prompt | SavedState) -> bool:
