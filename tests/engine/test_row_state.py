@@ -11,6 +11,7 @@ import pytest
 from antiphon.engine.row_state import StateIdentity, pack, unpack
 from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, heard, pcm_of
@@ -81,3 +82,97 @@ def test_damaged_bytes_are_refused(cut: int) -> None:
     data = pack({"a": np.zeros(100)}, IDENTITY)
     with pytest.raises(UnsupportedError, match="bytes are no state of a row"):
         unpack(data[:cut], IDENTITY)
+
+
+def test_a_save_that_its_owner_gave_up_harms_nobody() -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.ticks()
+    assert bench.engine.save(session).cancel()
+    bench.push(session, 2)
+    bench.ticks()
+    assert bench.losses == []
+    assert heard(session.take()) == [1, 2]
+    saved = bench.engine.save(session)
+    bench.tick()
+    assert not saved.cancel(), "it is under way"
+
+
+def test_parameters_given_while_a_state_is_saved_reach_the_row() -> None:
+    bench = Bench()
+    session = bench.submit(seed=1)
+    bench.push(session, 1)
+    bench.ticks()
+    bench.engine.save(session)
+    session.set_parameters(SamplingParameters(text_seed=2))
+    bench.push(session, 2)
+    bench.ticks()
+    assert [pcm_of(reply)[3] for reply in session.take()] == [1, 2]
+
+
+def test_silence_heard_aside_is_no_part_of_a_saved_state_and_is_undone_after_it() -> None:
+    bench = Bench(FakeBackend(fake_spec(PipelineKind.STT)))
+    session = bench.submit()
+    bench.push(session, 5)
+    session.listen_aside(2, bench.clock())
+    bench.ticks()
+    saved = bench.engine.save(session)
+    bench.ticks()
+    assert saved.result(0)["row"].tolist() == [1, 1, 0, 5], "life, frames taken, frames of a prompt, sum"
+    session.take()
+    bench.push(session, 6)
+    bench.ticks()
+    assert [reply.text_token for reply in session.take()] == [2]
+
+
+def test_a_row_that_holds_nothing_of_its_session_is_not_saved() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    other = bench.submit()
+    bench.push(other, 99)
+    bench.ticks()
+    other.close()
+    session = bench.submit()
+    bench.ticks()
+    saved = bench.engine.save(session)
+    bench.ticks()
+    with pytest.raises(SessionError, match="no state of this session yet; save it after its first frame"):
+        saved.result(0)
+
+
+def test_a_row_is_not_saved_while_it_reads_its_prompt() -> None:
+    bench = Bench(FakeBackend(fake_spec(PipelineKind.DUPLEX)))
+    session = bench.submit(prompt=Prompt(np.ones((4, 2), np.int32)))
+    bench.tick()
+    saved = bench.engine.save(session)
+    bench.ticks()
+    with pytest.raises(SessionError, match="still reads its prompt; save its row's state after that"):
+        saved.result(0)
+
+
+def test_a_row_stands_still_until_all_its_saves_are_out() -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.ticks()
+    saves = [bench.engine.save(session) for _ in range(2)]
+    bench.push(session, 2)
+    bench.ticks()
+    assert [save.result(0)["row"].tolist() for save in saves] == 2 * [[1, 1, 0, 1]]
+    assert heard(session.take()) == [1, 2]
+
+
+def test_a_save_ends_with_the_engine() -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.ticks()
+    saved = bench.engine.save(session)
+    bench.tick()  # it has begun
+    bench.push(other := bench.submit(), 2)
+    bench.backend.failures.append(RuntimeError("the device is gone"))
+    bench.tick()
+    del other
+    for late in (saved, bench.engine.save(session)):
+        with pytest.raises(SessionError, match="the engine ended before the row's state was saved"):
+            late.result(0)

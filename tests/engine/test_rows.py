@@ -1,0 +1,261 @@
+"""Leases and rows: whose they are, and what a session does between two looks of the engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from antiphon.backends.base import RowSnapshot
+from antiphon.engine.aside import Aside
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.ledger import SessionStats
+from antiphon.engine.rings import Counts, Replies
+from antiphon.engine.rows import LEAST_LEASES, Rows
+from antiphon.engine.session import Session, SessionState
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+from tests.engine.bench import Bench, bench_of, frames, heard
+from tests.engine.fakes import FRAME, FakeBackend
+
+
+def rows_of(bench: Bench) -> Rows:
+    return bench.engine._rows
+
+
+def lease_of(session: Session) -> int:
+    assert session.lease is not None
+    return session.lease
+
+
+def assert_adds_up(stats: SessionStats) -> None:
+    assert stats.frames_in == stats.dropped_in + stats.flushed_in + stats.queue_frames + stats.frames_taken
+    gone = stats.silent + stats.lost + stats.flushed_out + stats.dropped_out
+    assert stats.frames_taken == gone + stats.reply_frames + stats.frames_out
+
+
+def before_gather(bench: Bench, act: Callable[[], object]) -> None:
+    """Act once between the engine's look at who is ready and its gathering of their frames."""
+    begin = rows_of(bench).begin
+
+    def begin_later(*args: object, **more: object) -> object:
+        rows_of(bench).begin = begin  # type: ignore[method-assign]
+        act()
+        return begin(*args, **more)  # type: ignore[arg-type]
+
+    rows_of(bench).begin = begin_later  # type: ignore[method-assign, assignment]
+
+
+def before_publish(bench: Bench, act: Callable[[], object]) -> None:
+    """Act once after the engine has decided which replies are wanted, before they are published."""
+    outputs = rows_of(bench).outputs
+    publish = outputs.publish
+
+    def publish_later(leases: Counts, replies: Replies) -> int:
+        outputs.publish = publish  # type: ignore[method-assign]
+        act()
+        return publish(leases, replies)
+
+    outputs.publish = publish_later  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("moment", [before_gather, before_publish])
+def test_a_flush_at_any_moment_of_a_tick_takes_every_frame_once(
+    moment: Callable[[Bench, Callable[[], object]], None],
+) -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1, 2)
+    kept: list[int] = []
+    moment(bench, lambda: kept.append(session.flush()))
+    bench.ticks()
+    assert kept == [2]
+    assert session.take() == [], "replies to flushed frames never come"
+    assert_adds_up(session.stats())
+    bench.push(session, 3)
+    bench.ticks()
+    assert [reply.frame for reply in session.take()] == [2]
+    stats = session.stats()
+    assert_adds_up(stats)
+    assert (stats.frames_in, stats.flushed_in + stats.flushed_out, stats.frames_out) == (3, 2, 1)
+    assert session.is_idle
+
+
+@pytest.mark.parametrize("moment", [before_gather, before_publish])
+def test_silence_interrupted_at_any_moment_of_a_tick_is_undone_and_has_no_reply(
+    moment: Callable[[Bench, Callable[[], object]], None],
+) -> None:
+    bench = bench_of(PipelineKind.STT)
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.ticks()
+    assert [reply.text_token for reply in session.take()] == [1]
+    session.listen_aside(1, bench.clock())
+    moment(bench, lambda: session.push(np.ones(FRAME // 2, np.float32), bench.clock()))
+    bench.ticks()
+    assert session.take() == []
+    session.push(np.ones(FRAME // 2, np.float32), bench.clock())
+    bench.ticks()
+    assert [reply.text_token for reply in session.take()] == [2], "heard as if there had been no silence"
+
+
+def test_a_session_that_closes_while_its_state_is_put_back_ends_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[RowSnapshot | None] = [None]
+    reads: list[bool] = []
+
+    def read(aside: Aside) -> RowSnapshot | None:
+        found = kept[0]
+        if reads:  # the session ends right after this look
+            kept[0] = None
+        return found
+
+    def write(aside: Aside, value: RowSnapshot | None) -> None:
+        kept[0] = value
+
+    monkeypatch.setattr(Aside, "kept", property(read, write), raising=False)
+    bench = bench_of(PipelineKind.STT)
+    session = bench.submit()
+    bench.push(session, 1)
+    session.listen_aside(1, bench.clock())
+    bench.ticks()
+    bench.push(session, 2)
+    reads.append(True)
+    bench.ticks()
+    assert bench.losses == []
+
+
+def test_a_session_gets_the_row_of_its_first_frame_whatever_others_do_meanwhile() -> None:
+    bench = Bench(FakeBackend(slots=4))
+    first, second = bench.submit(), bench.submit()
+    bench.push(first, 1)
+    bench.ticks()
+    bench.clock.advance(0.05)  # five eighths of a frame
+    bench.push(second, 2)
+    bench.ticks()
+    assert [step.rows.tolist() for step in bench.backend.steps] == [[0], [2]]
+
+
+def test_a_lease_is_free_only_after_the_tick_that_used_it_and_is_clean_then() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    old = bench.submit()
+    lease = lease_of(old)
+    bench.push(old, 7)
+    new: list[Session] = []
+
+    def change_hands() -> None:
+        old.close()
+        new.append(bench.submit())
+        assert lease_of(new[0]) != lease
+        bench.push(new[0], 8)
+
+    bench.backend.during_step = change_hands
+    bench.tick()
+    bench.backend.during_step = lambda: None
+    rows = rows_of(bench)
+    assert rows.inputs.pcm[lease].any(), "the tick may still use it"
+    bench.ticks()
+    assert heard(new[0].take()) == [8]
+    assert not rows.inputs.pcm[lease].any()
+    assert rows.outputs.pcm is not None and not rows.outputs.pcm[lease].any()
+    assert (rows.ledger.taken[lease], rows.inputs.written[lease], rows.outputs.written[lease]) == (0, 0, 0)
+
+
+def test_the_lease_used_last_is_the_next() -> None:
+    bench = Bench(FakeBackend(slots=2))
+    used = set()
+    for _ in range(20):
+        session = bench.submit()
+        used.add(lease_of(session))
+        bench.push(session, 1)
+        bench.ticks()
+        session.close()
+        bench.ticks()
+    assert len(used) == 1, "memory of rings that were never needed is never touched"
+
+
+def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
+    bench = Bench(FakeBackend(slots=1), config=EngineConfig(max_queue=4))
+    session = bench.submit()
+    bench.push(session, 1)
+    waiting: list[Session] = []
+
+    def come_and_go() -> None:
+        last = session
+        for _ in range(LEAST_LEASES - 1):
+            last.close()
+            last = bench.submit()
+            rows_of(bench).hold(last)  # as if a tick used each of them
+        last.close()
+        waiting.append(bench.submit(wait_s=60))
+
+    bench.backend.during_step = come_and_go
+    bench.tick()
+    assert waiting[0].state is SessionState.QUEUED
+    assert not bench.tick()
+    assert waiting[0].state is SessionState.ACTIVE
+
+
+def test_the_engine_leaves_a_lease_alone_that_it_has_not_attached() -> None:
+    bench = Bench()
+    session = bench.submit()
+    bench.push(session, 1, 2, 3)
+    session.flush()
+    rows = rows_of(bench)
+    assert rows.ready(bench.clock()).size == 0
+    lease = lease_of(session)
+    assert (rows.inputs.taken[lease], rows.ledger.flushed_in[lease]) == (0, 0), "its session may clear it now"
+    bench.ticks()
+    assert rows.ledger.flushed_in[lease] == 3
+
+
+def test_a_held_lease_gives_its_row_back_and_ends_when_let_go() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    rows = rows_of(bench)
+    session = bench.submit()
+    bench.push(session, 1)
+    bench.ticks()
+    lease = rows.hold(session)
+    assert lease is not None
+    session.close()
+    assert rows.hold(session) is None
+    for value in range(2 * LEAST_LEASES):
+        newcomer = bench.submit()
+        assert lease_of(newcomer) != lease
+        bench.push(newcomer, value)
+        bench.ticks()
+        assert heard(newcomer.take()) == [value]
+        newcomer.close()
+    assert rows.outputs.written[lease] == 1, "what its owner may still read is there"
+    rows.let_go([lease])
+    assert rows.outputs.written[lease] == 0
+
+
+def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:
+    bench = Bench()
+    session = bench.engine.submit(SamplingParameters(max_steps=1), wait_s=0, notify=lambda: None)
+    bench.push(session, 1, 2, 3)
+
+    def change_mind() -> None:
+        session.flush()
+        bench.push(session, 4)
+
+    bench.backend.during_step = change_mind
+    bench.ticks()
+    stats = session.stats()
+    assert_adds_up(stats)
+    assert (stats.frames_in, stats.flushed_in, stats.queue_frames) == (4, 3, 0)
+
+
+def test_a_frame_that_comes_as_a_session_takes_its_last_step_does_not_wait_for_ever() -> None:
+    bench = Bench()
+    session = bench.engine.submit(SamplingParameters(max_steps=1), wait_s=0, notify=lambda: None)
+    bench.push(session, 1)
+    bench.ticks()
+    session.take()
+    session._frames.push(frames(2), bench.clock())  # its sender had looked before the step ended
+    bench.ticks()
+    assert session.is_idle
+    assert_adds_up(session.stats())
