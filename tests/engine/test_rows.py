@@ -12,7 +12,7 @@ from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.ledger import SessionStats
 from antiphon.engine.rings import Counts, Replies
-from antiphon.engine.rows import LEAST_LEASES, Rows
+from antiphon.engine.rows import LEASES_PER_ROW, Rows
 from antiphon.engine.session import Session, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
@@ -159,7 +159,8 @@ def test_a_lease_is_free_only_after_the_tick_that_used_it_and_is_clean_then() ->
     bench.ticks()
     assert heard(new[0].take()) == [8]
     assert not rows.inputs.pcm[lease].any()
-    assert rows.outputs.pcm is not None and not rows.outputs.pcm[lease].any()
+    assert rows.outputs.pcm is not None
+    assert not rows.outputs.pcm[lease].any()
     assert (rows.ledger.taken[lease], rows.inputs.written[lease], rows.outputs.written[lease]) == (0, 0, 0)
 
 
@@ -184,7 +185,7 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
 
     def come_and_go() -> None:
         last = session
-        for _ in range(LEAST_LEASES - 1):
+        for _ in range(LEASES_PER_ROW - 1):
             last.close()
             last = bench.submit()
             rows_of(bench).hold(last)  # as if a tick used each of them
@@ -193,9 +194,9 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
 
     bench.backend.during_step = come_and_go
     bench.tick()
-    assert waiting[0].state is SessionState.QUEUED
+    assert str(waiting[0].state) == "queued"
     assert not bench.tick()
-    assert waiting[0].state is SessionState.ACTIVE
+    assert str(waiting[0].state) == "active"
 
 
 def test_the_engine_leaves_a_lease_alone_that_it_has_not_attached() -> None:
@@ -221,7 +222,7 @@ def test_a_held_lease_gives_its_row_back_and_ends_when_let_go() -> None:
     assert lease is not None
     session.close()
     assert rows.hold(session) is None
-    for value in range(2 * LEAST_LEASES):
+    for value in range(2 * LEASES_PER_ROW):
         newcomer = bench.submit()
         assert lease_of(newcomer) != lease
         bench.push(newcomer, value)

@@ -121,6 +121,8 @@ class BulkOwner:
         self._hear(place, sent_s)
         due_s = np.maximum(complete_s, self._due_s[place] + PACE * self._frame_s)
         self._due_s[place] = due_s
+        held = place[self._is_held[place]]
+        self._rows.due_s[self._leases[held]] = self._due_s[held]
         latency_s = np.maximum(sent_s - complete_s, 0.0)
         self._metrics.frame_latency_seconds.observe_many(latency_s)
         is_late = latency_s > self._frame_s

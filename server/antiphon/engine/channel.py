@@ -290,6 +290,8 @@ class Channel:
         if reply.pcm is not None and self._lease is not None:
             first_s = float(self._rows.ledger.first_complete_s[self._lease])
         self.sends.sent(reply.complete_s, sent_s, peer_wait_s, first_complete_s=first_s)
+        if self._lease is not None:
+            self._rows.due_s[self._lease] = self.sends.due_s
         if self._final is not None:
             self._final = replace(self._final, late=self.sends.late)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -23,6 +24,7 @@ class ArrayHistogram:
         self._bounds = tuple(map(float, buckets))
         self._counts = [0] * (len(buckets) + 1)
         self._sum = 0.0
+        self.created_s = time.time()
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
@@ -71,10 +73,16 @@ class ArrayHistogramFamily(Collector):
         """The child with these label values, made when it is first asked for."""
         return self._children.setdefault(values, ArrayHistogram(self._buckets))
 
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """Its name, for the registry: two of one name are refused, and a scrape may ask for one."""
+        yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """What a scrape reads."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for values, child in list(self._children.items()):
             buckets, total = child.read()
             family.add_metric(values, buckets, total)
+            labels = dict(zip(self._labelnames, values, strict=True))
+            family.add_sample(f"{self._name}_created", labels, child.created_s)
         yield family

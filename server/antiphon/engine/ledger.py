@@ -110,7 +110,7 @@ class SendLedger:
         self._has_deadlines = spec.kind is not PipelineKind.TTS  # text is complete long before it is spoken
         self._is_live = is_live
         self._is_heard = False
-        self._due_s = float("-inf")
+        self.due_s = float("-inf")
         self.out = 0
         self.late = 0
         self.dropped_out = 0
@@ -133,7 +133,7 @@ class SendLedger:
             self._metrics.first_audio_seconds.observe(sent_s - first_complete_s)
         if not self._has_deadlines:
             return
-        due_s = self._due_s = max(complete_s, self._due_s + PACE * self._frame_s)
+        due_s = self.due_s = max(complete_s, self.due_s + PACE * self._frame_s)
         latency_s = max(0.0, sent_s - (complete_s if self._is_live else due_s))
         self._metrics.frame_latency_seconds.observe(latency_s)
         if latency_s > self._frame_s:
@@ -141,16 +141,18 @@ class SendLedger:
             self._metrics.late_frames.inc()
         self._pressure.record(sent_s, is_late=sent_s - peer_wait_s - due_s > self._frame_s)
 
-    def overdue(self, complete_s: Times, now_s: float) -> int:
-        """How many frames, complete at these times and dropped unheard at ``now_s``, were due long before.
 
-        One that its sender's burst pushed out is not, else a flood would make all others look well.
-        """
-        due_s, overdue = self._due_s, 0
-        for frame_complete_s in complete_s.tolist():
-            due_s = max(frame_complete_s, due_s + PACE * self._frame_s)
-            overdue += now_s - due_s > self._frame_s
-        return overdue
+def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
+    """How many frames, complete at these times and dropped unheard at ``now_s``, were due long before.
+
+    ``due_s`` is when the session's last reply was due. A frame that its sender's burst pushed out is not
+    overdue, else a flood would make all others look well.
+    """
+    overdue = 0
+    for frame_complete_s in complete_s.tolist():
+        due_s = max(frame_complete_s, due_s + PACE * frame_s)
+        overdue += now_s - due_s > frame_s
+    return overdue
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, StepOutputs
 from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.ledger import TickLedger
+from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.policy import POLICIES
@@ -30,14 +30,11 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 if TYPE_CHECKING:
     from antiphon.engine.session import Session
 
-LEASES_PER_ROW: Final = 4
-"""A row may change hands so often within one tick; then newcomers wait for the tick's end."""
+LEASES_PER_ROW: Final = 3
+"""One of a session that left during a tick, one of the next session, one that its owner still holds."""
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
-
-LEAST_LEASES: Final = 8
-"""A single row may change hands several times within one tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,8 @@ class Rows:
 
     Sessions': :meth:`lease`, :meth:`release`, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
     (but not now), ``needs_care`` (something beside a frame is to be done first), ``is_closed``,
-    ``first_kept`` (replies to earlier frames were flushed) and ``max_steps``. Each is one element a lease.
+    ``first_kept`` (replies to earlier frames were flushed), ``max_steps`` and ``due_s`` (when the last reply
+    was due). Each is one element a lease.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Rows:
     ) -> None:
         """Allocate for ``slots`` rows."""
         policy = POLICIES[spec.kind]
-        leases = max(LEAST_LEASES, LEASES_PER_ROW * slots)
+        leases = LEASES_PER_ROW * slots
         self.inputs = InputRings(leases if policy.takes_audio else 0, config.input_frames, spec.frame_samples)
         samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
         self.outputs = OutputRings(leases, config.output_frames, samples)
@@ -97,6 +95,7 @@ class Rows:
         self.needs_care, self.is_closed = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self.first_kept: Counts = np.zeros(leases, np.int64)
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
+        self.due_s: Times = np.full(leases, -np.inf)
         self.in_tick = np.zeros(leases, np.bool_)
         self.is_over = np.zeros(leases, np.bool_)
         self.turn = 0  # odd while the engine thread changes what a session's statistics are made of
@@ -110,7 +109,7 @@ class Rows:
         self._held: set[int] = set()
         self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
-        self._frame_samples = spec.frame_samples
+        self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._has_deadlines = spec.kind is not PipelineKind.TTS
         self._silent_frames = spec.silent_frames
@@ -193,7 +192,7 @@ class Rows:
         flags = self.is_primed, self.is_frozen, self.needs_care, self.is_closed, self.in_tick, self.is_over
         for flag in flags:
             flag[lease] = False
-        self.first_kept[lease], self.max_steps[lease] = 0, NO_LIMIT
+        self.first_kept[lease], self.max_steps[lease], self.due_s[lease] = 0, NO_LIMIT, -np.inf
         self.outputs.clear(lease)
         self.ledger.clear(lease)
         if self._takes_audio:
@@ -289,11 +288,12 @@ class Rows:
 
     def _drop(self, lease: int, frames: int, now_s: float) -> None:
         """The oldest frames of one lease give way, and press on admission if they were due long before."""
-        rings, session = self.inputs, self._sessions[lease]
+        rings = self.inputs
         slots = (rings.taken[lease] + np.arange(frames)) % rings.capacity
-        if session is not None:
-            for _ in range(session.sends.overdue(rings.complete_s[lease, slots], now_s)):
-                self._pressure.record(now_s, is_late=True)
+        due_s = float(self.due_s[lease])
+        overdue = overdue_frames(rings.complete_s[lease, slots], due_s, now_s, self._frame_s)
+        if overdue:
+            self._pressure.record_many(now_s, frames=overdue, late=overdue)
         self.ledger.dropped_in[lease] += frames
         rings.taken[lease] += frames
         self._metrics.dropped_in.inc(frames)

@@ -18,7 +18,7 @@ from antiphon.engine.aside import Aside
 from antiphon.engine.channel import Channel
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import TextInbox
-from antiphon.engine.ledger import SendLedger, SessionStats
+from antiphon.engine.ledger import SessionStats
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
@@ -308,11 +308,6 @@ class Session:
     def text(self) -> TextInbox:
         """The words that wait to be spoken."""
         return self._frames.text
-
-    @property
-    def sends(self) -> SendLedger:
-        """What was sent, and how late."""
-        return self._frames.sends
 
     def tell(self) -> None:
         """Call ``notify``."""

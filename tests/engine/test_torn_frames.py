@@ -1,0 +1,165 @@
+"""Writers, readers and the engine on their own threads: no frame is torn, and none is another session's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.ledger import SessionStats
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.session import Session, SessionState
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.fakes import MODEL, FakeBackend, fake_spec
+
+RUN_S = 3.0
+CALLERS = 3
+BULK = 2
+SAMPLES = 1920
+CONFIG = EngineConfig(input_frames=2, output_frames=3, max_queue=CALLERS + BULK)
+
+
+class EchoBackend(FakeBackend):
+    """What is said comes back."""
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        assert inputs.pcm is not None
+        return StepOutputs(np.ones(inputs.count, np.bool_), np.ones(inputs.count, np.bool_), inputs.pcm)
+
+
+class Frames:
+    """Frames that say whose they are, which they are, and what all their samples add up to."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.random = np.random.default_rng(owner)
+        self.checked, self.last = 0, -1
+
+    def make(self, number: int) -> FloatArray:
+        frame = self.random.integers(0, 1000, SAMPLES).astype(np.float32)
+        frame[:2] = self.owner, number
+        frame[-1] = frame[:-1].sum(dtype=np.float64) % 4096
+        return frame
+
+    def check(self, number: int, frame: FloatArray) -> None:
+        assert frame[-1] == frame[:-1].sum(dtype=np.float64) % 4096, "a torn frame"
+        assert (frame[0], frame[1]) == (self.owner, number), "another session's frame"
+        assert number > self.last
+        self.checked, self.last = self.checked + 1, number
+
+
+class Harness:
+    """The engine, threads that run until the time is over, and what went wrong on any of them."""
+
+    def __init__(self) -> None:
+        spec = replace(fake_spec(), mimi=replace(fake_spec().mimi, sample_rate=24_000))
+        backend = EchoBackend(spec, CALLERS + BULK)
+        self.engine = Engine(backend, CONFIG, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+        self.is_over = threading.Event()
+        self.failures: list[BaseException] = []
+        self.stats: list[SessionStats] = []
+        self.checked = self.sessions = 0
+
+    def submit(self) -> Session:
+        self.sessions += 1
+        return self.engine.submit(SamplingParameters(), wait_s=10.0, notify=None)
+
+    def thread(self, run: object, *args: object) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run(*args)  # type: ignore[operator]
+            except BaseException as error:  # shown by the test, on its own thread
+                self.failures.append(error)
+                self.is_over.set()
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        return thread
+
+    def call(self, caller: int) -> None:
+        """Session after session: this thread writes, another reads, and they end at any moment."""
+        number = 0
+        while not self.is_over.is_set():
+            number += 1
+            session = self.submit()
+            while session.state is not SessionState.ACTIVE and not self.is_over.is_set():
+                time.sleep(0.0005)
+            frames = Frames(1000 * caller + number)
+            reader = self.thread(self.read, session, frames)
+            for frame in range(60):
+                half = frames.make(frame)
+                session.push(half[:700], 0.0)
+                session.push(half[700:], 0.0)
+                time.sleep(0.0002 * (frame % 3))
+            session.close()
+            reader.join()
+            self.stats.append(session.stats())
+            self.checked += frames.checked
+
+    def read(self, session: Session, frames: Frames) -> None:
+        while session.state is not SessionState.CLOSED:
+            for reply in session.take():
+                assert reply.pcm is not None
+                frames.check(reply.frame, reply.pcm)
+
+    def call_in_bulk(self) -> None:
+        while not self.is_over.is_set():
+            sessions = [self.submit() for _ in range(BULK)]
+            while any(it.state is not SessionState.ACTIVE for it in sessions) and not self.is_over.is_set():
+                time.sleep(0.0005)
+            owner = self.engine.bulk(sessions)
+            frames = [Frames(100_000 + 10 * self.sessions + place) for place in range(BULK)]
+            for number in range(60):
+                owner.push(np.arange(BULK), np.stack([it.make(number) for it in frames]), 0.0)
+                self.engine.nudge()
+                while (taken := owner.take()).place.size:
+                    assert taken.replies.pcm is not None
+                    for place, frame, pcm in zip(
+                        taken.place.tolist(), taken.replies.frame.tolist(), taken.replies.pcm, strict=True
+                    ):
+                        frames[place].check(frame, pcm)
+                if number == 40:
+                    sessions[0].close()
+            sessions[1].close()
+            owner.let_go()
+            self.checked += sum(it.checked for it in frames)
+
+
+@pytest.fixture
+def hurried_threads() -> Iterator[None]:
+    """Threads change a thousand times as often as usual."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("hurried_threads")
+def test_no_frame_is_torn_or_anothers() -> None:
+    harness = Harness()
+    harness.engine.start()
+    threads = [harness.thread(harness.call, caller) for caller in range(1, CALLERS + 1)]
+    threads.append(harness.thread(harness.call_in_bulk))
+    harness.is_over.wait(RUN_S)
+    harness.is_over.set()
+    for thread in threads:
+        thread.join(30.0)
+    if harness.failures:
+        raise harness.failures[0]
+    assert harness.engine.health().alive
+    assert harness.checked > 100
+    assert len(harness.stats) > CALLERS
+    for stats in harness.stats:
+        gone = stats.silent + stats.lost + stats.flushed_out + stats.dropped_out
+        assert stats.frames_taken == gone + stats.frames_out
+        assert stats.frames_in == stats.dropped_in + stats.flushed_in + stats.frames_taken == 60
+    assert harness.engine.stop(30.0)
