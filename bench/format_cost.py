@@ -15,7 +15,7 @@ import numpy as np
 from antiphon.audio.formats import FORMATS, AudioDecoder, AudioEncoder
 from antiphon.audio.ogg import OggOpusReader, OggOpusWriter
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.ring import FrameRing
+from antiphon.engine.rings import InputRings, InputWriter
 from antiphon.protocol import moshi
 from antiphon_client.clip import fit_clip, load_clip
 
@@ -62,14 +62,19 @@ def main() -> int:
     packets = [payload for frame in frames for payload in AudioEncoder("opus").encode(frame)[:1]]
     writer, reader = OggOpusWriter(1), OggOpusReader()
     pages = [writer.page([packet], FRAME_SAMPLES) for packet in packets]
-    ring, out = FrameRing(FRAME_SAMPLES, 8), np.zeros(FRAME_SAMPLES, np.float32)
+    rings, out = InputRings(1, 4, FRAME_SAMPLES), np.zeros(FRAME_SAMPLES, np.float32)
+    ring = InputWriter(rings, 0)
+
+    def through(frame: FloatArray) -> None:
+        ring.write(frame, 0.0)
+        out[:] = rings.pcm[0, rings.taken[0] % rings.capacity]
+        rings.taken[0] += 1
+
     stamped = [moshi.StampedAudio(1, 5.5, 0.5, packet) for packet in packets]
     parts: dict[str, float] = {
         "Ogg page, written": median_us(lambda packet: writer.page([packet], FRAME_SAMPLES), packets),
         "Ogg page, read": median_us(reader.feed, pages),
-        "ring, frame in and out": median_us(
-            lambda frame: (ring.push(frame, 0.0), ring.pop_into(out)), frames
-        ),
+        "ring, frame in and out": median_us(through, frames),
         "stamped message, written": median_us(moshi.encode, stamped),
         "stamped message, read": median_us(moshi.decode, [moshi.encode(message) for message in stamped]),
     }

@@ -13,7 +13,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.ledger import SessionStats
 from antiphon.engine.rings import Counts, Replies
 from antiphon.engine.rows import LEASES_PER_ROW, Rows
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.session import Session
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, frames, heard

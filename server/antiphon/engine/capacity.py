@@ -6,6 +6,7 @@ said about either is said in the errors, in bytes and milliseconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,13 +103,23 @@ def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) ->
     return frame_s * (1 - reserve_fraction) / 2 / models
 
 
-def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
-    """The calls at random phases whose ticks have at most ``rows`` ready rows.
+def steady_tick_s(*, fixed_s: float, row_s: float, calls: int, frame_s: float) -> float:
+    """The length that ticks settle at, of N calls at random phases; infinite where they keep growing.
 
-    A tick takes whoever became ready during the one before. Ticks of T seconds meet N T / frame ready rows of
-    N calls, so a tick at :func:`tick_limit_s` meets ``N (1 - reserve_fraction) / 2`` of them. (With a tick of
-    A + b m for m rows, that is the fixed point T = A / (1 - b N / frame).) Calls that all have one phase are
-    ready together and wait for no tick; theirs takes less than a frame then.
+    A tick of A + b m seconds for m ready rows takes the frames that became whole during the one before. Ticks
+    of T seconds meet m = N T / frame of them, so T = A / (1 - b N / frame). A frame's latency lies between T
+    and 2 T.
+    """
+    share = row_s * calls / frame_s
+    return fixed_s / (1 - share) if share < 1 else math.inf
+
+
+def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
+    """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
+
+    The inverse of :func:`steady_tick_s`: ticks of T seconds meet N T / frame ready rows, and at the limit T
+    is ``(1 - reserve_fraction) / 2`` of a frame. Calls that all have one phase are ready together and wait
+    for no tick; theirs takes less than a frame then.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 
