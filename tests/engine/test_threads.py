@@ -8,6 +8,8 @@ import threading
 import time
 import weakref
 
+import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
@@ -15,9 +17,11 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.session import Session, SessionState
 from antiphon.errors import ServerFullError
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
 from tests.engine.bench import frames, pcm_of
-from tests.engine.fakes import MODEL, FakeBackend
+from tests.engine.fakes import MODEL, FakeBackend, fake_spec
 
 LEAST_S = 3.0
 MOST_S = 60.0
@@ -146,3 +150,36 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
         thread.join(30.0)
     assert all(session.state is SessionState.CLOSED for session in sessions)
     assert backend.closed
+
+
+@pytest.mark.parametrize(("kind", "is_paced"), [(PipelineKind.CODEC, True), (PipelineKind.STT, False)])
+def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
+    kind: PipelineKind, is_paced: bool
+) -> None:
+    config = EngineConfig(input_frames=12, output_frames=12, least_tick_ms=40.0)
+    metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
+    engine = Engine(FakeBackend(fake_spec(kind)), config, metrics=metrics)
+    engine.start()
+    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+    begun_s = time.monotonic()
+    session.push(frames(*range(12)), begun_s)
+    while session.reply_frames < 12:
+        time.sleep(0.001)
+    spent_s = time.monotonic() - begun_s
+    assert engine.stop(30.0)
+    assert (spent_s > 11 * 0.040) is is_paced, spent_s
+
+
+def test_a_prompt_is_read_without_pauses() -> None:
+    config = EngineConfig(least_tick_ms=40.0)
+    metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
+    engine = Engine(FakeBackend(fake_spec(PipelineKind.DUPLEX)), config, metrics=metrics)
+    engine.start()
+    begun_s = time.monotonic()
+    session = engine.submit(
+        SamplingParameters(), wait_s=0, notify=None, prompt=Prompt(np.ones((12, 2), np.int32))
+    )
+    while session.state is not SessionState.ACTIVE:
+        time.sleep(0.001)
+    assert time.monotonic() - begun_s < 11 * 0.040
+    assert engine.stop(30.0)

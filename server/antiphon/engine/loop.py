@@ -16,6 +16,7 @@ from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.aside import Visit
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.rings import Counts
@@ -75,10 +76,12 @@ class EngineLoop:
         spec = backend.info.spec
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS
+        self._is_live = POLICIES[spec.kind].is_live
         self._priming = PrimingQueue(backend, rows, metrics)
         self._saving = SavingQueue(backend, rows)
         self._busy_since_s: float | None = None
         self._began_s = 0.0
+        self._has_ticked = False
         self.is_lost = False
         self._is_over = False
 
@@ -112,9 +115,12 @@ class EngineLoop:
         self._saving.fail()
 
     def _rest(self) -> None:
-        """Let frames gather after a tick that was very short."""
+        """Let frames gather after a tick that was very short.
+
+        Live frames come at real time. A recording waits for nothing but its ticks, nor does a prompt.
+        """
         left_s = self._least_tick_s - (self._clock() - self._began_s)
-        if left_s > 0:
+        if self._has_ticked and self._is_live and left_s > 0:
             time.sleep(min(left_s, self._least_tick_s))
 
     def _sleep(self) -> bool:
@@ -135,6 +141,7 @@ class EngineLoop:
             self._rows.settle()  # first: admission needs the leases that the last tick still used
             self._settle(now_s)
             tick = self._gather(now_s)
+            self._has_ticked = tick is not None
             if tick is not None:
                 self._tick(tick)
             is_saving = self._saving.advance(now_s)
