@@ -218,8 +218,8 @@ class Session:
         """Hear so many frames of silence once all audio is answered, on a copy of the row's state.
 
         Their replies are marked ``is_aside``. What is pushed later is heard as if there had been none of it:
-        replies to silence that were not taken by then never come. Where no copy can be had (a backend that
-        takes no snapshots, or ``aside_rows`` of them kept for others), the silence stays.
+        replies to silence that were not taken by then never come. Where no copy can be had (``aside_rows`` of
+        them are kept for others), the silence stays.
 
         Raises:
             UnsupportedError: the pipeline is live, or takes text.
