@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -204,3 +205,28 @@ def test_a_reader_that_is_overtaken_drops_what_was_overwritten_and_counts_it() -
     rings.read = read  # type: ignore[method-assign]
     found, gap = rings.take(LEASE)
     assert (found.frame.tolist(), gap) == ([3, 4], 1)
+
+
+class Watched(np.ndarray):  # type: ignore[type-arg]
+    """An array after whose first reading something happens."""
+
+    after: Callable[[], object] | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(key, np.ndarray) and self.after is not None:
+            act, self.after = self.after, None
+            act()
+        return found
+
+
+def test_nothing_is_given_up_for_a_reader_that_takes_all_while_the_engine_publishes() -> None:
+    rings = OutputRings(2, 2, 2)
+    for number in range(2):
+        rings.publish(np.array([LEASE]), replies(number))
+    watched = rings.taken.view(Watched)
+    watched.after = lambda: rings.take(LEASE)
+    rings.taken = watched
+    assert rings.publish(np.array([LEASE]), replies(2)) == 0
+    found, gap = rings.take(LEASE)
+    assert (found.frame.tolist(), gap) == ([2], 0)

@@ -223,9 +223,12 @@ class OutputRings:
 
     def publish(self, leases: Counts, replies: Replies) -> int:
         """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
-        is_full = self.waiting(leases) >= self.bound
+        # Looked at once: a reader may take all of them between two looks, and then none is given up.
+        start = np.maximum(self.taken[leases], self.discarded[leases])
+        is_full = self.written[leases] - start >= self.bound
         full = leases[is_full]
-        self.discarded[full] = np.maximum(self.taken[full], self.discarded[full]) + 1
+        self.discarded[full] = start[is_full] + 1
+        given_up = int(np.count_nonzero(self.taken[full] < self.discarded[full]))
         slots = self.written[leases] % self.capacity
         if self.pcm is not None and replies.pcm is not None:
             self.pcm[leases, slots] = replies.pcm
@@ -237,7 +240,7 @@ class OutputRings:
         self.times[leases, slots] = replies.times
         self.run[leases, slots] = replies.run
         self.written[leases] += 1  # last: from here on a session may read the slots
-        return int(full.size)
+        return given_up
 
     def take(self, lease: int) -> tuple[Replies, int]:
         """Every reply of a lease that waits, and how many older ones were given up since the last call."""

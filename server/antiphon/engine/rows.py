@@ -102,6 +102,7 @@ class Rows:
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
+        self._is_notified = np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
         self._free = list(reversed(range(leases)))  # the last used is the next: no more memory than is needed
         self._coming: dict[int, Session] = {}
@@ -177,6 +178,7 @@ class Rows:
             for lease, session in self._coming.items():
                 self._sessions[lease] = session
                 self._is_attached[lease] = self._is_fresh[lease] = True
+                self._is_notified[lease] = session.is_notified
             self._coming.clear()
             for lease in leaving:
                 self._detach(lease)
@@ -433,8 +435,7 @@ class Rows:
 
     def listeners(self, leases: Counts) -> list[Session]:
         """The sessions of ``leases`` that have to be called after a tick."""
-        sessions = (self._sessions[lease] for lease in leases.tolist())
-        return [session for session in sessions if session is not None and session.is_notified]
+        return [self.session(lease) for lease in leases[self._is_notified[leases]].tolist()]
 
     @contextmanager
     def _turning(self) -> Iterator[None]:
