@@ -320,9 +320,8 @@ class Rows:
                     leases, frame, complete_s, run, StepInputs(rows, fresh, None, words, is_fixed=is_fixed)
                 )
             rings = self.inputs
-            has_frame = (
-                rings.written[leases] > rings.taken[leases]
-            )  # flushed since ready(): its reply is, too
+            # What was flushed since ready() is taken nevertheless, and its reply is flushed.
+            has_frame = rings.written[leases] > rings.taken[leases]
             slots = rings.taken[leases] % rings.capacity
             pcm, frame = rings.pcm[leases, slots], rings.frame[leases, slots]
             complete_s = rings.complete_s[leases, slots]
@@ -336,7 +335,7 @@ class Rows:
             if has_frame[place]:
                 visit = aside.come_back()
             else:
-                self.needs_care[lease] = True  # though it be interrupted since ready(): the silence is undone
+                self.needs_care[lease] = True  # interrupted since ready() or not: the silence is undone
                 frame[place], complete_s[place] = -1, aside.received_s
                 visit, run[place] = aside.take_into(pcm[place])
             if visit not in (Visit.LIVE, Visit.ASIDE):
