@@ -105,6 +105,16 @@ async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
         await server.is_empty()
 
 
+async def test_many_texts_by_post_take_no_more_of_a_turn_than_one() -> None:
+    async with counting() as (server, tokenizer):
+        url = server.url(kyutai_tts.PATH)
+        posts = [asyncio.create_task(server.http.post(url, json={"text": "a " * 2000})) for _ in range(10)]
+        await server.eventually(lambda: tokenizer.total == 20_000)
+        assert tokenizer.most <= 2 * PIECE_WORDS
+        for post in posts:
+            post.cancel()
+
+
 @pytest.mark.parametrize(
     ("field", "says"),
     [
