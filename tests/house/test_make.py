@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import shutil
@@ -118,6 +119,28 @@ def test_serve_installs_what_the_machine_runs(checkout: Path, words: tuple[str, 
 def test_another_extra_is_installed_where_the_base_is(checkout: Path) -> None:
     _pretend_to_set_up(checkout, "serve")
     assert _installs(checkout, "EXTRAS=torch,mlx") == [".[torch,mlx]"]
+
+
+def test_release_leaves_what_was_built_and_its_sums_alone_in_dist(checkout: Path) -> None:
+    """What hatchling builds is in test_wheel.py."""
+    _pretend_to_set_up(checkout, "release")
+    build = '[ "$*" = "-m hatchling build -d dist" ] && mkdir dist && cd dist'
+    files = "echo 1 > antiphon-1.whl && echo 2 > antiphon-1.tar.gz"
+    _stub(checkout / ".venv" / "bin" / "python", f"{build} && {files}")
+    (checkout / "dist").mkdir()
+    (checkout / "dist" / "antiphon-0.whl").touch()
+    run = _make(checkout, "release")
+    assert run.returncode == 0, run.stderr
+    lines = (checkout / "dist" / "SHA256SUMS").read_text().splitlines()
+    assert lines == [
+        f"{hashlib.sha256(content).hexdigest()}  {name}"
+        for name, content in (("antiphon-1.tar.gz", b"2\n"), ("antiphon-1.whl", b"1\n"))
+    ]
+    assert {path.name for path in (checkout / "dist").iterdir()} == {
+        "SHA256SUMS",
+        "antiphon-1.tar.gz",
+        "antiphon-1.whl",
+    }
 
 
 def _look(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.models import voice_file
 from antiphon.models.speaker import SpeakerShape, read_speaker
 from tests.models.test_script import spec_with
 
@@ -54,4 +55,13 @@ def test_what_is_no_voice_of_this_model_is_refused(tmp_path: Path) -> None:
         read_speaker(path)
     path.write_bytes(b"nothing")
     with pytest.raises(CheckpointFormatError, match=r"v\.safetensors is no file of a voice"):
+        read_speaker(path)
+
+
+def test_what_a_file_becomes_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voice_file, "MAX_BYTES", 2000)
+    path = tmp_path / "bytes.safetensors"
+    save_file({"speaker_wavs": np.zeros(1000, np.int8)}, path)
+    assert path.stat().st_size < 2000
+    with pytest.raises(CheckpointFormatError, match="take 8000 bytes, a voice's at most 2000"):
         read_speaker(path)

@@ -122,6 +122,24 @@ async def test_a_key_offered_as_a_subprotocol_is_not_logged_and_one_of_those_off
     assert CAROL not in said
 
 
+async def test_a_refusal_for_its_key_or_its_query_is_logged_without_either(
+    keys: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(api_keys=keys) as server:
+        for query, key, status, reason in (
+            ("", "a wrong key", 401, "Unauthorized"),
+            ("text_seed=secret", BOB, 400, "Bad Request"),
+        ):
+            caplog.clear()
+            with caplog.at_level("INFO"):
+                headers = {"kyutai-api-key": key}
+                assert (await server.get(f"/api/chat?{query}", **headers))[0] == status
+            (line,) = [it for it in caplog.records if it.getMessage() == "session refused"]
+            assert vars(line)["fields"]["reason"] == reason
+            assert "secret" not in str(vars(line))
+            assert key not in str(vars(line))
+
+
 async def test_keys_are_named_where_metrics_need_a_key_alone(keys: str) -> None:
     for protect, named in ((), False), (("metrics",), True):
         async with serving(api_keys=keys, protect=protect) as server:

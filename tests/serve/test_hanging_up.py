@@ -6,10 +6,11 @@ import asyncio
 import signal
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import numpy as np
@@ -19,7 +20,7 @@ from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.conversation import SocketConversation
 from antiphon.serve.lifecycle import Lifecycle
-from antiphon.serve.socket import READ_AHEAD_BYTES
+from antiphon.serve.socket import READ_AHEAD_BYTES, Socket
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.speaking_fakes import speaking
 from tests.serve.speech_fakes import transcribing
@@ -120,6 +121,60 @@ async def test_a_drain_does_not_wait_for_a_caller_that_has_left(hang_up: Callabl
         lifecycle.signalled(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_S):
             await lifecycle.wait()
+
+
+class Script:
+    """A WebSocket from which these messages come, and the peer's close once ``leave`` is set."""
+
+    close_code = 1000
+
+    def __init__(self, *messages: bytes) -> None:
+        self._messages = list(messages)
+        self.leave = asyncio.Event()
+
+    async def receive(self) -> aiohttp.WSMessage:
+        if self._messages:
+            return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, self._messages.pop(0), None)
+        await self.leave.wait()
+        return aiohttp.WSMessage(aiohttp.WSMsgType.CLOSE, 1000, "")
+
+
+class ScriptTransport(asyncio.Transport):
+    """The transport below it."""
+
+    _is_closing = False
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    abort = close
+
+    def write(self, data: object) -> None:
+        pass
+
+
+async def turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_what_was_read_ahead_is_forgotten_when_the_peer_leaves_although_there_is_room() -> None:
+    script, room = Script(b"a", b"b", b"c"), asyncio.Event()
+    limits = replace(Limits(), close_timeout_s=0.1)
+    kept = Socket(cast("Any", script), ScriptTransport(), limits, time.monotonic)
+    waiting = asyncio.create_task(kept.wait_for(room))
+    await turns()
+    room.set()
+    await waiting
+    assert await kept.receive_any() == b"a"
+    script.leave.set()
+    await turns()
+    assert kept.has_ended
+    assert await kept.receive_any() is None
+    assert kept.ahead_bytes == 0
 
 
 @pytest.mark.parametrize(("serve", "path", "message"), ROUTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,16 @@ async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
         await server.is_empty()
 
 
+async def test_many_texts_by_post_take_no_more_of_a_turn_than_one() -> None:
+    async with counting() as (server, tokenizer):
+        url = server.url(kyutai_tts.PATH)
+        posts = [asyncio.create_task(server.http.post(url, json={"text": "a " * 2000})) for _ in range(10)]
+        await server.eventually(lambda: tokenizer.total == 20_000)
+        assert tokenizer.most <= 2 * PIECE_WORDS
+        for post in posts:
+            post.cancel()
+
+
 @pytest.mark.parametrize(
     ("field", "says"),
     [
@@ -125,6 +136,17 @@ async def test_what_a_field_that_means_nothing_holds_is_bounded(field: Any, says
                 pass
             assert message.data == 1007
         await server.is_empty()
+
+
+def test_nested_arrays_take_no_memory_for_items_that_do_not_come() -> None:
+    data = b"\x81\xa1a" + b"\xdd\x00\x01\xff\xff" * 1000 + bytes(140_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="are no msgpack: incomplete input"):
+            kyutai.decode_client(data)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "1 GB is what their lengths state"
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_field_that_means_nothing_may_hold_a_little() -> None:

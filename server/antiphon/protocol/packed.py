@@ -45,6 +45,7 @@ def unpack_map(data: bytes) -> dict[str, Any]:
     """
     count = _Count()
     try:
+        _check_complete(data)
         value = msgpack.unpackb(
             data,
             raw=False,
@@ -62,6 +63,23 @@ def unpack_map(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(f"a msgpack {type(value).__name__} came, a map is needed")
     return value
+
+
+def _check_complete(data: bytes) -> None:
+    """Pass over one value without building it.
+
+    An array takes memory for its stated length at once. A thousand nested arrays that state ``MAX_ITEMS``
+    each would take 1 GB before the data is found too short; in whole data they state no more than there is.
+
+    Raises:
+        ValueError: the value does not end.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    unpacker.feed(data)
+    try:
+        unpacker.skip()
+    except msgpack.OutOfData as error:
+        raise ValueError("incomplete input") from error
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ def _guarded(
     async def handle(request: web.Request) -> web.StreamResponse:
         services = request.app[SERVICES]
         metrics = services.metrics
+        is_logged = False
         try:
             check_origin(request, services.config.allow_origin)
             caller = services.access.identify(request)
@@ -97,7 +98,7 @@ def _guarded(
                 with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
-                kind = type(error).__name__
+                kind, is_logged = type(error).__name__, True
                 services.refusals.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=str(error)
                 )
@@ -108,6 +109,12 @@ def _guarded(
                 raise web.HTTPBadRequest(text="a body that is not what its headers say\n") from error
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
+            if not is_logged:
+                # Its text may quote the query, so the log has the words of the status alone.
+                kind = type(refusal).__name__
+                services.refusals.info(
+                    "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
+                )
             raise
 
     return handle

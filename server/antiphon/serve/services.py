@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -56,6 +57,8 @@ class Services:
     tracer: Tracer | None = None
     recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a piece of a posted text is read, and until others had their turn."""
 
 
 SERVICES = web.AppKey("services", Services)

@@ -111,6 +111,8 @@ class Socket:
 
     async def receive_any(self) -> bytes | str | None:
         """The next message, binary or text; None once the connection is over."""
+        if self.has_ended:
+            self._forget_ahead()  # else it would all be worked off at once: nothing waits for room any more
         if self._ahead:
             message = self._ahead.popleft()
             self.ahead_bytes -= _kept_bytes(message)

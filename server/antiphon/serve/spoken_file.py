@@ -69,6 +69,7 @@ class SpokenFile:
         self._headers = headers
         self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
         self._limits = services.config.limits
+        self._reading = services.reading
         self._model = model
         self._voicing = Voicing(model, services.clock)
         self._changed = asyncio.Event()
@@ -82,8 +83,11 @@ class SpokenFile:
         Raises:
             ProtocolError: no text.
         """
-        for _ in self._voicing.put(text):
-            await asyncio.sleep(0)
+        pieces, is_more = self._voicing.put(text), True
+        while is_more:
+            async with self._reading:  # many texts together take no more of a turn than one
+                is_more = next(pieces, self) is not self
+                await asyncio.sleep(0)
         self._voicing.finish()
 
     def admit(self, voice: Prompt | None, wait_s: float) -> None:
