@@ -103,10 +103,10 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "server-capacity.json").read_text())
     # Whether one session is held for a second is up to the machine; that the answer is one of the two is not.
     assert values["capacity"] in ({"opus": 0}, {"opus": 1})
-    confirmed = values["attempts"]["opus/confirm/1/0"]
-    assert (confirmed["faults"] == []) == (values["capacity"] == {"opus": 1})
-    assert 0 < confirmed["server_cpu_share"] < 1
-    assert 0 < confirmed["generator"]["cpu_share"] < 1
+    tried = [attempt for name, attempt in values["attempts"].items() if name.startswith("opus/")]
+    assert (tried[-1]["faults"] == []) == (values["capacity"] == {"opus": 1})
+    assert 0 < tried[-1]["server_cpu_share"] < 1
+    assert 0 < tried[-1]["generator"]["cpu_share"] < 1
     assert values["attempts"]["codec"]["frame_ms"] > 0
     text = (tmp_path / "server-capacity.md").read_text()
     assert f"| Opus | **{values['capacity']['opus']}** |" in text

@@ -145,5 +145,5 @@ def test_what_is_no_language_model_is_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(CheckpointFormatError, match="which is none of a language model's"):
         sources_of({"depformer.0.mystery.weight": None})
     monkeypatch.setattr(gguf_source, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="antiphon\\[quantize\\]"):
+    with pytest.raises(MissingExtraError, match=r"\[quantize\]'"):
         convert(tmp_path / "x.gguf", tmp_path / "out", quiet)
