@@ -85,14 +85,23 @@ class Harness:
         thread.start()
         return thread
 
+    def wait_for(self, *sessions: Session) -> bool:
+        """Whether these have their rows; false when the time is over first: what they push is not heard."""
+        while any(session.state is not SessionState.ACTIVE for session in sessions):
+            if self.is_over.is_set():
+                return False
+            time.sleep(0.0005)
+        return True
+
     def call(self, caller: int) -> None:
         """Session after session: this thread writes, another reads, and they end at any moment."""
         number = 0
         while not self.is_over.is_set():
             number += 1
             session = self.submit()
-            while session.state is not SessionState.ACTIVE and not self.is_over.is_set():
-                time.sleep(0.0005)
+            if not self.wait_for(session):
+                session.close()
+                return
             frames = Frames(1000 * caller + number)
             reader = self.thread(self.read, session, frames)
             for frame in range(60):
@@ -114,8 +123,10 @@ class Harness:
     def call_in_bulk(self) -> None:
         while not self.is_over.is_set():
             sessions = [self.submit() for _ in range(BULK)]
-            while any(it.state is not SessionState.ACTIVE for it in sessions) and not self.is_over.is_set():
-                time.sleep(0.0005)
+            if not self.wait_for(*sessions):
+                for session in sessions:
+                    session.close()
+                return
             owner = self.engine.bulk(sessions)
             frames = [Frames(100_000 + 10 * self.sessions + place) for place in range(BULK)]
             for number in range(60):

@@ -265,7 +265,7 @@ async def test_a_full_server_accepts_extended_clients_to_tell_them() -> None:
 
 
 async def test_a_failed_step_ends_only_the_sessions_it_touched() -> None:
-    faults = NullFaults(fail_rows={3: (0,)})
+    faults = NullFaults(fail_rows={3: (0, 1)})  # whichever of them speaks then
     async with serving(faults=faults) as server, server.caller() as first, server.caller() as second:
         await second.speak(speech(1))
         await second.reply()
