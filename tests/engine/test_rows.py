@@ -10,9 +10,10 @@ import pytest
 from antiphon.backends.base import RowSnapshot
 from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.leases import LEASES_PER_ROW
 from antiphon.engine.ledger import SessionStats
 from antiphon.engine.rings import Counts, Replies
-from antiphon.engine.rows import LEASES_PER_ROW, Rows
+from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
@@ -188,7 +189,7 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
         for _ in range(LEASES_PER_ROW - 1):
             last.close()
             last = bench.submit()
-            rows_of(bench).hold(last)  # as if a tick used each of them
+            rows_of(bench).leases.hold(last)  # as if a tick used each of them
         last.close()
         waiting.append(bench.submit(wait_s=60))
 
@@ -218,10 +219,10 @@ def test_a_held_lease_gives_its_row_back_and_ends_when_let_go() -> None:
     session = bench.submit()
     bench.push(session, 1)
     bench.ticks()
-    lease = rows.hold(session)
+    lease = rows.leases.hold(session)
     assert lease is not None
     session.close()
-    assert rows.hold(session) is None
+    assert rows.leases.hold(session) is None
     for value in range(2 * LEASES_PER_ROW):
         newcomer = bench.submit()
         assert lease_of(newcomer) != lease
@@ -230,7 +231,7 @@ def test_a_held_lease_gives_its_row_back_and_ends_when_let_go() -> None:
         assert heard(newcomer.take()) == [value]
         newcomer.close()
     assert rows.outputs.written[lease] == 1, "what its owner may still read is there"
-    rows.let_go([lease])
+    rows.leases.let_go([lease])
     assert rows.outputs.written[lease] == 0
 
 

@@ -79,8 +79,7 @@ class ScribeBackend:
         self.rows = [ScribeRow() for _ in range(slots)]
         self.step_s = step_s
         self.steps = 0
-        self.failing_rows: set[int] = set()
-        self.named: list[int] = []  # the rows of the last tick
+        self.breaks_at: int | None = None  # the step of a row that hears this fails, once
 
     def warm_up(self, progress: Progress) -> None:
         progress(1, 1, "scribe")
@@ -94,16 +93,17 @@ class ScribeBackend:
             time.sleep(self.step_s)
         self.steps += 1
         n, rows = inputs.count, inputs.rows.tolist()
-        self.named = rows
+        failed: set[int] = set()
         tokens = np.full(n, -1, np.int32)
         for place, row in enumerate(rows):
             state = ScribeRow() if inputs.reset[place] else self.rows[row]
             heard = round(1000 * abs(float(inputs.pcm[place, 0])))
+            if heard == self.breaks_at:
+                failed.add(row)
             tokens[place] = state.unwritten[0]
             self.rows[row] = ScribeRow((*state.unwritten[1:], said(heard)))
-        failed = self.failing_rows & set(rows)
         if failed:
-            self.failing_rows = set()
+            self.breaks_at = None
             raise StepError("a pen broke", rows=failed)
         vad = np.tile(np.array(PAUSES, np.float32), (n, 1))
         every = np.ones(n, np.bool_)

@@ -15,6 +15,8 @@ from tests.serve.harness import FRAME_SAMPLES, Closed
 from tests.serve.speech_fakes import DELAY_FRAMES, PAUSES, scribe, sentence, spoken, transcribing
 
 SECOND = np.zeros(24_000, np.float32)
+BROKEN = 99
+"""A token that a row cannot hear."""
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.004])
@@ -148,14 +150,12 @@ async def test_a_server_that_leaves_says_so() -> None:
 
 async def test_a_failed_step_ends_its_session_and_moves_nobodys_clock() -> None:
     async with transcribing() as (server, backend), scribe(server) as one, scribe(server) as other:
-        rows = []
         for client in (one, other):
             await client.send(Audio(spoken([3])))
             await client.until(Step)
-            rows.append(backend.named[-1])
-        backend.failing_rows = {rows[0]}
+        backend.breaks_at = BROKEN
         tokens, texts = sentence(3)
-        await asyncio.gather(one.speak(spoken(tokens)), other.speak(spoken(tokens)))
+        await asyncio.gather(one.speak(spoken([BROKEN])), other.speak(spoken(tokens)))
         assert "a pen broke" in (await one.until(Error)).message
         await other.send(Marker(1))
         await other.until(Marker)

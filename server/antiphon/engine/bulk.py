@@ -47,7 +47,7 @@ class BulkOwner:
         pressure: LatePressure,
     ) -> None:
         """Take over sessions that have a row; ``rows``, ``metrics`` and ``pressure`` are the engine's own."""
-        held = [rows.hold(session) for session in sessions]
+        held = [rows.leases.hold(session) for session in sessions]
         self._is_held: BoolArray = np.array([lease is not None for lease in held])
         self._leases: Counts = np.array([lease or 0 for lease in held], np.int64)
         self._rows, self._frame_s = rows, frame_s
@@ -67,14 +67,14 @@ class BulkOwner:
         closed = self._is_held & ~is_open
         if closed.any():
             self._is_held &= is_open
-            self._rows.let_go(self._leases[closed].tolist())
+            self._rows.leases.let_go(self._leases[closed].tolist())
         return is_open
 
     def let_go(self) -> None:
         """Use no session any more."""
         leases: list[int] = self._leases[self._is_held].tolist()
         self._is_held[:] = False
-        self._rows.let_go(leases)
+        self._rows.leases.let_go(leases)
 
     def push(self, places: Counts, pcm: FloatArray, received_s: float) -> None:
         """Add one whole frame, float32 ``[n, frame_samples]``, to each of ``places`` int64 ``[n]``.

@@ -280,7 +280,7 @@ class Channel:
         self.aside.end()
         lease, self._lease, self._writer = self._lease, None, None
         if lease is not None:
-            self._rows.release(lease)
+            self._rows.leases.release(lease)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
         """A reply was handed to the socket at ``sent_s``; ``peer_wait_s`` of it went into waiting."""

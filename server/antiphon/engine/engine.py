@@ -126,7 +126,7 @@ class Engine:
         self._backend = backend
         self._rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pressure=self._pressure)
         self._admission = Admission(
-            info.slots, self.config, self._pressure, has_lease=lambda: self._rows.has_lease
+            info.slots, self.config, self._pressure, has_lease=lambda: self._rows.leases.has_free
         )
         self.loop = EngineLoop(
             backend,

@@ -8,8 +8,7 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ import numpy as np
 from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, StepOutputs
 from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
@@ -29,9 +29,6 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.engine.session import Session
-
-LEASES_PER_ROW: Final = 3
-"""One of a session that left during a tick, one of the next session, one that its owner still holds."""
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
@@ -69,7 +66,7 @@ class TickTimes:
 class Rows:
     """The leases of all rows. Sessions use what is marked as theirs; all else is the engine thread's.
 
-    Sessions': :meth:`lease`, :meth:`release`, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
+    Sessions': ``leases``, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
     (but not now), ``needs_care`` (something beside a frame is to be done first), ``is_closed``,
     ``first_kept`` (replies to earlier frames were flushed), ``max_steps`` and ``due_s`` (when the last reply
     was due). Each is one element a lease.
@@ -87,12 +84,13 @@ class Rows:
         """Allocate for ``slots`` rows."""
         policy = POLICIES[spec.kind]
         leases = LEASES_PER_ROW * slots
+        self.leases = Leases(leases, self._clear)
         self.inputs = InputRings(leases if policy.takes_audio else 0, config.input_frames, spec.frame_samples)
         samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
         self.outputs = OutputRings(leases, config.output_frames, samples)
         self.ledger = TickLedger(leases)
         self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
-        self.needs_care, self.is_closed = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
+        self.needs_care, self.is_closed = np.zeros(leases, np.bool_), self.leases.is_closed
         self.first_kept: Counts = np.zeros(leases, np.int64)
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self.due_s: Times = np.full(leases, -np.inf)
@@ -104,85 +102,22 @@ class Rows:
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._is_notified = np.zeros(leases, np.bool_)
         self._sessions: list[Session | None] = [None] * leases
-        self._free = list(reversed(range(leases)))  # the last used is the next: no more memory than is needed
-        self._coming: dict[int, Session] = {}
-        self._leaving: list[int] = []
-        self._held: set[int] = set()
-        self._ended: set[int] = set()  # and held
-        self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._has_deadlines = spec.kind is not PipelineKind.TTS
         self._silent_frames = spec.silent_frames
         self._metrics, self._pressure = metrics, pressure
 
-    # The sessions' side.
-
-    def lease(self, session: Session) -> int | None:
-        """A lease for a session that was admitted; None while all are in use."""
-        with self._lock:
-            if not self._free:
-                return None
-            lease = self._free.pop()  # the one used last: its memory is there already
-            self._coming[lease] = session
-            return lease
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether :meth:`lease` would give one."""
-        return bool(self._free)
-
-    def release(self, lease: int) -> None:
-        """Give a lease back; where the engine thread has seen it, that thread makes it free."""
-        with self._lock:
-            self.is_closed[lease] = True
-            if self._coming.pop(lease, None) is None:
-                self._leaving.append(lease)
-            else:
-                self._end(lease)
-
-    def hold(self, session: Session) -> int | None:
-        """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
-        with self._lock:
-            lease = session.lease
-            if lease is None or self.is_closed[lease]:
-                return None
-            self._held.add(lease)
-            return lease
-
-    def let_go(self, leases: Iterable[int]) -> None:
-        """End what :meth:`hold` began."""
-        with self._lock:
-            for lease in leases:
-                self._held.discard(lease)
-                if lease in self._ended:
-                    self._ended.remove(lease)
-                    self._end(lease)
-
-    def _end(self, lease: int) -> None:
-        """The engine thread does not use it any more."""
-        if lease in self._held:
-            self._ended.add(lease)
-            return
-        self._clear(lease)
-        self._free.append(lease)
-
     # The engine thread's side.
 
     def settle(self) -> None:
         """Attach and detach what changed hands since the last tick."""
-        if not (self._leaving or self._coming):
-            return
-        with self._lock:
-            leaving, self._leaving = self._leaving, []
-            for lease, session in self._coming.items():
-                self._sessions[lease] = session
-                self._is_attached[lease] = self._is_fresh[lease] = True
-                self._is_notified[lease] = session.is_notified
-            self._coming.clear()
-            for lease in leaving:
-                self._detach(lease)
-                self._end(lease)
+        self.leases.settle(self._attach, self._detach)
+
+    def _attach(self, lease: int, session: Session) -> None:
+        self._sessions[lease] = session
+        self._is_attached[lease] = self._is_fresh[lease] = True
+        self._is_notified[lease] = session.is_notified
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
@@ -191,8 +126,7 @@ class Rows:
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
-        flags = self.is_primed, self.is_frozen, self.needs_care, self.is_closed, self.in_tick, self.is_over
-        for flag in flags:
+        for flag in (self.is_primed, self.is_frozen, self.needs_care, self.in_tick, self.is_over):
             flag[lease] = False
         self.first_kept[lease], self.max_steps[lease], self.due_s[lease] = 0, NO_LIMIT, -np.inf
         self.outputs.clear(lease)

@@ -324,7 +324,7 @@ class Session:
         with self._lock:
             if self.state is not SessionState.QUEUED:
                 return False
-            lease = self._rows.lease(self)
+            lease = self._rows.leases.take(self)
             if lease is None:
                 return False
             is_primed = self._prompt is None

@@ -1,0 +1,96 @@
+"""Which session has which place in the engine's arrays, from its admission until every side has let it go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from antiphon.engine.session import Session
+
+LEASES_PER_ROW: Final = 3
+"""One of a session that left during a tick, one of the next session, one that its owner still holds."""
+
+
+class Leases:
+    """Places ``0 .. count-1``; may be used from any thread.
+
+    ``is_closed`` bool ``[count]``: the session has ended, and the engine thread or an owner may still look.
+    """
+
+    def __init__(self, count: int, clear: Callable[[int], None]) -> None:
+        """Start with all free; ``clear`` wipes a place that neither side uses any more."""
+        self.count = count
+        self.is_closed = np.zeros(count, np.bool_)
+        self._clear = clear
+        self._free = list(reversed(range(count)))
+        self._coming: dict[int, Session] = {}
+        self._leaving: list[int] = []
+        self._held: set[int] = set()
+        self._ended: set[int] = set()  # and held
+        self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
+
+    def take(self, session: Session) -> int | None:
+        """A lease for a session that was admitted; None while all are in use."""
+        with self._lock:
+            if not self._free:
+                return None
+            lease = self._free.pop()  # the one used last: its memory is there already
+            self._coming[lease] = session
+            return lease
+
+    @property
+    def has_free(self) -> bool:
+        """Whether :meth:`take` would give one."""
+        return bool(self._free)
+
+    def release(self, lease: int) -> None:
+        """The session has ended; where the engine thread has seen the lease, that thread makes it free."""
+        with self._lock:
+            self.is_closed[lease] = True
+            if self._coming.pop(lease, None) is None:
+                self._leaving.append(lease)
+            else:
+                self._end(lease)
+
+    def hold(self, session: Session) -> int | None:
+        """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
+        with self._lock:
+            lease = session.lease
+            if lease is None or self.is_closed[lease]:
+                return None
+            self._held.add(lease)
+            return lease
+
+    def let_go(self, leases: Iterable[int]) -> None:
+        """End what :meth:`hold` began."""
+        with self._lock:
+            for lease in leases:
+                self._held.discard(lease)
+                if lease in self._ended:
+                    self._ended.remove(lease)
+                    self._end(lease)
+
+    def settle(self, attach: Callable[[int, Session], None], detach: Callable[[int], None]) -> None:
+        """Between ticks, on the engine thread: what changed hands since the last one."""
+        if not (self._leaving or self._coming):
+            return
+        with self._lock:
+            for lease, session in self._coming.items():
+                attach(lease, session)
+            self._coming.clear()
+            for lease in self._leaving:
+                detach(lease)
+                self._end(lease)
+            self._leaving.clear()
+
+    def _end(self, lease: int) -> None:
+        if lease in self._held:
+            self._ended.add(lease)
+            return
+        self._clear(lease)
+        self.is_closed[lease] = False
+        self._free.append(lease)
