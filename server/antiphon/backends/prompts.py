@@ -100,11 +100,11 @@ class Primer:
 
     def begin(self, row: int, prompt: Prompt) -> None:
         """Start a fresh row on a prompt that was checked."""
-        reading = self._readings[row] = _Reading(prompt, prompt.frames.copy())
-        kept = self.cache.get(prompt.key)
+        reading, kept = _Reading(prompt, prompt.frames.copy()), self.cache.get(prompt.key)
         if kept is not None:
             self._executor.restore(row, kept)
             reading.done, reading.is_copied = prompt.count - 1, True
+        self._readings[row] = reading
 
     def check(self, prompt: Prompt) -> None:
         """Raise UnsupportedError for a prompt this model cannot take."""
@@ -112,16 +112,16 @@ class Primer:
 
     def advance(self, row: int) -> PrimeProgress:
         """One piece: some frames of the voice, or a pass, or at the end the first thing the model says."""
-        reading = self._readings[row]
+        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt begins anew
         count = reading.prompt.count
         if reading.done == count - 1:
             self._speak(row, reading)
-            del self._readings[row]
             return PrimeProgress(count, count, reading.is_copied)
         if reading.is_encoded:
             self._read(row, reading)
         else:
             self._encode(reading)
+        self._readings[row] = reading
         return PrimeProgress(reading.done, count, reading.is_copied)
 
     def forget(self, rows: Iterable[int]) -> None:

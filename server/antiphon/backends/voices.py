@@ -33,6 +33,7 @@ class VoiceCache:
             self._kept[key] = self._executor.compute_voice(prompt)
         self._kept.move_to_end(key)
         if self._held.get(row) != key:  # a voice may be 164 MB: it is written only where it is not yet
+            self.forget(row)  # a write that fails leaves neither voice there
             self._executor.write_voice(row, self._kept[key])
             self._held[row] = key
         while len(self._kept) > 1 and self._bytes() > self._limit_bytes:

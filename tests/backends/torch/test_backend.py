@@ -305,6 +305,13 @@ def test_a_layout_gives_each_row_a_place() -> None:
     assert whole.runs == (Run(0, 0, 9, 128),)
 
 
+def test_in_a_fixed_tick_of_whole_layout_the_age_of_others_changes_no_read() -> None:
+    alone = place_rows(Layout.WHOLE, 9, np.array([6], np.int32), np.array([9]), is_fixed=True)
+    beside = place_rows(Layout.WHOLE, 9, np.array([6, 2], np.int32), np.array([9, 4000]), is_fixed=True)
+    assert (alone.runs, alone.filled) == (beside.runs, beside.filled)
+    assert alone.key(3000) == beside.key(3000) == (9, 3000, True)
+
+
 def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoint, stt: Checkpoint) -> None:
     names = {kind: set(made(one, 1).snapshot(0).tensors) for kind, one in (("duplex", duplex), ("stt", stt))}
     assert any(name.startswith("decoder") for name in names["duplex"])

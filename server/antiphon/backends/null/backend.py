@@ -201,6 +201,7 @@ class NullBackend:
         """Put a row's counters back. Raises UnsupportedError for another backend's snapshot."""
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
+        self._readings.pop(row, None)
         self._rows[row] = snapshot.tensors["row"]
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
