@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.prompts import SnapshotCache
+from antiphon.backends.snapshots import SnapshotCache
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
