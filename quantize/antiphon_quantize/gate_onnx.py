@@ -19,9 +19,10 @@ import onnxruntime
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames
-from antiphon.backends.onnx.language import Language, Stopwatch
+from antiphon.backends.onnx.language import Language
 from antiphon.backends.onnx.sessions import pick_provider
 from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.stopwatch import Stopwatch
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.delays import DelayCache

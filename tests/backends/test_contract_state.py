@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import (
     GREEDY,
@@ -188,3 +191,14 @@ def test_a_snapshot_past_the_wrap_continues_bit_identically(subject: Subject, dr
     driver.run(1, voice(33, FRAMES, driver.info), fixed=True)
     driver.backend.restore(1, taken)
     assert_same([driver.tick({1: frame}, fixed=True)[1] for frame in frames[subject.wrap_frames :]], wanted)
+
+
+def test_a_snapshot_of_a_larger_or_smaller_model_is_refused(driver: Driver) -> None:
+    backend = driver.backend
+    kept = backend.snapshot(0)
+    name = min(kept.tensors)
+    more = {**kept.tensors, "more": kept.tensors[name]}
+    fewer = {other: tensor for other, tensor in kept.tensors.items() if other != name}
+    for tensors in (more, fewer):
+        with pytest.raises(UnsupportedError, match=r"snapshot"):
+            backend.restore(1, replace(kept, tensors=tensors))

@@ -167,7 +167,8 @@ class Backend(Protocol):
         """Advance the named rows by one frame.
 
         Raises:
-            StepError: some rows failed, the others are intact and were advanced.
+            StepError: some rows failed; the others are intact. They were advanced and have no outputs, but on
+                pocket, which tells of a failure before it advances any row.
             DeviceLostError: nothing on the device can be trusted any more.
         """
         ...

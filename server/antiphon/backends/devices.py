@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 
 from antiphon.errors import ConfigError
 
@@ -65,3 +66,11 @@ def device_probe(device: torch.device) -> Callable[[], None]:
             torch.zeros(1, device=device).add_(1).item()
 
     return probe
+
+
+def to_numpy(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors as numpy arrays, bfloat16 as the uint16 of the same bits."""
+    return {
+        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+        for name, tensor in tensors.items()
+    }

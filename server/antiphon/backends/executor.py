@@ -52,11 +52,6 @@ class Work:
     pcm: FloatArray
     is_fixed: bool = False
 
-    @property
-    def filled_frames(self) -> int:
-        """The most frames that any of the rows has seen, this one included: a bound on reads of rings."""
-        return int(self.frames.max(initial=0)) + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -198,11 +193,6 @@ class TextStep:
     is_emitting: BoolArray
     is_silent: bool
     is_fixed: bool = False
-
-    @property
-    def filled_frames(self) -> int:
-        """The most steps that any of the rows has taken, this one included."""
-        return int(self.frames.max(initial=0)) + 1
 
 
 @dataclass(frozen=True, slots=True)

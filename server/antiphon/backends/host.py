@@ -102,16 +102,20 @@ class RowHost(Generic[E]):
 
         Raises:
             UnsupportedError: a snapshot of another backend or model; the row is then as it was.
+            StepError, DeviceLostError: as :meth:`step`.
         """
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
-        own, _ = _split(snapshot.tensors)
-        if FRAMES not in snapshot.tensors:
-            raise UnsupportedError(f"the snapshot has no {FRAMES}")
+        own, remembered = _split(snapshot.tensors)
+        missing = self._remembered(row).keys() - remembered.keys()
+        if missing:
+            raise UnsupportedError(f"the snapshot has no {min(missing)}")
+        self._check(remembered)
         self.executor.check(own)
-        self._begin([row])
-        self.executor.restore(row, own)
-        self._recall(row, snapshot)
+        with self._judging([row]):
+            self._begin([row])
+            self.executor.restore(row, own)
+            self._recall(row, remembered)
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, NDArray[Any]]:
         """A snapshot as numpy arrays, bit by bit."""
@@ -129,8 +133,11 @@ class RowHost(Generic[E]):
         """What the host itself knows of a row, for a snapshot; names begin with "host."."""
         return {FRAMES: np.array(self._frames[row])}
 
-    def _recall(self, row: int, snapshot: RowSnapshot) -> None:
-        self._frames[row] = int(snapshot.tensors[FRAMES])
+    def _check(self, remembered: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError unless :meth:`_recall` can take this."""
+
+    def _recall(self, row: int, remembered: Mapping[str, Any]) -> None:
+        self._frames[row] = int(remembered[FRAMES])
 
     def _begin(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones, bit for bit."""
@@ -178,15 +185,13 @@ class HostBackend(RowHost[FrameExecutor]):
 
     def __init__(self, spec: ModelSpec, executor: FrameExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""
-        self._primer: Primer | None = None
-        is_duplex, lm = spec.kind is PipelineKind.DUPLEX, spec.lm
-        if is_duplex and lm is not None and isinstance(executor, PromptExecutor):
-            self._primer = Primer(cast("PromptedRows", executor), lm)
-        super().__init__(spec, executor, slots=slots, can_prime=self._primer is not None)
+        can_prime = spec.kind is PipelineKind.DUPLEX and isinstance(executor, PromptExecutor)
+        super().__init__(spec, executor, slots=slots, can_prime=can_prime)
 
     def _take_rows(self, slots: int) -> None:
-        if self._primer is not None:
-            self._primer.forget(range(slots))
+        self._primer: Primer | None = None
+        if self._can_prime and self._spec.lm is not None:
+            self._primer = Primer(cast("PromptedRows", self.executor), self._spec.lm)
         super()._take_rows(slots)
 
     def _begin(self, rows: Sequence[int]) -> None:

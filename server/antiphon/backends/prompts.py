@@ -8,56 +8,21 @@ nothing but the prompt, and is computed once and copied.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from antiphon.backends.base import IntArray, PrimeProgress
 from antiphon.backends.executor import PromptExecutor, Rows
+from antiphon.backends.snapshots import SnapshotCache
 from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.spec import LMSpec
-
-CACHE_BYTES: Final = 1 << 30
-"""Snapshots kept. A second of Moshi 7B's takes 6.6 MB in bfloat16, so some minutes of personas."""
 
 
 class PromptedRows(Rows, PromptExecutor, Protocol):
     """An executor whose rows can be given prompts."""
-
-
-class SnapshotCache:
-    """What prompts left behind, by key, the least recently used thrown out first."""
-
-    def __init__(self, capacity_bytes: int = CACHE_BYTES) -> None:
-        """Keep at most so many bytes; a snapshot larger than all of it is not kept."""
-        self._capacity_bytes = capacity_bytes
-        self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        """Snapshots kept."""
-        return len(self._kept)
-
-    def get(self, key: str) -> Mapping[str, Any] | None:
-        """A prompt's snapshot, which becomes the one used last."""
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-        return found
-
-    def put(self, key: str, tensors: Mapping[str, Any]) -> None:
-        """Keep a snapshot, and make room for it."""
-        size = _size(tensors)
-        if key in self._kept or size > self._capacity_bytes:
-            return
-        self._kept[key] = tensors
-        self.bytes += size
-        while self.bytes > self._capacity_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self.bytes -= _size(oldest)
 
 
 @dataclass(slots=True)
@@ -100,11 +65,11 @@ class Primer:
 
     def begin(self, row: int, prompt: Prompt) -> None:
         """Start a fresh row on a prompt that was checked."""
-        reading = self._readings[row] = _Reading(prompt, prompt.frames.copy())
-        kept = self.cache.get(prompt.key)
+        reading, kept = _Reading(prompt, prompt.frames.copy()), self.cache.get(prompt.key)
         if kept is not None:
             self._executor.restore(row, kept)
             reading.done, reading.is_copied = prompt.count - 1, True
+        self._readings[row] = reading
 
     def check(self, prompt: Prompt) -> None:
         """Raise UnsupportedError for a prompt this model cannot take."""
@@ -112,16 +77,16 @@ class Primer:
 
     def advance(self, row: int) -> PrimeProgress:
         """One piece: some frames of the voice, or a pass, or at the end the first thing the model says."""
-        reading = self._readings[row]
+        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt begins anew
         count = reading.prompt.count
         if reading.done == count - 1:
             self._speak(row, reading)
-            del self._readings[row]
             return PrimeProgress(count, count, reading.is_copied)
         if reading.is_encoded:
             self._read(row, reading)
         else:
             self._encode(reading)
+        self._readings[row] = reading
         return PrimeProgress(reading.done, count, reading.is_copied)
 
     def forget(self, rows: Iterable[int]) -> None:
@@ -184,7 +149,3 @@ class Primer:
         self._executor.think_alone(row, last[own:], count)
         due = np.flatnonzero(self._delays[:own]).astype(np.int32)
         self._executor.write_tokens(row, due, np.full(due.size, count, np.int32), last[due])
-
-
-def _size(tensors: Mapping[str, Any]) -> int:
-    return sum(int(tensor.nbytes) for tensor in tensors.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,6 @@ from antiphon.backends.base import (
     FloatArray,
     IntArray,
     PrimeProgress,
-    RowSnapshot,
     StepInputs,
     StepOutputs,
 )
@@ -38,14 +37,12 @@ class TtsBackend(RowHost[TextExecutor]):
         """Give an executor ``slots`` fresh rows."""
         self._rules = ScriptRules.of(spec)
         self._shape = SpeakerShape.of(spec)
-        self._voices: VoiceCache | None = None
         super().__init__(spec, executor, slots=slots, can_prime=self._shape is not None)
 
     def _take_rows(self, slots: int) -> None:
+        self._voices = None if self._shape is None else VoiceCache(self.executor)
         super()._take_rows(slots)
         self._scripts = ScriptRows(self._rules, slots)
-        if self._shape is not None:
-            self._voices = VoiceCache(self.executor)
         for row in range(slots):
             self._start(row, None)
 
@@ -105,8 +102,14 @@ class TtsBackend(RowHost[TextExecutor]):
         script = np.frombuffer(self._scripts.get(row).to_bytes(), np.uint8)
         return {**super()._remembered(row), SCRIPT: script}
 
-    def _recall(self, row: int, snapshot: RowSnapshot) -> None:
-        super()._recall(row, snapshot)
+    def _script_of(self, remembered: Mapping[str, Any]) -> Script:
+        return Script.from_bytes(self._rules, np.asarray(remembered[SCRIPT]).tobytes())
+
+    def _check(self, remembered: Mapping[str, Any]) -> None:
+        self._script_of(remembered)
+
+    def _recall(self, row: int, remembered: Mapping[str, Any]) -> None:
+        super()._recall(row, remembered)
         if self._voices is not None:
             self._voices.forget(row)
-        self._scripts.put(row, Script.from_bytes(self._rules, np.asarray(snapshot.tensors[SCRIPT]).tobytes()))
+        self._scripts.put(row, self._script_of(remembered))

@@ -20,6 +20,7 @@ from antiphon.backends.null import (
 from antiphon.backends.null.stamp import Stamp, WordArray
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from tests.backends.contract import Driver, Reply, voice
 from tests.backends.subjects import null_spec
@@ -152,6 +153,16 @@ def test_it_runs_on_a_cpu_only(tmp_path: Path) -> None:
     assert make(checkpoint, slots=1, device="cpu").info.device == "cpu"
     with pytest.raises(UnsupportedError, match="runs on cpu, not on cuda"):
         make(checkpoint, slots=1, device="cuda")
+
+
+def test_a_row_restored_midway_begins_its_prompt_anew() -> None:
+    lm = DUPLEX.lm
+    assert lm is not None
+    backend = NullBackend(replace(DUPLEX, lm=replace(lm, context=100)), 2)
+    prompt = Prompt(np.zeros((100, 1 + lm.n_q), np.int32))
+    assert [backend.prime(0, prompt).done for _ in range(2)] == [32, 64]
+    backend.restore(0, backend.snapshot(1))
+    assert backend.prime(0, prompt).done == 32
 
 
 def test_hundreds_of_rows_cost_little_beside_the_sleep() -> None:

@@ -116,14 +116,16 @@ def test_a_snapshot_of_another_model_is_refused_and_changes_nothing() -> None:
     echo, duplex = backend_of("echo"), backend_of("tiny")
     duplex.step(tick(3, reset=True))
     before = duplex.snapshot(1)
-    with pytest.raises(UnsupportedError, match=r"the snapshot has no lm\.position, this model int64 \[\]"):
+    with pytest.raises(
+        UnsupportedError, match=r"another model: delays\.offset is nothing in it, and int64 \[\]"
+    ):
         duplex.restore(1, echo.snapshot(0))
     other = replace(before, tensors={**before.tensors, "lm.0.k": np.zeros((4, 9, 16), dtype=np.float32)})
-    wanted = r"has float32 \[4, 9, 16\] as lm\.0\.k, this model float32 \[8, 1, 40\]"
+    wanted = r"lm\.0\.k is float32 \[4, 9, 16\] in it, and float32 \[8, 1, 40\] in this model"
     with pytest.raises(UnsupportedError, match=wanted):
         duplex.restore(1, other)
     words = replace(before, tensors={**before.tensors, "sampler.words": np.zeros(3, dtype=np.int32)})
-    with pytest.raises(UnsupportedError, match=r"the snapshot's sampler\.words does not fit \[200\]"):
+    with pytest.raises(UnsupportedError, match=r"sampler\.words is int32 \[3\] in it, and int32 \[200\]"):
         duplex.restore(1, words)
     for name, tensor in duplex.snapshot(1).tensors.items():
         np.testing.assert_array_equal(tensor, before.tensors[name])

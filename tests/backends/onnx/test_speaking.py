@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from antiphon.backends.onnx.executor import OnnxTexts
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.tts import TtsBackend
 from antiphon.backends.voices import VoiceCache
-from antiphon.errors import UnsupportedError
+from antiphon.errors import StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
@@ -85,6 +88,61 @@ def test_a_row_that_was_restored_is_given_its_voice_again(
     np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], arrays["lm.0.cross_k"][1])
     backend.prime(0, prompt)
     np.testing.assert_array_equal(arrays["lm.0.cross_k"][0], wanted)
+
+
+def test_a_voice_that_was_written_in_part_is_written_again(
+    backend: TtsBackend, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, arrays = speaker(checkpoint, 1), speaker(checkpoint, 2), lm_of(backend).state.arrays
+    backend.prime(0, first)
+    wanted = {name: array[0].copy() for name, array in arrays.items() if ".cross_" in name}
+
+    def fail(row: int, tensors: Mapping[str, Any]) -> None:
+        name = next(iter(tensors))
+        arrays[name][row] = tensors[name]
+        raise RuntimeError(f"only {name} was written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.executor, "write_voice", fail)
+        with pytest.raises(StepError, match=r"rows \[0\] failed: RuntimeError: only lm\.0\.cross_k"):
+            backend.prime(0, second)
+    backend.prime(0, first)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(arrays[name][0], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("host.frames", None, r"the snapshot has no host\.frames"),
+        ("host.script", None, r"the snapshot has no host\.script"),
+        ("host.script", np.zeros(3, np.uint8), "3 bytes are no script"),
+    ],
+)
+def test_a_snapshot_without_the_hosts_part_is_refused_and_the_row_stays(
+    backend: TtsBackend, name: str, array: NDArray[Any] | None, words: str
+) -> None:
+    driver = Driver(backend)
+    driver.run(1, voice(1, 6, backend.info))
+    kept = backend.snapshot(1)
+    others = {other: tensor for other, tensor in kept.tensors.items() if other != name}
+    damaged = replace(kept, tensors=others if array is None else {**others, name: array})
+    with pytest.raises(UnsupportedError, match=words):
+        backend.restore(1, damaged)
+    for other, tensor in backend.snapshot(1).tensors.items():
+        np.testing.assert_array_equal(tensor, kept.tensors[other], err_msg=other)
+
+
+def test_a_row_that_cannot_be_restored_fails_alone(
+    backend: TtsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(row: int, tensors: Mapping[str, Any]) -> None:
+        raise MemoryError(f"row {row} has no room for {len(tensors)} tensors")
+
+    monkeypatch.setattr(backend.executor, "restore", fail)
+    with pytest.raises(StepError, match=r"rows \[2\] failed: MemoryError: row 2 has no room") as caught:
+        backend.restore(2, backend.snapshot(0))
+    assert caught.value.rows == (2,)
 
 
 def test_a_voice_is_no_part_of_what_a_step_writes(backend: TtsBackend, checkpoint: Checkpoint) -> None:

@@ -81,11 +81,14 @@ def test_memory_that_stays_full_loses_the_device(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"context": 30}, r"of another model: .*ring is \[2, 4, 30, 12\], not \[2, 4, 24, 12\]"),
-        ({"num_layers": 1}, r"of another model: transformer.layers.1.* is None, not "),
+        (
+            {"context": 30},
+            r"of another model: .*ring is float32 \[2, 4, 30, 12\] in it, and float32 \[2, 4, 24, 12\]",
+        ),
+        ({"num_layers": 1}, r"of another model: lm.model.transformer.layers.1.* is nothing in it, and "),
         (
             {"delays": [0, 0, *[2] * 7, 0, *[2] * 7]},
-            r"another model: delays.tokens is \[17, 4\], not \[17, 3\]",
+            r"another model: lm.delays.tokens is int32 \[17, 4\] in it, and int32 \[17, 3\]",
         ),
     ],
 )

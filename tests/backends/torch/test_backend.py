@@ -215,7 +215,7 @@ def test_kernels_are_not_promised_on_a_cpu(duplex: Checkpoint) -> None:
 
 
 def test_a_snapshot_of_another_model_is_refused(duplex: Checkpoint, stt: Checkpoint) -> None:
-    with pytest.raises(UnsupportedError, match=r"the snapshot has lm\.tokens of torch\.int64 \("):
+    with pytest.raises(UnsupportedError, match=r"of another model: decoder.* and nothing in this model"):
         made(stt, 1).restore(0, made(duplex, 1).snapshot(0))
 
 
@@ -303,6 +303,13 @@ def test_a_layout_gives_each_row_a_place() -> None:
     whole = place_rows(Layout.WHOLE, 9, rows, frames)
     assert (whole.rows.tolist(), whole.at.tolist()) == (apart.rows.tolist(), [6, 2, 3])
     assert whole.runs == (Run(0, 0, 9, 128),)
+
+
+def test_in_a_fixed_tick_of_whole_layout_the_age_of_others_changes_no_read() -> None:
+    alone = place_rows(Layout.WHOLE, 9, np.array([6], np.int32), np.array([9]), is_fixed=True)
+    beside = place_rows(Layout.WHOLE, 9, np.array([6, 2], np.int32), np.array([9, 4000]), is_fixed=True)
+    assert (alone.runs, alone.filled) == (beside.runs, beside.filled)
+    assert alone.key(3000) == beside.key(3000) == (9, 3000, True)
 
 
 def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoint, stt: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.prompts import SnapshotCache
+from antiphon.backends.snapshots import SnapshotCache
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
@@ -321,6 +321,22 @@ def test_a_row_disturbed_midway_is_right_in_the_end(
         assert backend.prime(row, prompt).done == 8
     prime(backend, row, prompt)
     assert said(talk(backend, row, speech(9)))[0] == wanted
+
+
+def test_after_a_piece_that_failed_a_prompt_begins_anew(
+    persona: Checkpoint, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = made(persona, SLOTS)
+    assert backend.prime(1, prompt).done == 8
+
+    def fail(row: int, tokens: IntArray, frames: int) -> None:
+        raise RuntimeError(f"no memory for row {row} up to frame {frames}, {tokens.shape}")
+
+    monkeypatch.setattr(inside(backend), "read_tokens", fail)
+    with pytest.raises(StepError, match="no memory for row 1 up to frame 16"):
+        backend.prime(1, prompt)
+    monkeypatch.undo()
+    assert backend.prime(1, prompt).done == 8
 
 
 def test_the_cache_throws_out_what_was_used_longest_ago() -> None:

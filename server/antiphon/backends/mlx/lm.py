@@ -16,6 +16,7 @@ from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.norms import load_norm
 from antiphon.backends.mlx.state import Step, TensorSpec
 from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
+from antiphon.backends.published import demuxes, depth_transformer, temporal_transformer
 from antiphon.errors import UnsupportedError
 from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, weight_sets
 
@@ -42,21 +43,8 @@ def transformer_config(
             f"cross_attention is {config.get('cross_attention')!r}, "
             f"but there are {cross_positions} positions of voices to look at"
         )
-    rope = config.get("positional_embedding", "sin")
-    if rope not in ("rope", "rope_concat", "none"):
-        raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
     return TransformerConfig(
-        dim=config["dim"],
-        heads=config["num_heads"],
-        layers=config["num_layers"],
-        context=config["context"],
-        feed_forward=int(config.get("hidden_scale", 4) * config["dim"]),
-        kv_repeat=config.get("kv_repeat", 1),
-        gating=config.get("gating", "none"),
-        norm=config.get("norm", "layer_norm"),
-        rope=rope,
-        max_period=config.get("max_period", 10000),
-        layer_scale=config.get("layer_scale") is not None,
+        **temporal_transformer(config),
         int8_kv=int8_kv,
         cross_positions=cross_positions,
     )
@@ -68,37 +56,13 @@ def depformer_config(config: Mapping[str, Any], steps: int) -> DepformerConfig:
     Raises:
         UnsupportedError: an option no published model uses.
     """
-    position = config.get("depformer_pos_emb", "sin")
-    if position != "none":
-        raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
+    shape = depth_transformer(config)
     width = config.get("depformer_dim_feedforward")
     if width is None:
         width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
     sets = weight_sets(config, steps)
     widths = tuple(width[which] if isinstance(width, list | tuple) else width for which in sets)
-    return DepformerConfig(
-        steps=steps,
-        hidden_dim=config["dim"],
-        dim=config["depformer_dim"],
-        heads=config["depformer_num_heads"],
-        layers=config["depformer_num_layers"],
-        feed_forward=widths,
-        card=config["card"],
-        text_card=config["text_card"],
-        kv_repeat=config.get("depformer_kv_repeat", config.get("kv_repeat", 1)),
-        gating=config.get("depformer_gating", config.get("gating", "none")),
-        norm=config.get("norm", "layer_norm"),
-        output_norm=config.get("depformer_norm"),
-        low_rank=config.get("depformer_low_rank_embeddings"),
-        bias=config.get("bias_proj", False),
-        layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
-        demux=demuxes(config),
-    )
-
-
-def demuxes(config: Mapping[str, Any]) -> bool:
-    """Whether text tokens carry two streams in one."""
-    return bool(config.get("demux_second_text_stream", config.get("demux_second_stream", False)))
+    return DepformerConfig(steps=steps, feed_forward=widths, **shape)
 
 
 class LanguageModel:

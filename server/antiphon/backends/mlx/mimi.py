@@ -14,32 +14,10 @@ import mlx.core as mx
 from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.quantizer import SplitQuantizer
-from antiphon.backends.mlx.seanet import Seanet, SeanetConfig
+from antiphon.backends.mlx.seanet import Seanet
 from antiphon.backends.mlx.state import Layer, Packed, Step, TensorSpec, fused
 from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
-from antiphon.errors import UnsupportedError
-
-
-def _transformer_config(table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
-    if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
-        raise UnsupportedError(
-            f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
-            f"{table['output_dimensions']}: all of them have to be equal"
-        )
-    return TransformerConfig(
-        dim=table["d_model"],
-        heads=table["num_heads"],
-        layers=table["num_layers"],
-        context=table["context"],
-        feed_forward=table["dim_feedforward"],
-        kv_repeat=table.get("kv_repeat", 1),
-        gating=table.get("gating", "none"),
-        norm=table["norm"],
-        rope=table["positional_embedding"],
-        max_period=table["max_period"],
-        layer_scale=table.get("layer_scale") is not None,
-        frame_positions=frame_positions,
-    )
+from antiphon.backends.published import SeanetConfig, codec_transformer
 
 
 class Mimi:
@@ -51,7 +29,7 @@ class Mimi:
         self.codebooks = codebooks
         self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
         stride = self.frame_samples // math.prod(seanet.ratios)
-        shape = _transformer_config(config["transformer"], stride)
+        shape = TransformerConfig(**codec_transformer(config["transformer"], stride))
         self.encoder, self.decoder = (Seanet(name, seanet, weights) for name in ("encoder", "decoder"))
         self.encoder_transformer, self.decoder_transformer = (
             StreamingTransformer(name, shape, weights, name)

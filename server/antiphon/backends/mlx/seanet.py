@@ -7,49 +7,14 @@ Défossez et al. 2022 and 2024. Names agree with the published Mimi files once `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import mlx.core as mx
 
 from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.state import Layer, Packed, TensorSpec
-from antiphon.errors import UnsupportedError
-
-_FIXED = {"activation": "ELU", "norm": "none", "pad_mode": "constant", "causal": True, "true_skip": True}
-
-
-@dataclass(frozen=True, slots=True)
-class SeanetConfig:
-    """The part of a published ``seanet`` table that shapes the network. ``ratios`` is in decoder order."""
-
-    channels: int
-    dimension: int
-    n_filters: int
-    n_residual_layers: int
-    ratios: tuple[int, ...]
-    kernel_size: int
-    residual_kernel_size: int
-    last_kernel_size: int
-    dilation_base: int
-    compress: int
-    alpha: float
-
-    @classmethod
-    def from_published(cls, table: Mapping[str, Any]) -> SeanetConfig:
-        """Read a published table.
-
-        Raises:
-            UnsupportedError: an option no published Mimi uses.
-        """
-        for key, wanted in _FIXED.items():
-            if table.get(key, wanted) != wanted:
-                raise UnsupportedError(f"seanet option {key} is {table[key]!r}; only {wanted!r} can be run")
-        keys = [name for name in cls.__dataclass_fields__ if name not in ("ratios", "alpha")]
-        alpha = table.get("activation_params", {}).get("alpha", 1.0)
-        return cls(ratios=tuple(table["ratios"]), alpha=alpha, **{key: table[key] for key in keys})
+from antiphon.backends.published import SeanetConfig
 
 
 class Seanet:

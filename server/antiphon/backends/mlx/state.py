@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import IntArray
-from antiphon.errors import UnsupportedError
+from antiphon.backends.snapshots import Form, check_tensors
 
 _SLOTS: Final = 1
 """The axis of a row's ring ``[H, capacity, ...]`` that positions go round."""
@@ -86,18 +86,15 @@ class State:
         return copies
 
     def check(self, snapshot: Mapping[str, mx.array]) -> None:
-        """Raise UnsupportedError for another model's: a tensor is missing, of another shape or dtype."""
+        """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
+        wanted: dict[str, Form] = {}
         for name, spec in self.specs.items():
-            found, wanted = tuple(snapshot[name].shape) if name in snapshot else None, spec.shape
+            shape = spec.shape
             if spec.position is not None and spec.position in snapshot:
                 filled = self._filled(spec, snapshot[spec.position])
-                wanted = (*wanted[:_SLOTS], filled, *wanted[_SLOTS + 1 :])
-            if found != wanted:
-                raise UnsupportedError(f"the snapshot has {name} of shape {found}, this model {wanted}")
-            if snapshot[name].dtype != spec.dtype:
-                raise UnsupportedError(
-                    f"the snapshot has {name} in {snapshot[name].dtype}, this model in {spec.dtype}"
-                )
+                shape = (*shape[:_SLOTS], filled, *shape[_SLOTS + 1 :])
+            wanted[name] = shape, spec.dtype
+        check_tensors(snapshot, wanted)
 
     def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
         """Put a checked snapshot into a fresh row, which then continues bit-identically."""
@@ -129,7 +126,7 @@ class State:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def _filled(self, spec: TensorSpec, position: mx.array) -> int:
-        return min(int(np.array(position)), spec.shape[_SLOTS])
+        return min(int(np.array(position).max()), spec.shape[_SLOTS])
 
 
 class Packing:

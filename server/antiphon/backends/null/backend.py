@@ -35,6 +35,7 @@ from antiphon.backends.null.stamp import (
     mix_words,
     write_stamps,
 )
+from antiphon.backends.snapshots import check_tensors
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.sampling import SamplingParameters
@@ -201,6 +202,8 @@ class NullBackend:
         """Put a row's counters back. Raises UnsupportedError for another backend's snapshot."""
         check_row(self._info, row)
         check_snapshot(self._info, snapshot)
+        check_tensors(snapshot.tensors, {"row": ((), _ROW)})
+        self._readings.pop(row, None)
         self._rows[row] = snapshot.tensors["row"]
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:

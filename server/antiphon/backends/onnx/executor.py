@@ -9,8 +9,10 @@ import numpy as np
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray, Progress
 from antiphon.backends.executor import ExecutorFacts, Result, TextResult, TextStep, Work
-from antiphon.backends.onnx.language import Language, Stopwatch
+from antiphon.backends.onnx.language import Language
 from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.snapshots import Form, check_tensors
+from antiphon.backends.stopwatch import Stopwatch
 from antiphon.models.delays import ZERO
 from antiphon.models.graphs import Array
 from antiphon.models.prompt import Prompt
@@ -74,10 +76,10 @@ class OnnxRows:
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""
+        wanted: dict[str, Form] = {} if self.language is None else self.language.forms()
         for stage in self.stages.values():
-            stage.state.check(tensors)
-        if self.language is not None:
-            self.language.check(tensors)
+            wanted |= stage.state.forms(tensors)
+        check_tensors(tensors, wanted)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""

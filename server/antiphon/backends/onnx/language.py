@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx.stage import Stage
-from antiphon.errors import UnsupportedError
+from antiphon.backends.snapshots import Form, part
+from antiphon.backends.stopwatch import Stopwatch
 from antiphon.models.delays import DelayCache
 from antiphon.models.graphs import Array
 from antiphon.models.row_sampler import RowSampler
 from antiphon.models.spec import LMSpec
 
 _DELAYS, _SAMPLER = "delays.", "sampler."
-
-
-class Stopwatch:
-    """Milliseconds by stage, laps of the same stage added up."""
-
-    def __init__(self) -> None:
-        self.stage_ms: dict[str, float] = {}
-        self._lap_s = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        """The time since the last lap was this stage's."""
-        now_s = time.perf_counter()
-        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + 1000.0 * (now_s - self._lap_s)
-        self._lap_s = now_s
 
 
 class Language:
@@ -89,22 +75,16 @@ class Language:
         parts = {_DELAYS + name: np.asarray(array) for name, array in self.delays.snapshot(row).items()}
         return parts | {_SAMPLER + name: np.asarray(a) for name, a in self.sampler.snapshot(row).items()}
 
-    def check(self, snapshot: Mapping[str, Array]) -> None:
-        """Raise UnsupportedError unless a snapshot is of a model of this shape."""
-        for name, array in self.snapshot(0).items():
-            if name not in snapshot or snapshot[name].shape != array.shape:
-                raise UnsupportedError(f"the snapshot's {name} does not fit {list(array.shape)}")
+    def forms(self) -> dict[str, Form]:
+        """What a snapshot has beside the graphs."""
+        return {name: (array.shape, array.dtype) for name, array in self.snapshot(0).items()}
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
         """Write a checked snapshot into a row."""
-        self.delays.restore(row, _part(snapshot, _DELAYS))
-        self.sampler.restore(row, _part(snapshot, _SAMPLER))
+        self.delays.restore(row, part(snapshot, _DELAYS))
+        self.sampler.restore(row, part(snapshot, _SAMPLER))
 
     @property
     def bytes(self) -> int:
         """Bytes of this state of all rows."""
         return self.delays.state_bytes + self.sampler.state_bytes
-
-
-def _part(snapshot: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in snapshot.items() if name.startswith(prefix)}

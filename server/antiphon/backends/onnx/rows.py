@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from antiphon.backends.base import IntArray
-from antiphon.errors import UnsupportedError
+from antiphon.backends.snapshots import Form
 from antiphon.models.graphs import Array, GraphFormat
 
 RING_PARTS: Final = ("k", "v", "k_scale", "v_scale")
@@ -59,16 +59,12 @@ class RowState:
         own = {name: array[row, ...] for name, array in self.arrays.items()}
         return {name: array[_filled(name, own)].copy() for name, array in own.items()}
 
-    def check(self, snapshot: Mapping[str, Array]) -> None:
-        """Raise UnsupportedError unless a snapshot holds every tensor in its shape and dtype."""
-        for name in sorted(self.arrays, key=lambda name: self.arrays[name].ndim):  # positions before rings
-            found, fresh = snapshot.get(name), self.arrays[name][0, ...]
-            wanted = fresh if found is None else fresh[_filled(name, snapshot)]
-            if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
-                what = "no" if found is None else f"{found.dtype} {list(found.shape)} as"
-                raise UnsupportedError(
-                    f"the snapshot has {what} {name}, this model {wanted.dtype} {list(wanted.shape)}"
-                )
+    def forms(self, snapshot: Mapping[str, Array]) -> dict[str, Form]:
+        """What a snapshot has of a row that is filled as far as this one."""
+        fresh = {name: array[0, ...] for name, array in self.arrays.items()}
+        given = {name: snapshot[name] for name, own in fresh.items() if name in snapshot}
+        beside = fresh | {name: own for name, own in given.items() if own.shape == fresh[name].shape}
+        return {name: (own[_filled(name, beside)].shape, own.dtype) for name, own in fresh.items()}
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
         """Write a checked snapshot into a fresh row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -15,12 +14,14 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.checks import check_slots
-from antiphon.backends.devices import device_bytes, device_probe, pick_device
+from antiphon.backends.devices import device_bytes, device_probe, pick_device, to_numpy
 from antiphon.backends.executor import ExecutorFacts, Result, Work
 from antiphon.backends.host import HostBackend
 from antiphon.backends.reference import loading
 from antiphon.backends.reference.duplex import DuplexLM
-from antiphon.backends.reference.rows import StreamRows, part
+from antiphon.backends.reference.rows import StreamRows
+from antiphon.backends.snapshots import check_tensors, part, with_prefix
+from antiphon.backends.stopwatch import Stopwatch
 from antiphon.backends.threads import model_threads
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
@@ -99,7 +100,7 @@ class ReferenceExecutor:
     @torch.no_grad()
     def run(self, work: Work) -> Result:
         """One tick: the named rows are spread over the whole batch, and gathered from its outputs."""
-        watch = _Stopwatch()
+        watch = Stopwatch()
         self.reset(work.rows[work.is_fresh].tolist())
         codes = self._encode(work.pcm, work.rows)
         self._mimi_rows.reset(work.rows[work.is_forgotten].tolist())
@@ -118,16 +119,17 @@ class ReferenceExecutor:
 
     def snapshot(self, row: int) -> dict[str, torch.Tensor]:
         """Copy a row's state; the tensors stay on the device."""
-        tensors = {_MIMI + name: tensor for name, tensor in self._mimi_rows.take(row).items()}
+        tensors = with_prefix(_MIMI, self._mimi_rows.take(row))
         if self.lm is not None:
-            tensors |= {_LM + name: tensor for name, tensor in self.lm.take_row(row).items()}
+            tensors |= with_prefix(_LM, self.lm.take_row(row))
         return tensors
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """Raise UnsupportedError for a snapshot of another model."""
-        self._mimi_rows.check(part(tensors, _MIMI))
+        wanted = with_prefix(_MIMI, self._mimi_rows.forms(part(tensors, _MIMI)))
         if self.lm is not None:
-            self.lm.check(part(tensors, _LM))
+            wanted |= with_prefix(_LM, self.lm.forms(part(tensors, _LM)))
+        check_tensors(tensors, wanted)
 
     @torch.no_grad()
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
@@ -138,10 +140,7 @@ class ReferenceExecutor:
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The tensors as numpy arrays, bfloat16 as uint16."""
-        return {
-            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-            for name, tensor in tensors.items()
-        }
+        return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """The reverse; upstream's state has no uint16 of its own."""
@@ -181,19 +180,6 @@ class ReferenceExecutor:
 
     def _to_device(self, array: FloatArray | IntArray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-class _Stopwatch:
-    """Milliseconds by stage, laps of the same stage added up."""
-
-    def __init__(self) -> None:
-        self.stage_ms: dict[str, float] = {}
-        self._lap_s = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now_s = time.perf_counter()
-        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + 1000.0 * (now_s - self._lap_s)
-        self._lap_s = now_s
 
 
 def make(

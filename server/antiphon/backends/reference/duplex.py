@@ -16,7 +16,8 @@ from moshi.models.lm import LMModel
 from moshi.utils.compile import CUDAGraphed, no_compile
 
 from antiphon.backends.base import FloatArray, IntArray
-from antiphon.backends.reference.rows import StreamRows, check_shapes, part
+from antiphon.backends.reference.rows import StreamRows
+from antiphon.backends.snapshots import Form, part, with_prefix
 from antiphon.errors import UnsupportedError
 from antiphon.models.delays import DelayCache
 from antiphon.models.row_sampler import RowSampler
@@ -113,7 +114,7 @@ class DuplexLM:
 
     def take_row(self, row: int) -> dict[str, torch.Tensor]:
         """Copy the state of one row, by name, without the row axis."""
-        return self._take_host(row) | {_MODEL + name: t for name, t in self._rows.take(row).items()}
+        return self._take_host(row) | with_prefix(_MODEL, self._rows.take(row))
 
     def _take_host(self, row: int) -> dict[str, torch.Tensor]:
         parts = {_DELAYS: self._delays.snapshot(row), _SAMPLER: self._sampler.snapshot(row)}
@@ -123,11 +124,10 @@ class DuplexLM:
             for name, array in arrays.items()
         }
 
-    def check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raise UnsupportedError unless a copied row is one of this model's."""
-        self._rows.check(part(tensors, _MODEL))
-        given = {name: t for name, t in tensors.items() if not name.startswith(_MODEL)}
-        check_shapes(given, {name: list(t.shape) for name, t in self._take_host(0).items()})
+    def forms(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Form]:
+        """What a copied row has that is filled as far as this one."""
+        host = {name: (tensor.shape, tensor.dtype) for name, tensor in self._take_host(0).items()}
+        return host | with_prefix(_MODEL, self._rows.forms(part(tensors, _MODEL)))
 
     def put_row(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a checked row into a fresh one."""

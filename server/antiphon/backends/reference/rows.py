@@ -16,6 +16,7 @@ from moshi.modules.streaming import State, StreamingModule
 from moshi.modules.transformer import RingKVCache
 
 from antiphon.backends.base import IntArray
+from antiphon.backends.snapshots import Form
 from antiphon.errors import UnsupportedError
 
 Module: TypeAlias = StreamingModule[Any]
@@ -81,14 +82,15 @@ class StreamRows:
                 tensors[name] = tensor.narrow(_CAPACITY, 0, min(end, tensor.shape[_CAPACITY]))
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
-    def check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raise UnsupportedError unless a copied row is one of this model's."""
-        wanted = {name: list(view.shape[1:]) for name, view in self.views().items()}
-        for name, shape in wanted.items():
-            end = tensors.get(name.removesuffix(_RING) + _END)
+    def forms(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Form]:
+        """What a copied row has that is filled as far as this one."""
+        wanted: dict[str, Form] = {}
+        for name, view in self.views().items():
+            shape, end = list(view.shape[1:]), tensors.get(name.removesuffix(_RING) + _END)
             if name.endswith(_RING) and end is not None:
-                shape[_CAPACITY] = min(int(end), shape[_CAPACITY])
-        check_shapes(tensors, wanted)
+                shape[_CAPACITY] = min(int(end.max()), shape[_CAPACITY])
+            wanted[name] = shape, view.dtype
+        return wanted
 
     def put(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a checked row into a fresh one."""
@@ -111,18 +113,3 @@ def _views(state: State) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{field.name}{_END}", value.end_offset
         elif isinstance(value, torch.Tensor):
             yield field.name, value
-
-
-def part(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def check_shapes(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, list[int]]) -> None:
-    """Raise UnsupportedError unless tensors have the names and shapes that are wanted."""
-    given = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if given != wanted:
-        name = min(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-        raise UnsupportedError(
-            f"this snapshot is of another model: {name} is {given.get(name)}, not {wanted.get(name)}"
-        )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
-from antiphon.backends.devices import device_bytes, device_probe
+from antiphon.backends.devices import device_bytes, device_probe, to_numpy
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.linear import weight_bytes
@@ -168,10 +168,7 @@ class TorchRows:
 
     def to_host(self, tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
         """A snapshot's tensors as numpy arrays, bfloat16 as the uint16 of the same bits."""
-        return {
-            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-            for name, tensor in tensors.items()
-        }
+        return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """The reverse of :meth:`to_host`."""

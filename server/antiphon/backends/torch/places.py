@@ -15,6 +15,9 @@ from antiphon.backends.torch.step import NO_ROW, Run, runs_of
 SHORTEST_READ_FRAMES = 64
 """Captured reads of rings are bounded by the oldest row's frames, rounded up to a power of two from here."""
 
+WHOLE_RING = 1 << 30
+"""A bound on reads of rings that is above every ring."""
+
 _FEW_ROWS = (1, 2, 4, 8)
 _ROWS_APART = 16
 
@@ -87,7 +90,9 @@ def place_rows(
     if is_eager:
         runs = runs_of(placed.tolist(), filled.tolist(), apart=is_fixed)
         return Places(placed, at, runs, longest, is_padded=count > rows.size)
-    longest = read_bucket(longest)
+    # Attention that is not by kernels adds in another order over other lengths: in a fixed tick one for all.
+    is_alone = is_fixed and layout is Layout.WHOLE
+    longest = WHOLE_RING if is_alone else read_bucket(longest)
     whole = (Run(0, 0, slots, longest),) if layout is Layout.WHOLE else ()
     return Places(placed, at, whole, longest, is_padded=True)
 

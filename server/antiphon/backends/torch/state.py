@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from antiphon.backends.snapshots import Form, check_tensors
 from antiphon.backends.torch.step import PackedStep, runs_of
-from antiphon.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +100,13 @@ class State:
         return tensor if spec.position is None else spec.cut(tensor, int(beside[spec.position].max()))
 
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
-        """Check that :meth:`restore` can take a snapshot.
-
-        Raises:
-            UnsupportedError: it is of another model: a tensor is missing, or of another shape or dtype.
-        """
+        """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
+        wanted: dict[str, Form] = {}
         for name, spec in self.specs.items():
-            found = snapshot.get(name)
+            whole = torch.empty(spec.shape, device="meta")
             is_known = spec.position is None or spec.position in snapshot
-            whole = torch.empty(spec.shape, dtype=spec.dtype, device="meta")
-            wanted = self._cut(name, whole, snapshot) if is_known else whole
-            if found is None or found.shape != wanted.shape or found.dtype != spec.dtype:
-                has = "nothing" if found is None else f"{found.dtype} {tuple(found.shape)}"
-                raise UnsupportedError(
-                    f"the snapshot has {name} of {has}, this model {spec.dtype} {tuple(wanted.shape)}"
-                )
+            wanted[name] = (self._cut(name, whole, snapshot) if is_known else whole).shape, spec.dtype
+        check_tensors(snapshot, wanted)
 
     def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
         """Put a snapshot that was checked into a fresh row, which then continues bit-identically."""

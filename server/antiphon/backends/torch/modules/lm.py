@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from antiphon.backends.published import demuxes, depth_transformer, temporal_transformer
 from antiphon.backends.torch.kernels.fused import is_fused
 from antiphon.backends.torch.modules.attention import TransformerConfig
 from antiphon.backends.torch.modules.depformer import Depformer, DepformerConfig
@@ -36,21 +37,8 @@ def transformer_config(config: Mapping[str, Any], dtype: torch.dtype, **options:
     for key, wanted in fixed.items():
         if config.get(key, wanted) != wanted:
             raise UnsupportedError(f"{key} is {config[key]!r}; only {wanted!r} can be run")
-    rope = config.get("positional_embedding", "sin")
-    if rope not in ("rope", "rope_concat", "none"):
-        raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
     return TransformerConfig(
-        dim=config["dim"],
-        heads=config["num_heads"],
-        layers=config["num_layers"],
-        context=config["context"],
-        feed_forward=int(config.get("hidden_scale", 4) * config["dim"]),
-        kv_repeat=config.get("kv_repeat", 1),
-        gating=config.get("gating", "none"),
-        norm=config.get("norm", "layer_norm"),
-        rope=rope,
-        max_period=config.get("max_period", 10000),
-        layer_scale=config.get("layer_scale") is not None,
+        **temporal_transformer(config),
         cross_attention=config.get("cross_attention", False),
         dtype=dtype,
         **options,
@@ -65,10 +53,8 @@ def depformer_config(
     Raises:
         UnsupportedError: an option no published model uses.
     """
-    position = config.get("depformer_pos_emb", "sin")
-    if position != "none":
-        raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
-    if config.get("depformer_gating", config.get("gating", "none")) == "none":
+    shape = depth_transformer(config)
+    if shape["gating"] == "none":
         raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")
     schedule = config.get("depformer_weights_per_step_schedule")
     if not config.get("depformer_weights_per_step", False):
@@ -81,30 +67,12 @@ def depformer_config(
     return DepformerConfig(
         steps=steps,
         schedule=schedule,
-        hidden_dim=config["dim"],
-        dim=config["depformer_dim"],
-        heads=config["depformer_num_heads"],
-        layers=config["depformer_num_layers"],
         feed_forward=widths[: max(schedule) + 1],
-        card=config["card"],
-        text_card=config["text_card"],
         multi_linear=config.get("depformer_multi_linear", False),
-        kv_repeat=config.get("depformer_kv_repeat", config.get("kv_repeat", 1)),
-        gating=config.get("depformer_gating", config.get("gating", "none")),
-        norm=config.get("norm", "layer_norm"),
-        output_norm=config.get("depformer_norm"),
-        low_rank=config.get("depformer_low_rank_embeddings"),
-        demux=demuxes(config),
-        bias=config.get("bias_proj", False),
-        layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
+        **shape,
         dtype=dtype,
         attention="torch" if attention == "torch" else "auto",  # its heads need not suit the kernels
     )
-
-
-def demuxes(config: Mapping[str, Any]) -> bool:
-    """Whether text tokens carry two streams in one."""
-    return bool(config.get("demux_second_text_stream", config.get("demux_second_stream", False)))
 
 
 class LanguageModel(nn.Module):

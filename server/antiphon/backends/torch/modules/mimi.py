@@ -12,39 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from antiphon.backends.published import SeanetConfig, codec_transformer
 from antiphon.backends.torch.kernels.fused import is_fused
 from antiphon.backends.torch.modules.attention import TransformerConfig
 from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.modules.linear import pack_linears
 from antiphon.backends.torch.modules.quantizer import ResidualQuantizer, SplitQuantizer
-from antiphon.backends.torch.modules.seanet import SeanetConfig, SeanetDecoder, SeanetEncoder
+from antiphon.backends.torch.modules.seanet import SeanetDecoder, SeanetEncoder
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
-from antiphon.errors import UnsupportedError
-
-
-def _transformer_config(table: Mapping[str, Any], frame_positions: int, attention: str) -> TransformerConfig:
-    if table["d_model"] != table["input_dimension"] or list(table["output_dimensions"]) != [table["d_model"]]:
-        raise UnsupportedError(
-            f"a Mimi transformer of width {table['d_model']} between {table['input_dimension']} and "
-            f"{table['output_dimensions']}: all of them have to be equal"
-        )
-    return TransformerConfig(
-        dim=table["d_model"],
-        heads=table["num_heads"],
-        layers=table["num_layers"],
-        context=table["context"],
-        feed_forward=table["dim_feedforward"],
-        kv_repeat=table.get("kv_repeat", 1),
-        frame_positions=frame_positions,
-        gating=table.get("gating", "none"),
-        norm=table["norm"],
-        rope=table["positional_embedding"],
-        max_period=table["max_period"],
-        layer_scale=table.get("layer_scale") is not None,
-        attention=attention,
-    )
 
 
 class Mimi(nn.Module):
@@ -64,7 +41,9 @@ class Mimi(nn.Module):
         self.frame_positions = self.frame_samples // hop
         self.encoder = SeanetEncoder("encoder", seanet, self.frame_samples)
         self.decoder = SeanetDecoder("decoder", seanet, self.frame_positions)
-        shape = _transformer_config(config["transformer"], self.frame_positions, attention)
+        shape = TransformerConfig(
+            **codec_transformer(config["transformer"], self.frame_positions), attention=attention
+        )
         self.encoder_transformer = StreamingTransformer("encoder_transformer", shape)
         self.decoder_transformer = StreamingTransformer("decoder_transformer", shape)
         self.quantizer = SplitQuantizer(

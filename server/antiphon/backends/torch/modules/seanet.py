@@ -8,52 +8,12 @@ is shortened (:mod:`antiphon.backends.torch.weights.mimi_weights`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
+from antiphon.backends.published import SeanetConfig
 from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.step import Step
-from antiphon.errors import UnsupportedError
-
-
-@dataclass(frozen=True, slots=True)
-class SeanetConfig:
-    """The part of a published ``seanet`` table that shapes the network. ``ratios`` is in decoder order."""
-
-    channels: int
-    dimension: int
-    n_filters: int
-    n_residual_layers: int
-    ratios: tuple[int, ...]
-    kernel_size: int
-    residual_kernel_size: int
-    last_kernel_size: int
-    dilation_base: int
-    compress: int
-    alpha: float
-
-    @classmethod
-    def from_published(cls, table: dict[str, Any]) -> SeanetConfig:
-        """Read a published table.
-
-        Raises:
-            UnsupportedError: an option no published Mimi uses.
-        """
-        fixed = {
-            "activation": "ELU",
-            "norm": "none",
-            "pad_mode": "constant",
-            "causal": True,
-            "true_skip": True,
-        }
-        for key, wanted in fixed.items():
-            if table.get(key, wanted) != wanted:
-                raise UnsupportedError(f"seanet option {key} is {table[key]!r}; only {wanted!r} can be run")
-        keys = [name for name in cls.__dataclass_fields__ if name not in ("ratios", "alpha")]
-        alpha = table.get("activation_params", {}).get("alpha", 1.0)
-        return cls(ratios=tuple(table["ratios"]), alpha=alpha, **{key: table[key] for key in keys})
 
 
 class ResidualBlock(nn.Module):
