@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 
 from antiphon.errors import ProtocolError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
@@ -24,6 +26,8 @@ from tests.serve.speaking_fakes import TTS, SpeakerBackend, listening
 from tests.serve.speech_fakes import transcribing
 
 LONGEST = "a " * (MAX_TEXT_BYTES // 2)
+A_TURN = 4 * PIECE_WORDS
+"""From one look of the tests to the next lie parts of two turns, each of fewer than two pieces."""
 
 
 class CountingTokenizer:
@@ -55,11 +59,11 @@ class CountingCheckpoint(Checkpoint):
 
 
 @contextlib.asynccontextmanager
-async def counting(step_s: float = 0.02) -> AsyncIterator[tuple[Server, CountingTokenizer]]:
+async def counting(step_s: float = 0.02, slots: int = 2) -> AsyncIterator[tuple[Server, CountingTokenizer]]:
     """A server of text to speech, and what its event loop does in a turn."""
     checkpoint = CountingCheckpoint(TTS, TTS.name, Path("/nowhere"), {})
     tokenizer = checkpoint.tokenizer
-    async with serving(model=(checkpoint, SpeakerBackend(2, step_s=step_s)), slots=2) as server:
+    async with serving(model=(checkpoint, SpeakerBackend(slots, step_s=step_s)), slots=slots) as server:
         watching = asyncio.create_task(tokenizer.watch())
         try:
             yield server, tokenizer
@@ -90,7 +94,7 @@ async def test_the_longest_text_is_read_in_pieces_and_no_further_than_there_is_r
         await client.send(Text(LONGEST))
         await server.eventually(lambda: tokenizer.total >= MAX_PENDING_WORDS)
         await asyncio.sleep(0.2)
-        assert tokenizer.most <= 2 * PIECE_WORDS, "a text and the next message's beginning at most"
+        assert tokenizer.most <= A_TURN
         assert tokenizer.total < 4 * MAX_PENDING_WORDS, "32,768 words were sent"
 
 
@@ -99,18 +103,23 @@ async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
     async with counting() as (server, tokenizer):
         async with server.http.post(server.url(kyutai_tts.PATH), json={"text": text}) as response:
             assert response.status == 200
-            assert tokenizer.total == len(text) // 2
-            assert tokenizer.most <= PIECE_WORDS
+            assert tokenizer.total >= len(text) // 2
+            assert tokenizer.most <= A_TURN
+            kept = sum(isinstance(it, TextEntry) for it in gc.get_objects())
+            assert kept < 4 * MAX_PENDING_WORDS, "the collector walks all that are kept"
             response.close()
         await server.is_empty()
 
 
-async def test_many_texts_by_post_take_no_more_of_a_turn_than_one() -> None:
-    async with counting() as (server, tokenizer):
+async def test_many_texts_take_no_more_of_a_turn_than_a_few() -> None:
+    async with counting(slots=16) as (server, tokenizer), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(listening(server)) for _ in range(8)]
         url = server.url(kyutai_tts.PATH)
-        posts = [asyncio.create_task(server.http.post(url, json={"text": "a " * 2000})) for _ in range(10)]
-        await server.eventually(lambda: tokenizer.total == 20_000)
-        assert tokenizer.most <= 2 * PIECE_WORDS
+        posts = [asyncio.create_task(server.http.post(url, json={"text": "a " * 2000})) for _ in range(8)]
+        for client in clients:
+            await client.send(Text("a " * 1000))
+        await server.eventually(lambda: tokenizer.total >= 8 * 2000 + 8 * 1000)
+        assert tokenizer.most <= A_TURN
         for post in posts:
             post.cancel()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +16,7 @@ from antiphon.log import Log, SparseLog
 from antiphon.serve.access import Access
 from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.metrics import ServeMetrics
+from antiphon.serve.reading import Reading
 from antiphon.serve.recording import Recorder
 from antiphon.serve.served import Models
 
@@ -57,8 +57,7 @@ class Services:
     tracer: Tracer | None = None
     recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a piece of a posted text is read, and until others had their turn."""
+    reading: Reading = field(default_factory=Reading)
 
 
 SERVICES = web.AppKey("services", Services)

@@ -6,7 +6,7 @@ The WAV's header gives the largest length there is, since nobody knows it yet; p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -49,9 +49,9 @@ async def handle_text(
     spoken = SpokenFile(services, model, caller.name, headers)
     services.calls.add(spoken)
     try:
-        await spoken.read(text)
+        await spoken.check(text)
         spoken.admit(voice, wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
-        return await spoken.speak(request)
+        return await spoken.speak(request, text)
     except DrainingError as error:
         raise refusal_of(request, error) from error
     finally:
@@ -77,18 +77,15 @@ class SpokenFile:
         self._error: AntiphonError | None = None
         self._response: web.StreamResponse | None = None
 
-    async def read(self, text: str) -> None:
-        """Read the whole text, in pieces between which others have their turns.
+    async def check(self, text: str) -> None:
+        """Read the whole text once and keep nothing of it.
 
         Raises:
-            ProtocolError: no text.
+            ProtocolError: a word too long to be one.
         """
-        pieces, is_more = self._voicing.put(text), True
-        while is_more:
-            async with self._reading:  # many texts together take no more of a turn than one
-                is_more = next(pieces, self) is not self
-                await asyncio.sleep(0)
-        self._voicing.finish()
+        pieces = self._voicing.check(text)
+        while await self._reading.step(pieces):
+            pass
 
     def admit(self, voice: Prompt | None, wait_s: float) -> None:
         """Ask the engine for a session: a row at once, or a place in the queue.
@@ -119,13 +116,17 @@ class SpokenFile:
             self._voicing.session.close()
         self._lane.close()
 
-    async def speak(self, request: web.Request) -> web.StreamResponse:
-        """The whole answer.
+    async def speak(self, request: web.Request, text: str) -> web.StreamResponse:
+        """The whole answer. The text is read as there is room.
+
+        A long text is 32,000 words. Python's cyclic collector stops the event loop while it walks those kept.
 
         Raises:
             AntiphonError: the session, or the server, ended before the first sound.
         """
+        unread = self._voicing.put(text)
         while True:
+            await self._read(unread)
             pieces = self._voicing.advance()
             audio = b"".join(s16le_from_float(it.clip(-1, 1)) for it in pieces if not isinstance(it, Spoken))
             is_done = self._voicing.is_done
@@ -144,6 +145,11 @@ class SpokenFile:
                 return self._response
             if not audio:
                 await self._wait()
+
+    async def _read(self, unread: Iterator[int]) -> None:
+        while not self._voicing.is_ended and not self._voicing.is_full:
+            if not await self._reading.step(unread):
+                self._voicing.finish()
 
     async def _write(self, request: web.Request, audio: bytes, *, is_last: bool) -> None:
         """Send what was said, and the end.

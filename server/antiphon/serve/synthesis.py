@@ -5,8 +5,6 @@ Speech is made only as fast as the peer takes it.
 
 from __future__ import annotations
 
-import asyncio
-
 from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.models.prompt import Prompt
@@ -73,9 +71,8 @@ class Synthesis(KyutaiConversation):
 
     async def _put(self, text: str, socket: Socket) -> None:
         """Read a text as far as there is room, then as there is room for more."""
-        for number, _ in enumerate(self._voicing.put(text)):
-            if number:  # a long text lets others have their turns
-                await asyncio.sleep(0)
+        pieces = self._voicing.put(text)
+        while await self._services.reading.step(pieces):
             self._lane.wake()
             if self._is_full:
                 await self._wait_for_room(socket)

@@ -42,7 +42,8 @@ class Voicing:
         self.has_text = self.is_ended = self.is_done = False
         self._clock = clock
         self._frame_s = model.checkpoint.spec.frame_ms / 1000.0
-        self._reader = TextReader(model.checkpoint.spec, model.tokenizer.encode)
+        self._spec, self._encode = model.checkpoint.spec, model.tokenizer.encode
+        self._reader = TextReader(self._spec, self._encode)
         self._pending: deque[TextEntry] = deque()
         self._texts: deque[str] = deque()
         self._texts_gone = 0
@@ -60,8 +61,19 @@ class Voicing:
         is_said = self.session is None or self.session.is_idle
         return is_said and not self._pending and not self.is_ended
 
-    def put(self, text: str) -> Iterator[None]:
+    def check(self, text: str) -> Iterator[int]:
+        """Read a text as :meth:`put` does, and keep nothing of it.
+
+        Raises:
+            ProtocolError: a word too long to be one.
+        """
+        for entries in TextReader(self._spec, self._encode).pieces(text):
+            yield len(entries)
+
+    def put(self, text: str) -> Iterator[int]:
         """Words to be said, a piece at each step, so that a long text keeps nothing else from its turn.
+
+        Each step yields the number of its words.
 
         Raises:
             ProtocolError: they come after the end, or are none.
@@ -72,7 +84,7 @@ class Voicing:
             self._pending.extend(entries)
             self._texts.extend(entry.text for entry in entries)
             self.has_text = self.has_text or bool(entries)
-            yield
+            yield len(entries)
 
     def finish(self) -> None:
         """No more words come."""
