@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,8 @@ LINUX_OF_MLX = "x86_64-manylinux_2_35"
 MAC = "aarch64-apple-darwin"
 UNPINNED = ("reference",)
 """moshi excludes the pins (see Makefile)."""
+UNREACHABLE = "error sending request"
+"""In every network error of uv; an index that answers with an error has other words."""
 TOGETHER = sorted(EXTRAS.difference(UNPINNED, {"mlx"}))
 """Where all resolve together under pins, each does alone: it asks for a part of the same versions."""
 
@@ -72,10 +75,42 @@ def _resolve_project(python: str, platform: str, extras: Sequence[str]) -> None:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The index answers; where it does not, the summary of the run says that these tests did not run."""
-    requirements = tmp_path_factory.mktemp("index") / "requirements.txt"
-    requirements.write_text("packaging\n")
-    if _resolve(requirements).returncode != 0:
+    _ask(tmp_path_factory.mktemp("index"))
+
+
+def _ask(folder: Path, requirement: str = "packaging", url: str | None = None) -> None:
+    """Resolve a requirement without dependencies.
+
+    Raises:
+        pytest.skip.Exception: the index cannot be reached.
+        AssertionError: anything else is wrong.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{requirement}\n")
+    run = _resolve(requirements, *([] if url is None else [f"--default-index={url}", "--no-cache"]))
+    if UNREACHABLE in run.stderr and "certificate" not in run.stderr:
         pytest.skip(NO_INDEX)
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_index_that_cannot_be_reached_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}/simple"
+        with pytest.raises(pytest.skip.Exception, match=NO_INDEX):
+            _ask(tmp_path, url=url)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "says"),
+    [("packaging ==", "packaging =="), ("packaging", "packaging was not found in the package registry")],
+)
+def test_every_other_failure_of_uv_fails(tmp_path: Path, requirement: str, says: str) -> None:
+    empty = tmp_path / "simple"
+    empty.mkdir()
+    with pytest.raises(AssertionError, match=says):
+        _ask(tmp_path, requirement, empty.as_uri())
 
 
 @pytest.mark.usefixtures("index")
