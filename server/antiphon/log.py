@@ -5,6 +5,7 @@ What is logged are facts about the service. Audio, text, query strings and promp
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import sys
@@ -106,6 +107,12 @@ class SparseLog:
         self._paid_until_s: dict[str, float] = {}
         self._left_out: Counter[str] = Counter()
 
+    def bind(self, **fields: object) -> SparseLog:
+        """A child that adds ``fields`` to each of its lines, which count with those of its parent."""
+        child = copy.copy(self)
+        child._log = self._log.bind(**fields)
+        return child
+
     def info(self, event: str, *, of: str, **fields: object) -> None:
         """A line of the kind ``of``, or one more left out."""
         self._write(self._log.info, event, of, fields)
@@ -113,6 +120,10 @@ class SparseLog:
     def warning(self, event: str, *, of: str, **fields: object) -> None:
         """A line of the kind ``of`` that may need an operator, or one more left out."""
         self._write(self._log.warning, event, of, fields)
+
+    def error(self, event: str, *, of: str, **fields: object) -> None:
+        """A line of the kind ``of`` about what needs an operator, or one more left out."""
+        self._write(self._log.error, event, of, fields)
 
     def _write(self, write: Callable[..., None], event: str, of: str, fields: dict[str, object]) -> None:
         now_s = self._clock()

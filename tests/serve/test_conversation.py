@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import cast
 
+import aiohttp
+import pytest
+
+from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol.chat import parse_chat_query
+from antiphon.serve.app import BURST_LINES
 from antiphon.serve.call import Call
 from antiphon.serve.services import SERVICES
 from antiphon.serve.socket import Socket
@@ -66,3 +72,19 @@ async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room()
             await running
         assert socket.close_code == 1000
         await server.is_empty()
+
+
+async def test_sockets_that_end_by_their_callers_fault_without_end_are_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start_s = time.monotonic()
+    async with serving() as server:
+        for _ in range(BURST_LINES + 20):
+            async with server.http.ws_connect(server.url("/api/chat", "ws")) as ws:
+                await ws.send_bytes(b"\x03\x09")
+                while (await ws.receive()).type is aiohttp.WSMsgType.BINARY:
+                    pass
+    ends = [it for it in caplog.records if it.getMessage() == "session ends"]
+    refilled = (time.monotonic() - start_s) / LINE_PERIOD_S
+    assert BURST_LINES <= len(ends) <= BURST_LINES + refilled
+    assert {"model", "session", "error", "reason"} <= set(vars(ends[0])["fields"])

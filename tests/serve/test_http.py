@@ -19,7 +19,7 @@ from antiphon import __version__
 from antiphon.backends.null import NullFaults
 from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import moshi
-from antiphon.serve.app import REFUSAL_BURST_LINES
+from antiphon.serve.app import BURST_LINES
 from antiphon.serve.http import cpu_name
 from antiphon.serve.security import origin_allowed
 from antiphon.serve.static import StaticFiles, web_root
@@ -164,11 +164,11 @@ async def test_refusals_without_end_are_few_lines(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO)
     start_s = time.monotonic()
     async with serving() as server:
-        for _ in range(REFUSAL_BURST_LINES + 20):
+        for _ in range(BURST_LINES + 20):
             assert (await server.get("/api/chat?model=none"))[0] == 404
     refusals = [it for it in caplog.records if it.getMessage() == "session refused"]
     refilled = (time.monotonic() - start_s) / LINE_PERIOD_S
-    assert REFUSAL_BURST_LINES <= len(refusals) <= REFUSAL_BURST_LINES + refilled
+    assert BURST_LINES <= len(refusals) <= BURST_LINES + refilled
 
 
 async def test_a_caller_who_gave_up_the_queue_is_counted_as_1013() -> None:

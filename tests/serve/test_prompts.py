@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from antiphon.audio.wav import write_wav
 from antiphon.backends.base import PrimeProgress
 from antiphon.backends.null import NullBackend, read_stamp
+from antiphon.log import LINE_PERIOD_S
 from antiphon.models.persona import PAUSE_S, SILENCE_CODES
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
+from antiphon.serve.app import BURST_LINES
 from tests.serve.harness import DUPLEX, LM, MIMI, Server, null_checkpoint, serving, speech
 
 PERSONA = replace(DUPLEX, family="personaplex", lm=replace(LM, context=60))
@@ -151,6 +154,23 @@ async def test_what_cannot_be_honoured_is_refused_before_the_upgrade(
     async with persona_server(backend, folder) as server:
         assert await refusal(server, query + extension) == (status, f"{words}\n")
         assert server.engine.health().active == 0
+
+
+async def test_a_broken_voice_asked_for_without_end_is_few_lines_and_its_name_is_cut(
+    folder: Path, backend: Noting, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / f"{'b' * 100}.wav").write_bytes(b"nothing")
+    start_s = time.monotonic()
+    async with persona_server(backend, folder) as server:
+        for _ in range(BURST_LINES + 20):
+            status, words = await refusal(server, f"voice_prompt={'b' * 100}")
+            assert (status, words) == (
+                500,
+                f"the voice '{'b' * 80}' cannot be used; the server's log says why\n",
+            )
+    lines = [vars(it)["fields"] for it in caplog.records if it.getMessage() == "voice cannot be used"]
+    assert BURST_LINES <= len(lines) <= BURST_LINES + (time.monotonic() - start_s) / LINE_PERIOD_S
+    assert lines[0]["voice"] == "b" * 80
 
 
 async def test_a_server_without_voices_says_how_to_get_them(backend: Noting) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from aiohttp import web
 from safetensors.numpy import save_file
 
 from antiphon.audio.wav import decode_wav
+from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Voice
+from antiphon.serve.app import BURST_LINES
 from antiphon.serve.speakers import MAX_NOTED_NAMES
 from antiphon.serve.speaking import voice_of
 from tests.serve.harness import Closed
@@ -89,6 +92,19 @@ async def test_a_default_that_is_broken_is_still_an_error(voices: Path) -> None:
     async with speaking(voices=voices) as (server, _), listening(server, voice="nobody") as client:
         assert "this voice cannot be used" in (await client.until(kyutai.Error)).message
         assert (await client.until(Closed)).code == 1011
+
+
+async def test_a_broken_voice_asked_for_without_end_is_few_lines(
+    voices: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (voices / "alto.safetensors").write_bytes(b"nothing")
+    start_s = time.monotonic()
+    async with speaking(voices=voices) as (server, _):
+        for _ in range(BURST_LINES + 20):
+            async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "a"}) as response:
+                assert response.status == 500
+    lines = caplog.text.count("voice cannot be used")
+    assert BURST_LINES <= lines <= BURST_LINES + (time.monotonic() - start_s) / LINE_PERIOD_S
 
 
 async def test_a_voice_may_be_sent_before_the_text(voices: Path) -> None:

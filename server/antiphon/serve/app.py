@@ -31,8 +31,8 @@ from antiphon.serve.services import SERVICES, Services
 from antiphon.serve.speaking import list_voices
 from antiphon.serve.static import StaticFiles, web_root
 
-REFUSAL_BURST_LINES = 20
-"""Refusals of one kind logged at once: enough to see who is turned away, too few to fill a disk."""
+BURST_LINES = 20
+"""Lines of one kind that callers cause, logged at once: enough to see the cause, too few to fill a disk."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -79,7 +79,7 @@ def build_app(
             pool=pool,
             clock=clock,
             log=own_log,
-            refusals=SparseLog(own_log, clock, burst=REFUSAL_BURST_LINES),
+            provoked=SparseLog(own_log, clock, burst=BURST_LINES),
             tracer=tracer,
             recorder=recorder,
         )

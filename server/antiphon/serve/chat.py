@@ -42,7 +42,7 @@ async def handle_chat(
     chat = check_request(request, model)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
-    prompt = await prompt_of(model, chat, services.log)
+    prompt = await prompt_of(model, chat, services.provoked)
     check_upgrade(request, services, model, wait_s=chat.wait_s)
     call = Call(services, model, chat, prompt, caller=caller.name)
     try:

@@ -43,7 +43,9 @@ class SocketConversation(ABC):
         self._model = model
         self._limits = services.config.limits
         self._clock = services.clock
-        self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
+        facts = {"model": model.name, **({"key": caller} if caller else {})}
+        self._log = services.log.bind(**facts)
+        self._provoked = services.provoked.bind(**facts)
         self._lane = services.pool.loop_lane(self._turn, self._fail)
         self._session: Session | None = None
         self._socket: Socket | None = None
@@ -73,6 +75,7 @@ class SocketConversation(ABC):
             parameters, wait_s=min(wait_s, self._limits.max_wait_s), notify=notify, prompt=prompt
         )
         self._log = self._log.bind(session=session.id)
+        self._provoked = self._provoked.bind(session=session.id)
         self._log.info("session opened", state=session.state, **facts)
         return session
 
@@ -206,6 +209,7 @@ class SocketConversation(ABC):
         if error is None:
             await socket.close(1000, "done")
             return
-        self._log.warning("session ends", error=type(error).__name__, reason=str(error))
+        kind = type(error).__name__
+        self._provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))
         self._tell_error(socket, error)
         await socket.close(close_code(error), str(error))

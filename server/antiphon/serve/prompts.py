@@ -7,14 +7,15 @@ import asyncio
 from aiohttp import web
 
 from antiphon.errors import AudioError, CheckpointError, ProtocolError, UnsupportedError
-from antiphon.log import Log
+from antiphon.log import SparseLog
 from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.chat import ChatRequest
 from antiphon.serve.served import ServedModel
+from antiphon.serve.voices import MAX_NAME
 
 
-async def prompt_of(model: ServedModel, chat: ChatRequest, log: Log) -> Prompt | None:
+async def prompt_of(model: ServedModel, chat: ChatRequest, log: SparseLog) -> Prompt | None:
     """The prompt a caller asks for, made off the event loop.
 
     Models that were not trained for it get none, whatever the query says, as with upstream's servers.
@@ -33,9 +34,10 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, log: Log) -> Prompt |
     except (ProtocolError, UnsupportedError) as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     except (AudioError, CheckpointError) as error:
-        log.error("voice cannot be used", voice=chat.voice_prompt, reason=str(error))
+        name = (chat.voice_prompt or "")[:MAX_NAME]
+        log.error("voice cannot be used", of="voice", model=model.name, voice=name, reason=str(error))
         raise web.HTTPInternalServerError(
-            text=f"the voice {chat.voice_prompt!r} cannot be used; the server's log says why\n"
+            text=f"the voice {name!r} cannot be used; the server's log says why\n"
         ) from error
 
 

@@ -99,7 +99,7 @@ def _guarded(
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
                 kind, is_logged = type(error).__name__, True
-                services.refusals.info(
+                services.provoked.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=str(error)
                 )
                 if ELSEWHERE in request.headers:
@@ -112,7 +112,7 @@ def _guarded(
             if not is_logged:
                 # Its text may quote the query, so the log has the words of the status alone.
                 kind = type(refusal).__name__
-                services.refusals.info(
+                services.provoked.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
                 )
             raise

@@ -42,7 +42,7 @@ class Services:
     """The parts of one running server.
 
     ``metrics`` counts what happens before a model was found; ``calls`` are the conversations with an open
-    socket, of all models.
+    socket, of all models; ``provoked`` takes the lines that any caller can cause again and again.
     """
 
     config: ServerConfig
@@ -53,7 +53,7 @@ class Services:
     pool: WorkerPool
     clock: Callable[[], float]
     log: Log
-    refusals: SparseLog
+    provoked: SparseLog
     tracer: Tracer | None = None
     recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)

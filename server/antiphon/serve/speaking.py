@@ -32,12 +32,10 @@ from antiphon.serve.services import Services
 from antiphon.serve.socket import Socket, is_upgrade
 from antiphon.serve.spoken_file import handle_text
 from antiphon.serve.synthesis import Synthesis
+from antiphon.serve.voices import MAX_NAME
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
-
-MAX_NAME: Final = 80
-"""Letters of an unknown name that the log shows."""
 
 
 async def handle_speaking(
@@ -105,7 +103,9 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
     try:
         return ChosenVoice(chosen, await asyncio.to_thread(model.speakers.load, chosen))
     except CheckpointError as error:
-        services.log.error("voice cannot be used", voice=chosen, reason=str(error))
+        services.provoked.error(
+            "voice cannot be used", of="voice", model=model.name, voice=chosen[:MAX_NAME], reason=str(error)
+        )
         raise SessionFailedError("this voice cannot be used; the server's log says why") from error
 
 

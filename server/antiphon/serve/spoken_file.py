@@ -67,7 +67,9 @@ class SpokenFile:
     ) -> None:
         """Prepare; :meth:`admit` gets it a session."""
         self._headers = headers
-        self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
+        facts = {"model": model.name, **({"key": caller} if caller else {})}
+        self._log = services.log.bind(**facts)
+        self._provoked = services.provoked.bind(**facts)
         self._limits = services.config.limits
         self._reading = services.reading
         self._model = model
@@ -180,7 +182,8 @@ class SpokenFile:
     def _cut(self, request: web.Request, error: AntiphonError) -> web.StreamResponse:
         """End an answer that is under way so that nobody takes it for a whole one."""
         assert self._response is not None
-        self._log.warning("speech cut", error=type(error).__name__, reason=str(error))
+        kind = type(error).__name__
+        self._provoked.warning("speech cut", of=f"cut {kind}", error=kind, reason=str(error))
         if request.transport is not None:
             request.transport.abort()
         return self._response

@@ -29,6 +29,9 @@ SUFFIXES: Final = (EMBEDDED, ".wav", ".flac", ".mp3", ".ogg", ".opus")
 LOUDNESS_LUFS: Final = -24.0
 """How loud PersonaPlex makes a recorded voice before it listens to it."""
 
+MAX_NAME: Final = 80
+"""Letters of a caller's name for a voice that the log and an answer show."""
+
 KEPT_VOICES: Final = 32
 """Voices kept in memory: a few megabytes each."""
 
