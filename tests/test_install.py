@@ -30,6 +30,33 @@ def test_a_checkout_installs_the_extra_with_its_pins() -> None:
     )
 
 
+def _without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path, *programs: str) -> None:
+    """A Python without pip, and these programs alone on the path."""
+    monkeypatch.setattr("antiphon.install.find_spec", {"pip": None}.__getitem__)
+    for name in programs:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_without_pip_uv_installs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _without_pip(monkeypatch, tmp_path, "uv")
+    assert install_command("plot") == (
+        f"uv pip install --python {sys.executable} -c {ROOT}/constraints.txt -e '{ROOT}[plot]'"
+    )
+
+
+def test_without_pip_and_uv_the_image_with_torch_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _without_pip(monkeypatch, tmp_path)
+    assert str(MissingExtraError("a plot", extra="plot", module="matplotlib")) == (
+        "a plot needs the Python module 'matplotlib', which is not installed; install it with: "
+        "the image antiphon:cpu-torch, or one built with --build-arg EXTRAS=plot "
+        "(deploy/docker/cpu.Dockerfile): pip and uv are missing here"
+    )
+
+
 def test_moshi_is_installed_without_the_pins_that_exclude_it() -> None:
     assert install_command("reference") == f"{sys.executable} -m pip install -e '{ROOT}[reference]'"
 

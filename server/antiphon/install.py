@@ -6,7 +6,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 UNPINNED = frozenset({"reference"})
 """Extras that constraints.txt excludes: moshi asks for older torch, numpy and aiohttp than the pins."""
@@ -19,14 +21,28 @@ _WITH_EXTRA = re.compile(
 def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> str:
     """The command that installs ``extra`` into the Python that runs; "" is the base.
 
-    In a checkout at ``root``, pip installs the extra with its pins. Elsewhere pip installs the requirements
-    that the wheel declares for it: no package index has Antiphon itself.
+    In a checkout at ``root``, it installs the extra with its pins. Elsewhere it installs the requirements
+    that the wheel declares for it: no package index has Antiphon itself. Without pip, uv installs. Without
+    either, as in the images, it names the image.
     """
-    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    pip = _installer()
+    if pip is None:
+        other = f", or one built with --build-arg EXTRAS={extra}" if extra else ""
+        return (
+            f"the image antiphon:cpu-torch{other} (deploy/docker/cpu.Dockerfile): pip and uv are missing here"
+        )
     if (root / "pyproject.toml").is_file():
         pins = "" if extra in UNPINNED else f" -c {shlex.quote(str(root / 'constraints.txt'))}"
         return f"{pip}{pins} -e {shlex.quote(f'{root}[{extra}]' if extra else str(root))}"
     return f"{pip} {' '.join(map(shlex.quote, requirements_of(extra, _declared())))}"
+
+
+def _installer() -> str | None:
+    """What installs packages into the Python that runs; None without pip and uv."""
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is not None:
+        return f"{python} -m pip install"
+    return f"uv pip install --python {python}" if which("uv") else None
 
 
 def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
