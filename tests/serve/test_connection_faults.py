@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
-from antiphon.log import LINE_PERIOD_S
+from antiphon.engine.metrics import Families
+from antiphon.log import LINE_PERIOD_S, Log
+from antiphon.serve.connection_faults import ConnectionFaults
 from antiphon.serve.listening import LISTEN_BACKLOG, Site
 from antiphon.serve.main import tls_context
 from antiphon.serve.open_files import MAX_OPEN_FILES
@@ -92,6 +95,27 @@ async def test_a_peer_that_leaves_in_the_handshake_is_counted(
         text = (await server.get("/metrics"))[1]
     assert counted(text, 'failed_connections_total{kind="reset"}') == 1
     assert_no_fault(caplog)
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+async def test_a_fault_of_a_connection_that_the_server_opened_keeps_its_traceback(
+    is_task: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = ConnectionFaults(Families(CollectorRegistry()), Log(), time.monotonic)
+    context: dict[str, object] = {"message": "ours", "exception": ConnectionResetError("by the hub")}
+    if not is_task:
+        context["protocol"] = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    faults.handle(asyncio.get_running_loop(), context)
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("ERROR", "asyncio")
+    assert record.exc_info is not None
+    assert "by the hub" in caplog.text
+
+
+def test_a_refused_connection_is_not_a_peers_reset() -> None:
+    faults = ConnectionFaults(Families(CollectorRegistry()), Log(), time.monotonic)
+    assert faults.take(ConnectionResetError())
+    assert not faults.take(ConnectionRefusedError())
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:

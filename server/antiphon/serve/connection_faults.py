@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -65,7 +66,9 @@ class ConnectionFaults:
             self._report_shortage(error)
         elif isinstance(error, HttpProcessingError | web.RequestPayloadError):
             self.report(ConnectionFault.MALFORMED, error)
-        elif isinstance(error, ConnectionError):
+        elif isinstance(error, ConnectionError) and not isinstance(
+            error, ConnectionRefusedError
+        ):  # that is ours
             self.report(ConnectionFault.RESET, error)
         elif isinstance(error, ssl.SSLError):
             self.report(ConnectionFault.TLS, error)
@@ -78,8 +81,16 @@ class ConnectionFaults:
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
             self._report_shortage(error)
-        elif not self.take(error):
+        elif not (self._is_accepted(context) and self.take(error)):
             loop.default_exception_handler(context)
+
+    @staticmethod
+    def _is_accepted(context: dict[str, Any]) -> bool:
+        """Whether a failure is of a connection that the server accepted; false for its own and for tasks."""
+        protocol = context.get("protocol")
+        if isinstance(protocol, SSLProtocol):
+            return protocol._server_side
+        return isinstance(protocol, web.RequestHandler)
 
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger for aiohttp's server."""
