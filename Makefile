@@ -11,6 +11,7 @@ AUDIO ?=
 BENCH ?= server_capacity
 PIP_ARGS ?=
 WORKERS ?= 2
+TIER ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -48,6 +49,7 @@ test: programs check ## set up, run every check and every test of what the produ
 test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
 	$(PYTEST) -m fast $(ARGS)
 
+test-lab: TIER := lab
 test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
 	$(PYTEST) -m lab $(ARGS)
 
@@ -69,8 +71,8 @@ train: $(DEV_READY) ## make the small models anew in out/train: hours, and the p
 evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)
 	$(BIN)/python -m train.evaluate $(ARGS)
 
-programs: ## install the programs of the system that make test needs, or print the command
-	@PYTHON="$(PYTHON)" tools/system_programs.sh
+programs: ## install the system programs that make test needs (TIER=lab: make test-lab), or print the command
+	@PYTHON="$(PYTHON)" tools/system_programs.sh $(TIER)
 
 release: $(DEV_READY) ## build wheel, sdist and their SHA-256 sums into dist/
 	rm -rf dist

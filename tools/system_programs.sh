@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The programs that `make test` needs and pip does not bring. All are looked for first. Root on Debian and Ubuntu
-# installs what is missing; everywhere else one message names it all, with the command to type.
+# The programs that tests need and pip does not bring: those of `make test`, and with the argument `lab` those of
+# `make test-lab` as well. All are looked for first. Root on Debian and Ubuntu installs what is missing and looks
+# again; everywhere else one message names it all, with the command to type where there is apt.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin" # HAProxy is there, which is not on every user's path
+verb="make test${1:+-$1}"
 
-missing=()
 need() { # need PACKAGE COMMAND...: the package of Debian is missing where the command fails
   local package=$1
   shift
@@ -16,36 +17,47 @@ any_of() { # any_of NAME...: one of these programs will do
   for name in "$@"; do ! command -v "$name" || return 0; done
   return 1
 }
-voice() { compgen -G "/usr/share/festival/voices/*/$1"; }
+voice() { # voice NAME: festival says itself which voices it has, in whatever folder
+  echo '(mapcar (lambda (name) (print name)) (voice.list))' | festival --pipe | grep -x "$1"
+}
 
-program git
-program make
-need python3-venv "${PYTHON:-python3}" -c 'import ensurepip, venv'
-# The load balancer and Prometheus are tested as they are.
-program haproxy
-program promtool prometheus
-# INT8 products are tested on a CPU of ten years ago.
-program qemu-x86_64 qemu-user
-# The training's speakers: their voices are tested, and when each word starts.
-program espeak-ng
-program flite
-program festival
-need festvox-kdlpc16k voice ked_diphone
-need festvox-us-slt-hts voice cmu_us_slt_arctic_hts
-# The page is checked in Node.js and driven in a browser.
-need nodejs node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'
-program npm
-need chromium any_of "${CHROMIUM:-chromium}" chromium chromium-browser google-chrome
+look() {
+  missing=()
+  program git
+  program make
+  need python3-venv "${PYTHON:-python3}" -c 'import ensurepip, venv'
+  # The load balancer and Prometheus are tested as they are.
+  program haproxy
+  program promtool prometheus
+  # INT8 products are tested on a CPU of ten years ago.
+  program qemu-x86_64 qemu-user
+  # The page is checked in Node.js and driven in a browser.
+  need nodejs node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'
+  program npm
+  need chromium any_of "${CHROMIUM:-chromium}" chromium chromium-browser google-chrome
+  [ "$verb" = "make test-lab" ] || return 0
+  # The training's speakers: their voices are tested, and when each word starts.
+  program espeak-ng
+  program flite
+  program festival
+  need festvox-kdlpc16k voice ked_diphone
+  need festvox-us-slt-hts voice cmu_us_slt_arctic_hts
+}
 
+look
 [ "${#missing[@]}" -gt 0 ] || exit 0
 install=(apt-get install --yes --no-install-recommends ca-certificates "${missing[@]}")
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   echo "==> installing what the tests need: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
   "${install[@]}" -qq
-else
-  echo "make test needs what is not installed here: ${missing[*]}"
-  echo "On Debian and Ubuntu type: sudo ${install[*]}"
+  hash -r
+  look
+  [ "${#missing[@]}" -gt 0 ] || exit 0
+  echo "$verb still needs, after the installation: ${missing[*]}"
   exit 1
 fi
+echo "$verb needs what is not installed here: ${missing[*]}"
+if command -v apt-get >/dev/null; then echo "On Debian and Ubuntu type: sudo ${install[*]}"; fi
+exit 1

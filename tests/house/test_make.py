@@ -17,6 +17,7 @@ from tests.house.tracked import ROOT
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 PROGRAMS = ROOT / "tools" / "system_programs.sh"
 NO_GPU = "NVIDIA_GPU=/nowhere"
+SYNTHESISERS = {"espeak-ng", "flite", "festival"}
 
 
 def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -143,15 +144,17 @@ def test_release_leaves_what_was_built_and_its_sums_alone_in_dist(checkout: Path
     }
 
 
-def _look(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def _look(folder: Path, *more: str, tier: str = "") -> subprocess.CompletedProcess[str]:
     """Look for the programs of the tests where there are ``more`` and little else."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for name in ("bash", *more):
         path = shutil.which(name)
         assert path is not None
         (folder / name).symlink_to(path)
     env = {"PATH": str(folder), "PYTHON": "no-such-python"}
-    return subprocess.run([folder / "bash", PROGRAMS], env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [folder / "bash", PROGRAMS, *tier.split()], env=env, capture_output=True, text=True, check=False
+    )
 
 
 def _stub(path: Path, script: str) -> None:
@@ -161,14 +164,38 @@ def _stub(path: Path, script: str) -> None:
 
 
 def test_all_missing_programs_are_named_at_once_with_the_command(tmp_path: Path) -> None:
-    run = _look(tmp_path / "bin", "id")
+    _stub(tmp_path / "bin" / "apt-get", "exit 1")
+    _stub(tmp_path / "bin" / "id", "echo 1000")
+    run = _look(tmp_path / "bin")
     assert run.returncode == 1
     missing, command = run.stdout.splitlines()
     names = missing.removeprefix("make test needs what is not installed here: ").split()
-    assert {"git", "make", "python3-venv", "prometheus", "qemu-user", "espeak-ng", "flite"} <= set(names)
-    assert {"festival", "nodejs", "npm", "chromium"} <= set(names)
+    assert {"git", "make", "python3-venv", "prometheus", "qemu-user", "nodejs", "npm", "chromium"} <= set(
+        names
+    )
+    assert not SYNTHESISERS & set(names)
     install = "apt-get install --yes --no-install-recommends ca-certificates"
     assert command == f"On Debian and Ubuntu type: sudo {install} {' '.join(names)}"
+
+
+def test_the_lab_needs_the_synthesisers_too_and_without_apt_there_is_no_command(tmp_path: Path) -> None:
+    run = _look(tmp_path / "bin", tier="lab")
+    assert run.returncode == 1
+    (missing,) = run.stdout.splitlines()
+    names = missing.removeprefix("make test-lab needs what is not installed here: ").split()
+    assert SYNTHESISERS | {"git", "chromium", "festvox-kdlpc16k", "festvox-us-slt-hts"} <= set(names)
+
+
+def test_a_voice_that_festival_lists_is_not_missing(tmp_path: Path) -> None:
+    _stub(tmp_path / "bin" / "festival", "echo ked_diphone")
+    run = _look(tmp_path / "bin", "grep", tier="lab")
+    assert "festvox-us-slt-hts" in run.stdout
+    assert "festvox-kdlpc16k" not in run.stdout
+
+
+def test_make_test_lab_looks_for_the_programs_of_the_lab(checkout: Path) -> None:
+    assert "system_programs.sh lab" in _make(checkout, "--dry-run", "test-lab").stdout
+    assert "system_programs.sh lab" not in _make(checkout, "--dry-run", "test").stdout
 
 
 def test_root_on_debian_installs_them(tmp_path: Path) -> None:
@@ -177,7 +204,9 @@ def test_root_on_debian_installs_them(tmp_path: Path) -> None:
     _stub(tmp_path / "stubs" / "apt-get", f'echo "$@" >> {log}')
     (tmp_path / "stubs" / "bash").symlink_to(shutil.which("bash") or "")
     env = {"PATH": str(tmp_path / "stubs")}
-    subprocess.run(["bash", PROGRAMS], env=env, capture_output=True, check=True)
+    run = subprocess.run(["bash", PROGRAMS], env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, "the stub of apt-get installs nothing"
+    assert "make test still needs, after the installation: " in run.stdout
     update, install = log.read_text().splitlines()
     assert update == "update -qq"
     assert {"install", "--no-install-recommends", "chromium", "qemu-user"} <= set(install.split())
