@@ -13,6 +13,7 @@ import torch
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 from antiphon.models import tensor_file
 from antiphon.models.tensor_file import read_tensors
+from antiphon.models.tensor_pickle import read_pickle
 
 
 def test_it_reads_what_torch_wrote(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_what_torch_does_not_write_is_refused_by_its_size(tmp_path: Path) -> Non
         (b"\x80\x02}", "is not a file of tensors"),
     ],
 )
-def test_a_pickle_that_asks_for_the_moon_is_read_at_once(
+def test_a_pickle_that_declares_huge_sizes_is_read_at_once(
     tmp_path: Path, pickled: bytes, words: str | None
 ) -> None:
     torch.save({}, tmp_path / "good.pt")
@@ -169,3 +170,8 @@ def repack(
         for name in old.namelist():
             is_pickle = pickled is not None and name.endswith("data.pkl")
             new.writestr(name, pickled if is_pickle and pickled is not None else old.read(name))
+
+
+def test_a_name_that_no_tensor_needs_is_quoted_in_part() -> None:
+    with pytest.raises(ValueError, match=r"^it names m\.x{78}, which no tensor needs$"):
+        read_pickle(b"cm\n" + b"x" * 5000 + b"\n.")

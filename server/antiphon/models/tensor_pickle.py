@@ -15,6 +15,9 @@ from typing import Any, Final
 MAX_DIMENSIONS: Final = 8
 """A voice has four, numpy knows no more than 64."""
 
+MAX_QUOTED: Final = 80
+"""Letters of a name that an error quotes."""
+
 _MARK: Final = object()
 _REBUILD: Final = "torch._utils _rebuild_tensor_v2"
 _ORDERED: Final = "collections OrderedDict"
@@ -148,7 +151,7 @@ class _Machine:
 
 def _name(path: str) -> _Name:
     if path not in (_REBUILD, _ORDERED) and not (path.startswith("torch ") and path.endswith("Storage")):
-        raise ValueError(f"it names {path.replace(' ', '.')}, which no tensor needs")
+        raise ValueError(f"it names {path.replace(' ', '.')[:MAX_QUOTED]}, which no tensor needs")
     return _Name(path)
 
 
