@@ -1,8 +1,8 @@
-# Antiphon for CPUs, without torch: what has ONNX graphs runs, the built-in models among it.
+# Antiphon for CPUs, without torch: it runs models that have ONNX graphs; the built-in models have.
 #   docker build -f deploy/docker/cpu.Dockerfile -t antiphon:cpu .
 # With torch, for every other model, and to make graphs (pocket: Pocket-TTS):
 #   docker build -f deploy/docker/cpu.Dockerfile --build-arg EXTRAS=torch,pocket,quantize,otel -t antiphon:cpu-torch .
-# Two stages: what builds stays behind, and the image is Python, the wheels and nobody's shell history.
+# Two stages: the tools that build stay in the first; the image holds Python and the installed wheels.
 
 FROM python:3.11.10-slim-bookworm AS build
 WORKDIR /build

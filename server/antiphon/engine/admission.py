@@ -3,7 +3,7 @@
 Rows are given first come, first served. A caller is admitted when a row is free, nobody waits before it
 and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
 refused with the seconds after which trying again makes sense. Late frames keep callers out only while a
-session has a row: without one the door is open, and the first to enter starts the count anew.
+session has a row. With no session, callers are admitted, and the first one resets the count.
 """
 
 from __future__ import annotations

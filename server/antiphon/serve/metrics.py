@@ -17,7 +17,7 @@ from antiphon.serve.lanes import WorkerPool
 from antiphon.serve.recording import Recorder
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
-"""The close codes registered for all WebSockets. A peer may send any of 4000; others share one label."""
+"""The close codes registered for all WebSockets. Peers also send others; those share a label."""
 
 
 class ServeMetrics:

@@ -76,7 +76,7 @@ async def handle_speaking(
 
 @dataclass(frozen=True, slots=True)
 class ChosenVoice:
-    """Whose voice it is: its name, and what the model is given of it; neither where there is no choice."""
+    """A voice's name and its prompt for the model; both are None for a model without voices."""
 
     name: str | None = None
     prompt: Prompt | None = None
