@@ -105,7 +105,7 @@ async def test_the_longest_text_by_post_is_read_in_pieces() -> None:
             assert response.status == 200
             assert tokenizer.total >= len(text) // 2
             assert tokenizer.most <= A_TURN
-            kept = sum(isinstance(it, TextEntry) for it in gc.get_objects())
+            kept = sum(type(it) is TextEntry for it in gc.get_objects())
             assert kept < 4 * MAX_PENDING_WORDS, "the collector walks all that are kept"
             response.close()
         await server.is_empty()
