@@ -35,10 +35,11 @@ look() {
   need nodejs node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'
   program npm
   need chromium any_of "${CHROMIUM:-chromium}" chromium chromium-browser google-chrome
-  [ "$verb" = "make test-lab" ] || return 0
-  # The training's speakers: their voices are tested, and when each word starts.
+  # The built-in recogniser is asked in their voices.
   program espeak-ng
   program flite
+  [ "$verb" = "make test-lab" ] || return 0
+  # The training's other speakers: their voices are tested, and when each word starts.
   program festival
   need festvox-kdlpc16k voice ked_diphone
   need festvox-us-slt-hts voice cmu_us_slt_arctic_hts

@@ -17,7 +17,7 @@ from tests.house.tracked import ROOT
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 PROGRAMS = ROOT / "tools" / "system_programs.sh"
 NO_GPU = "NVIDIA_GPU=/nowhere"
-SYNTHESISERS = {"espeak-ng", "flite", "festival"}
+FOR_TRAINING = {"festival", "festvox-kdlpc16k", "festvox-us-slt-hts"}
 
 
 def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -173,17 +173,17 @@ def test_all_missing_programs_are_named_at_once_with_the_command(tmp_path: Path)
     assert {"git", "make", "python3-venv", "prometheus", "qemu-user", "nodejs", "npm", "chromium"} <= set(
         names
     )
-    assert not SYNTHESISERS & set(names)
+    assert not FOR_TRAINING & set(names)
     install = "apt-get install --yes --no-install-recommends ca-certificates"
     assert command == f"On Debian and Ubuntu type: sudo {install} {' '.join(names)}"
 
 
-def test_the_lab_needs_the_synthesisers_too_and_without_apt_there_is_no_command(tmp_path: Path) -> None:
+def test_the_lab_needs_what_training_uses_too_and_without_apt_there_is_no_command(tmp_path: Path) -> None:
     run = _look(tmp_path / "bin", tier="lab")
     assert run.returncode == 1
     (missing,) = run.stdout.splitlines()
     names = missing.removeprefix("make test-lab needs what is not installed here: ").split()
-    assert SYNTHESISERS | {"git", "chromium", "festvox-kdlpc16k", "festvox-us-slt-hts"} <= set(names)
+    assert FOR_TRAINING | {"git", "chromium", "espeak-ng"} <= set(names)
 
 
 def test_a_voice_that_festival_lists_is_not_missing(tmp_path: Path) -> None:

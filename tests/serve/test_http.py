@@ -110,7 +110,7 @@ async def test_refusals_and_closes_are_counted() -> None:
         (1007, {}, {}, moshi.Audio(b"\0\0\xc0\x7f")),
         (1008, {}, {"handshake_timeout_s": 0.2}, None),
         (1009, {}, {"max_message_bytes": 2048}, moshi.Audio(bytes(4096))),
-        (1011, {"fail_rows": {0: (0,)}}, {}, moshi.Audio(bytes(7680))),
+        (1011, {"fail_rows": {0: (0, 1)}}, {}, moshi.Audio(bytes(7680))),
     ],
 )
 async def test_a_close_of_ours_is_counted_by_its_own_code(

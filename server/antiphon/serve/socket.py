@@ -173,7 +173,13 @@ class Socket:
         self._is_closing = True
         self._transport.close()
         # Closed, it still tries to send what it holds, and TLS to agree on the end; the peer may be gone.
-        asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._transport.abort)
+        asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._abort)
+
+    def _abort(self) -> None:
+        """Cut the connection, if it is still there."""
+        # A TLS transport of older Pythons (3.11.2) fails here when its connection is gone already.
+        with contextlib.suppress(AttributeError):
+            self._transport.abort()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> Any:
