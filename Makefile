@@ -49,9 +49,10 @@ test: programs check ## set up, run every check and every test of what the produ
 test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
 	$(PYTEST) -m fast $(ARGS)
 
+# In one process: what these measure has the machine to itself.
 test-lab: TIER := lab
 test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
-	$(PYTEST) -m lab $(ARGS)
+	$(PYTEST) -n 0 -m lab $(ARGS)
 
 check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts
 	$(BIN)/ruff check .
