@@ -3,7 +3,7 @@
     python -m bench.codec_cost
 
 The frames are those of a call in format ``opus``: four packets of 20 ms in each direction. The pool is the
-server's own (:mod:`antiphon.serve.lanes`), without sockets, engine or event loop.
+server's own (:mod:`antiphon.serve.hosting.lanes`), without sockets, engine or event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.audio.pcm import FloatArray
 from antiphon.config import ServerConfig
-from antiphon.serve.lanes import Lane, ThreadWorker
+from antiphon.serve.hosting.lanes import Lane, ThreadWorker
 from antiphon_client.clip import fit_clip, load_clip
 from bench.harness import BenchError, Values
 

@@ -32,7 +32,7 @@ from tools.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "antiphon"
 POLL_S = 0.005
-IMPORTS = "antiphon.cli, antiphon.serve.main, antiphon.backends.onnx.factory"
+IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.factory"
 """What `antiphon serve` imports before it listens."""
 TIMED_IMPORT = f"import time; s = time.perf_counter(); import {IMPORTS}; print(time.perf_counter() - s)"
 LARGEST = 8

@@ -12,7 +12,7 @@ from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.option import options
-from antiphon.serve.options import build_parser, flag, parse_command_line
+from antiphon.serve.hosting.options import build_parser, flag, parse_command_line
 
 REPOSITORY = Path(__file__).parents[1]
 

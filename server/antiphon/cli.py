@@ -37,12 +37,12 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "serve": Command("antiphon.serve.main:main", "run the server"),
+    "serve": Command("antiphon.serve.hosting.main:main", "run the server"),
     "probe": Command(
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
-    "keys": Command("antiphon.serve.new_key:main", "make an API key for a server's file of keys"),
+    "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "models": Command("antiphon.advise.main:main", "list published models, and which of them fit a machine"),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),

@@ -15,7 +15,7 @@ from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
 from antiphon.errors import ConfigError
 from antiphon.models.families import AudioFamily, load_families
-from antiphon.serve.options import parse_command_line
+from antiphon.serve.hosting.options import parse_command_line
 from tools.stack.composefile import read_compose, services
 
 FAMILIES = load_families()

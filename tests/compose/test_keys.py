@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from antiphon.serve import new_key
-from antiphon.serve.options import parse_command_line
+from antiphon.serve.access import new_key
+from antiphon.serve.hosting.options import parse_command_line
 from tests.compose.conftest import VALUES
 from tests.compose.test_composefile import SCHEMA
 from tools.stack.composefile import KEYS, ROOT, read_compose, services

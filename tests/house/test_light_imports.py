@@ -22,7 +22,7 @@ LIGHT = {
     "antiphon.config": (*FRAMEWORKS, *NETWORK, "antiphon.models.catalog"),
     "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),
     "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
-    "antiphon.serve.main": FRAMEWORKS,
+    "antiphon.serve.hosting.main": FRAMEWORKS,
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
     "antiphon.measure.main": FRAMEWORKS,

@@ -26,7 +26,7 @@ from antiphon.cli import run
 from antiphon.install import install_command
 from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import load_checkpoint
-from antiphon.serve.static import web_root
+from antiphon.serve.routes.static import web_root
 from antiphon_quantize.recipe import load_recipe
 
 assert web_root() == installed / "antiphon" / "_web", web_root()

@@ -24,10 +24,10 @@ from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
-from antiphon.serve.app import build_app, make_runner
-from antiphon.serve.call import Call
-from antiphon.serve.served import ServedModel, serve_model
-from antiphon.serve.services import SERVICES, Services
+from antiphon.serve.hosting.app import build_app, make_runner
+from antiphon.serve.hosting.served import ServedModel, serve_model
+from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.routes.call import Call
 
 FRAME_SAMPLES = 1920
 PATIENCE_S = 30.0

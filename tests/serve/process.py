@@ -21,7 +21,7 @@ START_S = 30.0
 SCRIPT = """
 import os, resource, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when a shell started us in the background
-import antiphon.serve.engines as engines
+import antiphon.serve.hosting.engines as engines
 from antiphon import cli
 from antiphon.backends.null import NullBackend, NullFaults
 from tests.serve.harness import CODEC, null_checkpoint

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
 from antiphon.protocol import events
-from antiphon.serve.access import Access, Caller, SessionLedger, client_address, parse_networks
-from antiphon.serve.keys import ApiKey, digest_of, format_key
-from antiphon.serve.security import allowed_hosts, host_allowed
+from antiphon.serve.access.callers import Access, Caller, SessionLedger, client_address, parse_networks
+from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.security import allowed_hosts, host_allowed
 from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
 
 ALICE, BOB, CAROL = "the key of alice", "the key of bob", "carols-key"

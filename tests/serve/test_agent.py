@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from antiphon.engine.health import Health
 from antiphon.errors import ConfigError
-from antiphon.serve.agent import MAX_WEIGHT, agent, agent_line
-from antiphon.serve.routes import ELSEWHERE
+from antiphon.serve.operator.agent import MAX_WEIGHT, agent, agent_line
+from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving
 
 WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, detail="ok")

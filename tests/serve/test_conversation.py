@@ -11,10 +11,10 @@ import pytest
 
 from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol.chat import parse_chat_query
-from antiphon.serve.app import BURST_LINES
-from antiphon.serve.call import Call
-from antiphon.serve.services import SERVICES
-from antiphon.serve.socket import Socket
+from antiphon.serve.hosting.app import BURST_LINES
+from antiphon.serve.hosting.services import SERVICES
+from antiphon.serve.routes.call import Call
+from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import serving
 
 

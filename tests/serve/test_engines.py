@@ -14,8 +14,8 @@ from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.metrics import Families
 from antiphon.errors import AntiphonError, CheckpointNotFoundError, ConfigError
-from antiphon.serve.engines import name_models, running_models
-from antiphon.serve.served import ServedModel
+from antiphon.serve.hosting.engines import name_models, running_models
+from antiphon.serve.hosting.served import ServedModel
 
 
 def no_progress(done: int, total: int, what: str) -> None:

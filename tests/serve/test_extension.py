@@ -14,9 +14,9 @@ from antiphon.backends.null.stamp import STAMP_SAMPLES
 from antiphon.errors import DrainingError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
-from antiphon.serve.app import close_calls
-from antiphon.serve.socket import Socket
-from antiphon.serve.transcoder import MAX_BATCHES
+from antiphon.serve.hosting.app import close_calls
+from antiphon.serve.media.transcoder import MAX_BATCHES
+from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import CODEC, FRAME_SAMPLES, null_checkpoint, serving, speech
 
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
-from antiphon.serve.frames import PING, frame
+from antiphon.serve.transport.frames import PING, frame
 
 SIZES = (0, 1, 125, 126, 127, 65535, 65536, 200_000)
 

@@ -19,10 +19,10 @@ import pytest
 
 from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.serve.conversation import SocketConversation
-from antiphon.serve.lifecycle import Lifecycle
-from antiphon.serve.main import tls_context
-from antiphon.serve.socket import READ_AHEAD_BYTES, Socket
+from antiphon.serve.hosting.conversation import SocketConversation
+from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.main import tls_context
+from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.speaking_fakes import speaking
 from tests.serve.speech_fakes import transcribing

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from antiphon.protocol import kyutai, moshi
-from antiphon.serve.kinds import ROUTES
+from antiphon.serve.routes.kinds import ROUTES
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.hostile import ATTACKS, FRAMES, REQUESTS, UPGRADE, Asked, Message, Upgraded, queries
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood

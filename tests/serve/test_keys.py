@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
-from antiphon.serve import new_key
-from antiphon.serve.keys import (
+from antiphon.serve.access import new_key
+from antiphon.serve.access.keys import (
     ApiKey,
     KeyFile,
     chosen_subprotocol,

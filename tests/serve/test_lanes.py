@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.serve.lanes import Lane, LoopWorker, ThreadWorker, WorkerPool
+from antiphon.serve.hosting.lanes import Lane, LoopWorker, ThreadWorker, WorkerPool
 
 
 def no_fault(error: Exception) -> None:

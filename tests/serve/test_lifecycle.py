@@ -15,10 +15,10 @@ import pytest
 from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
-from antiphon.serve.call import Call
-from antiphon.serve.engines import parse_backend_option
-from antiphon.serve.lifecycle import Lifecycle
-from antiphon.serve.main import tls_context
+from antiphon.serve.hosting.engines import parse_backend_option
+from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.main import tls_context
+from antiphon.serve.routes.call import Call
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 

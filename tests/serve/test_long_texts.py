@@ -20,7 +20,7 @@ from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
-from antiphon.serve.voicing import MAX_PENDING_WORDS
+from antiphon.serve.routes.voicing import MAX_PENDING_WORDS
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import TTS, SpeakerBackend, listening
 from tests.serve.speech_fakes import transcribing

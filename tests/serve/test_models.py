@@ -20,7 +20,7 @@ from antiphon.errors import UnknownModelError
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
-from antiphon.serve.lifecycle import EXIT_DEVICE_LOST, Lifecycle
+from antiphon.serve.hosting.lifecycle import EXIT_DEVICE_LOST, Lifecycle
 from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]

@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from antiphon.errors import ConfigError, MissingExtraError
-from antiphon.serve.main import make_tracer
-from antiphon.serve.options import parse_command_line
-from antiphon.serve.otel import MAX_FOLLOWING, OtelTracer
+from antiphon.serve.hosting.main import make_tracer
+from antiphon.serve.hosting.options import parse_command_line
+from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer
 
 
 def traced(every: int) -> tuple[OtelTracer, InMemorySpanExporter]:

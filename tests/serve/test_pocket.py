@@ -16,7 +16,7 @@ from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
-from antiphon.serve.speakers import find_speakers
+from antiphon.serve.media.speakers import find_speakers
 from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import Listener, listening

@@ -18,7 +18,7 @@ from antiphon.log import LINE_PERIOD_S
 from antiphon.models.persona import PAUSE_S, SILENCE_CODES
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
-from antiphon.serve.app import BURST_LINES
+from antiphon.serve.hosting.app import BURST_LINES
 from tests.serve.harness import DUPLEX, LM, MIMI, Server, null_checkpoint, serving, speech
 
 PERSONA = replace(DUPLEX, family="personaplex", lm=replace(LM, context=60))

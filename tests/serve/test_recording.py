@@ -17,8 +17,8 @@ from antiphon.backends.base import FloatArray
 from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import parse_chat_query
-from antiphon.serve.recording import Limits, Recorder, Recording
-from antiphon.serve.services import SERVICES
+from antiphon.serve.hosting.services import SERVICES
+from antiphon.serve.media.recording import Limits, Recorder, Recording
 from tests.serve.harness import Server, serving, speech
 
 GENEROUS = Limits(max_s=60.0, max_bytes=10**8)

@@ -12,9 +12,9 @@ import pytest
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
-from antiphon.serve.frames import frame
-from antiphon.serve.main import tls_context
-from antiphon.serve.transcoder import Batch
+from antiphon.serve.hosting.main import tls_context
+from antiphon.serve.media.transcoder import Batch
+from antiphon.serve.transport.frames import frame
 from tests.serve.harness import Client, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import levels, listening, speaking
 

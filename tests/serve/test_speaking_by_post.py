@@ -15,9 +15,9 @@ from antiphon.audio.wav import decode_wav
 from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Voice
-from antiphon.serve.app import BURST_LINES
-from antiphon.serve.speakers import MAX_NOTED_NAMES
-from antiphon.serve.speaking import voice_of
+from antiphon.serve.hosting.app import BURST_LINES
+from antiphon.serve.media.speakers import MAX_NOTED_NAMES
+from antiphon.serve.routes.speaking import voice_of
 from tests.serve.harness import Closed
 from tests.serve.speaking_fakes import (
     FRAMES,

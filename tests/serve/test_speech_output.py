@@ -10,8 +10,8 @@ import numpy as np
 
 from antiphon.errors import SessionFailedError
 from antiphon.protocol.kyutai_tts import SpeechFormat
-from antiphon.serve.lanes import Fault, Lane, Turn
-from antiphon.serve.speech_output import SpeechOutput
+from antiphon.serve.hosting.lanes import Fault, Lane, Turn
+from antiphon.serve.media.speech_output import SpeechOutput
 
 
 class Hand:

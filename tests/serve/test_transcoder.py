@@ -18,7 +18,7 @@ from antiphon.engine.session import SessionState
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import AudioFormat, ChatRequest
-from antiphon.serve.transcoder import Transcoder
+from antiphon.serve.media.transcoder import Transcoder
 from tests.serve.harness import CODEC, FRAME_SAMPLES, speech
 
 PACKETS = {ms: OpusEncoder().encode(speech(1)[: 24 * ms]) for ms in (20, 40, 80)}

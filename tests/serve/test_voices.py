@@ -11,7 +11,7 @@ from antiphon.audio.loudness import loudness_lufs
 from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, ProtocolError
 from antiphon.models.persona import Voice
-from antiphon.serve.voices import KEPT_VOICES, VoiceFolder, find_voices
+from antiphon.serve.media.voices import KEPT_VOICES, VoiceFolder, find_voices
 from tests.serve.harness import DUPLEX, LM, null_checkpoint, speech
 
 EMBEDDED_FRAMES = 9

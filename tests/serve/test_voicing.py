@@ -13,7 +13,7 @@ from antiphon.backends.base import TextEntry
 from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import SessionState
 from antiphon.protocol.kyutai_tts import Spoken
-from antiphon.serve.voicing import Voicing
+from antiphon.serve.routes.voicing import Voicing
 from tests.serve.harness import FRAME_SAMPLES
 from tests.serve.speaking_fakes import ONE_VOICE, Lengths
 

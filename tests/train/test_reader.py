@@ -16,7 +16,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.script import NEW_WORD, ScriptRules
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import PipelineKind
-from antiphon.serve.speakers import find_speakers
+from antiphon.serve.media.speakers import find_speakers
 from train import reader as reader_module
 from train.answers import Answer, Speaker
 from train.codec import load_mimi

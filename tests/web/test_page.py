@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.serve.static import StaticFiles
+from antiphon.serve.routes.static import StaticFiles
 
 STATIC = Path(__file__).parents[2] / "web" / "static"
 PAGES = sorted(STATIC.glob("*.html"))

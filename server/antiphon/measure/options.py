@@ -15,7 +15,7 @@ from antiphon.measure.ticks import Plan
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
-from antiphon.serve.engines import parse_backend_option
+from antiphon.serve.hosting.engines import parse_backend_option
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
 

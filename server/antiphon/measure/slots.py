@@ -28,7 +28,7 @@ from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
-from antiphon.serve.engines import backend_factory
+from antiphon.serve.hosting.engines import backend_factory
 
 LEAD_FRAMES = 25
 

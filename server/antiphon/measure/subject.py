@@ -19,7 +19,7 @@ from antiphon.engine.memory import process_bytes
 from antiphon.measure.card import HardwareFacts, MemoryFacts, ModelFacts, QuantizationFacts, SubjectFacts
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.serve.http import cpu_name
+from antiphon.serve.operator.http import cpu_name
 
 NONE = "none"
 NOT_TOLD = "not told by its manifest"

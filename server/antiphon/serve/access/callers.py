@@ -1,0 +1,205 @@
+"""Who a caller is, what it may see, and how many sessions it has: decided before anything else is done.
+
+Sessions are counted by :class:`SessionLedger` for as long as their request lasts, so that whatever ends
+the request gives them back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from aiohttp import web
+
+from antiphon.config import Limits, ServerConfig
+from antiphon.errors import ConfigError, SessionLimitError
+from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+IPV6_PREFIX_BITS = 64
+"""What one subscriber gets: all its addresses count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the key it showed, where keys are asked for, and its address."""
+
+    key: ApiKey | None
+    address: str
+
+    @property
+    def name(self) -> str:
+        """What logs call it: the name of its key, or "" where there are none."""
+        return self.key.name if self.key is not None else ""
+
+
+class Access:
+    """The server's door. Only the event loop asks it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Read the keys and the trusted proxies.
+
+        Raises:
+            ConfigError: the file of keys cannot be used, or a proxy is no address.
+        """
+        self._keys = KeyFile(Path(config.api_keys)) if config.api_keys is not None else None
+        self._proxies = parse_networks(config.trusted_proxy)
+        self._protected = frozenset(config.protect)
+        if self._protected and self._keys is None:
+            raise ConfigError("protect is given without api_keys; there is no key to ask for")
+        self.ledger = SessionLedger(config.limits)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether callers need a key."""
+        return self._keys is not None
+
+    def is_open(self, what: str) -> bool:
+        """Whether health, metrics or page need no key."""
+        return what not in self._protected
+
+    def identify(self, request: web.Request) -> Caller:
+        """Who sends a request.
+
+        Raises:
+            web.HTTPUnauthorized: it shows no key, or one that is not in the file.
+        """
+        return Caller(self._key_of(request), self.address_of(request))
+
+    def address_of(self, request: web.Request) -> str:
+        """Where a request comes from; what a proxy says counts when we trust that proxy."""
+        return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
+
+    def _key_of(self, request: web.Request) -> ApiKey | None:
+        if self._keys is None:
+            return None
+        presented = presented_key(request.headers, request.query)
+        if presented is None:
+            raise unauthorised("an API key is needed: as 'Authorization: Bearer KEY'")
+        key = self._keys.find(presented)
+        if key is None:
+            raise unauthorised("this API key is not known here")
+        return key
+
+
+def unauthorised(words: str) -> web.HTTPUnauthorized:
+    """401, with the header that says what would help."""
+    return web.HTTPUnauthorized(text=f"{words}\n", headers={"WWW-Authenticate": 'Bearer realm="antiphon"'})
+
+
+class SessionLedger:
+    """How many sessions each key and each address has now."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Nobody has any."""
+        self._limits = limits
+        self._by_key: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, caller: Caller) -> Iterator[None]:
+        """One more session of this caller, for as long as this lasts.
+
+        Raises:
+            SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
+        """
+        self._check(caller)
+        counts = [(self._by_address, caller.address)]
+        if caller.key is not None:
+            counts.append((self._by_key, caller.key.name))
+        for count, name in counts:
+            count[name] += 1
+        try:
+            yield
+        finally:
+            for count, name in counts:
+                count[name] -= 1
+                if not count[name]:
+                    del count[name]
+
+    def sessions_of_keys(self) -> list[tuple[str, int]]:
+        """The keys that have sessions, by name, and how many each."""
+        return list(self._by_key.items())
+
+    def of_key(self, name: str) -> int:
+        """Sessions with the key of this name."""
+        return self._by_key[name]
+
+    def of_address(self, address: str) -> int:
+        """Sessions from this address."""
+        return self._by_address[address]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has a session."""
+        return not self._by_key and not self._by_address
+
+    def _check(self, caller: Caller) -> None:
+        if caller.key is not None:
+            limit = (
+                caller.key.sessions if caller.key.sessions is not None else self._limits.max_sessions_per_key
+            )
+            if 0 < limit <= self._by_key[caller.key.name]:
+                raise SessionLimitError(
+                    f"the key '{caller.key.name}' has {self._by_key[caller.key.name]} of {limit} sessions"
+                )
+        limit = self._limits.max_sessions_per_address
+        if 0 < limit <= self._by_address[caller.address]:
+            raise SessionLimitError(
+                f"your address {caller.address} has {self._by_address[caller.address]} of {limit} sessions"
+            )
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Addresses and networks as ``--trusted-proxy`` takes them.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    networks: list[Network] = []
+    for text in texts:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ConfigError(f"trusted_proxy = {text!r} is no address and no network: {error}") from error
+    return tuple(networks)
+
+
+def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
+    """The address that counts: the peer's, or the last one in ``X-Forwarded-For`` that no trusted proxy has.
+
+    Everything further to the left of that header is what the client itself may have written. IPv6
+    addresses are told by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
+    """
+    address = _parse(peer or "")
+    if address is None:
+        return ""
+    hops = [hop.strip() for line in forwarded for hop in line.split(",")]
+    while hops and any(address in network for network in proxies):
+        hop = _parse(hops.pop())
+        if hop is None:
+            break  # not an address: the proxy that wrote it is the last one we can name
+        address = hop
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))
+
+
+def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address as headers hold it, perhaps with a port, brackets or a zone."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address

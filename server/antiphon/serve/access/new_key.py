@@ -1,0 +1,54 @@
+"""``antiphon keys``: a new API key, and its line for the server's file."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+from antiphon.errors import ConfigError
+from antiphon.serve.access.keys import KEY_NAME, MAX_SESSIONS, ApiKey, digest_of, format_key
+
+KEY_BYTES = 24
+"""Random bytes in a key: nobody finds one by trying, so a plain hash of it may be stored."""
+
+MIN_CHARS = 12
+"""A key of somebody's own choice is at least so long."""
+
+EXAMPLES = """\
+examples:
+  antiphon keys alice >> keys.txt                 a random key, shown once, on standard error
+  antiphon keys alice --sessions 4 >> keys.txt    with a limit of its own
+  pass show speech | antiphon keys bob --stdin >> keys.txt
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the line on standard output and a new key on standard error.
+
+    Raises:
+        ConfigError: a name that no line can hold, or a key that is too short.
+    """
+    parser = argparse.ArgumentParser(
+        prog="antiphon keys",
+        description="Make an API key: its line for the file that antiphon serve --api-keys reads.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="who gets it, as logs and metrics will say")
+    parser.add_argument("--sessions", type=int, metavar="N", help="sessions at once [max_sessions_per_key]")
+    parser.add_argument("--stdin", action="store_true", help="read a key that exists from standard input")
+    options = parser.parse_args(list(argv))
+    key = sys.stdin.readline().strip() if options.stdin else secrets.token_hex(KEY_BYTES)
+    if len(key) < MIN_CHARS:
+        raise ConfigError(f"the key has {len(key)} characters; the least is {MIN_CHARS}")
+    if not KEY_NAME.fullmatch(options.name):
+        raise ConfigError(f"{options.name!r} names no key: 1 to 64 letters, digits, and any of . _ @ -")
+    if options.sessions is not None and not 0 <= options.sessions <= MAX_SESSIONS:
+        raise ConfigError(f"--sessions {options.sessions}: 0 (any number) to {MAX_SESSIONS} can be had")
+    print(format_key(ApiKey(options.name, digest_of(key), options.sessions)))  # noqa: T201
+    if not options.stdin:
+        print(f"the key of {options.name}, which nobody can show again: {key}", file=sys.stderr)  # noqa: T201
+    return 0

@@ -1,0 +1,154 @@
+"""The application, built and not imported: routes over the services they share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from antiphon.config import ServerConfig
+from antiphon.engine.metrics import Families
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError, DrainingError
+from antiphon.log import Log, SparseLog
+from antiphon.serve.access.callers import Access
+from antiphon.serve.access.security import allowed_hosts, host_check
+from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.hosting.served import Models, ServedModel
+from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.media.recording import make_recorder
+from antiphon.serve.operator import http
+from antiphon.serve.operator.health import healthz, readyz
+from antiphon.serve.operator.metrics import ServeMetrics, watch_process
+from antiphon.serve.routes.kinds import ROUTES
+from antiphon.serve.routes.routing import add_question, add_routes
+from antiphon.serve.routes.speaking import list_voices
+from antiphon.serve.routes.static import StaticFiles, web_root
+from antiphon.serve.transport.connection_faults import ConnectionFaults
+
+BURST_LINES = 20
+"""Lines of one kind that callers cause, logged at once: enough to see the cause, too few to fill a disk."""
+
+FAULTS = web.AppKey("faults", ConnectionFaults)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_app(
+    models: Sequence[ServedModel],
+    config: ServerConfig,
+    families: Families,
+    *,
+    access: Access | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    log: Log | None = None,
+    tracer: Tracer | None = None,
+    page: Path | None = None,
+) -> web.Application:
+    """An application around started engines; its clean-up closes every socket, not the engines.
+
+    ``families`` are the metrics to show. ``access`` is made from ``config`` when None, ``clock`` is the
+    engines'. ``page`` is the folder of the web client, found by itself when None.
+
+    Raises:
+        ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
+    """
+    served, door = Models(models), access or Access(config)
+    hosts = allowed_hosts(config, asks_for_keys=door.asks_for_keys)
+    app = web.Application(
+        client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
+    )
+
+    recorder, own_log = make_recorder(config), log or Log()
+    app[FAULTS] = ConnectionFaults(families, own_log, clock)
+
+    async def services(app: web.Application) -> AsyncIterator[None]:
+        pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
+        watch_process(families.registry, pool, door, recorder)
+        app[SERVICES] = Services(
+            config=config,
+            models=served,
+            access=door,
+            families=families,
+            metrics=ServeMetrics(families, model=""),
+            pool=pool,
+            clock=clock,
+            log=own_log,
+            provoked=SparseLog(own_log, clock, burst=BURST_LINES),
+            tracer=tracer,
+            recorder=recorder,
+        )
+        yield
+        pool.close()
+        if recorder is not None:
+            recorder.close()
+
+    app.cleanup_ctx.append(services)
+    app.on_shutdown.append(_close_sockets)
+    add_routes(app, ROUTES)
+    add_question(app, "/healthz", healthz, open_as="health")
+    add_question(app, "/readyz", readyz, open_as="health")
+    add_question(app, "/metrics", http.metrics, open_as="metrics")
+    add_question(app, "/api/build_info", http.build_info)
+    add_question(app, "/api/modules_info", http.modules_info)
+    add_question(app, "/api/models", http.list_models)
+    add_question(app, "/v1/voices", list_voices)
+    _add_page(app, page or web_root())
+    return app
+
+
+def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
+    """What runs an application of :func:`build_app`; ``options`` are aiohttp's.
+
+    There is no access log, since it would write query strings.
+    """
+    return web.AppRunner(app, access_log=None, logger=app[FAULTS].logger(), **options)
+
+
+def _add_page(app: web.Application, root: Path | None) -> None:
+    if root is None:
+        return
+    files = StaticFiles(root)
+
+    async def handle(request: web.Request) -> web.Response:
+        access = request.app[SERVICES].access
+        if not access.is_open("page"):
+            access.identify(request)
+        return await files.handle(request)
+
+    app.router.add_get("/{path:.*}", handle)
+
+
+async def close_calls(app: web.Application, error: AntiphonError) -> None:
+    """End every conversation with an error, all at once, and wait until they are over."""
+    calls = tuple(app[SERVICES].calls)
+    for call in calls:
+        call.end(error)
+    # One call that cannot end well must not keep the others, or the process; its own task says what it was.
+    await asyncio.gather(*(call.closed() for call in calls), return_exceptions=True)
+
+
+async def _close_sockets(app: web.Application) -> None:
+    await close_calls(app, DrainingError("the server is leaving"))
+
+
+@web.middleware
+async def _no_sniffing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers are what their content type says, whatever a browser would make of them."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        refusal.headers.setdefault("X-Content-Type-Options", "nosniff")
+        raise
+    if not response.prepared:
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    return response
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

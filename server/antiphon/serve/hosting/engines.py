@@ -1,0 +1,131 @@
+"""From the configured models to their running engines, one after the other, on what they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from antiphon.backends.base import Backend, Progress
+from antiphon.backends.registry import make_backend, resolve_auto
+from antiphon.config import ModelConfig, ServerConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics, Families
+from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError, ConfigError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.option import AUTO
+from antiphon.serve.hosting.served import ServedModel, same_name, serve_model
+
+STOP_TIMEOUT_S = 10.0
+"""For the step that still runs, of each engine."""
+
+
+@contextmanager
+def running_models(
+    config: ServerConfig,
+    families: Families,
+    *,
+    on_lost: Callable[[AntiphonError], None],
+    tracer: Tracer | None,
+    progress: Progress,
+) -> Iterator[list[ServedModel]]:
+    """The configured models with their engines started, for as long as this lasts.
+
+    Every checkpoint is looked at before the first engine starts. An engine sees what the ones before it
+    have taken of its device, and leaves a share for those that are still to come.
+
+    Raises:
+        AntiphonError: one of them cannot be served.
+    """
+    entries = name_models(config.served)
+    devices = Counter(entry.device for entry, _, _ in entries)
+    waiting = devices.copy()
+    taken_bytes: Counter[str] = Counter()
+    models: list[ServedModel] = []
+    with ExitStack() as engines:
+        for entry, name, checkpoint in entries:
+            engine = Engine(
+                backend_factory(config, entry, checkpoint),
+                replace(config.engine, slots=entry.slots),
+                metrics=EngineMetrics(families, model=name),
+                on_lost=on_lost,
+                tracer=tracer,
+                share=DeviceShare(dict(taken_bytes), devices[entry.device], waiting[entry.device]),
+            )
+            engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
+            engines.callback(stop_engine, engine)
+            waiting[entry.device] -= 1
+            taken_bytes[engine.info.device] += bytes_taken(engine.info)
+            models.append(serve_model(entry, name, checkpoint, engine, families))
+        yield models
+
+
+def _named_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
+    """Tell the progress of one of several models."""
+    progress(done, total, f"{name}: {what}" if name else what)
+
+
+def stop_engine(engine: Engine) -> None:
+    """End an engine; one that has lost its device is not waited for."""
+    engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
+
+
+def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, Checkpoint]]:
+    """Each entry with the name callers use and its checkpoint.
+
+    Raises:
+        ConfigError: two have the same name.
+        CheckpointError: one is not there, or not what its format says.
+    """
+    named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
+    for entry in entries:
+        checkpoint = load_checkpoint(entry.model)
+        name = entry.name or checkpoint.spec.name
+        if name in named:
+            raise ConfigError(same_name(name))
+        named[name] = entry, name, checkpoint
+    return list(named.values())
+
+
+def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkpoint) -> BackendFactory:
+    """What makes an entry's backend with a number of slots.
+
+    Raises:
+        ConfigError: no such backend, or an option that is not NAME=VALUE.
+        MissingExtraError: nothing installed can run the model.
+    """
+    name = resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
+    chosen: dict[str, Any] = {}
+    if name == "null":
+        chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
+    chosen |= dict(map(parse_backend_option, entry.backend_option))
+
+    def make(slots: int) -> Backend:
+        return make_backend(name, checkpoint, slots=slots, device=entry.device, options=chosen)
+
+    return make
+
+
+def parse_backend_option(text: str) -> tuple[str, Any]:
+    """``NAME=VALUE`` with a number, true, false, or any other word as the value.
+
+    Raises:
+        ConfigError: no '='.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"backend_option = {text!r} is not NAME=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value

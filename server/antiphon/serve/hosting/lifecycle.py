@@ -1,0 +1,102 @@
+"""How a server ends: drained by a signal, cut short by a second one, or with its device lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+from aiohttp import web
+
+from antiphon.config import Limits
+from antiphon.errors import AntiphonError, DrainingError
+from antiphon.log import Log
+from antiphon.serve.hosting.app import close_calls
+from antiphon.serve.hosting.services import SERVICES, Conversation
+
+EXIT_DEVICE_LOST = 70
+EXIT_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
+
+POLL_S = 0.05
+"""How often a draining server looks whether the last call has ended."""
+
+
+class Lifecycle:
+    """Waits for the end, prepares it, and knows the exit code.
+
+    ``device_lost`` may be called from any thread, before or after :meth:`watch`; everything else belongs
+    to the event loop.
+    """
+
+    def __init__(self, limits: Limits, log: Log | None = None) -> None:
+        """Nothing is watched yet."""
+        self._limits = limits
+        self._log = log or Log()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._app: web.Application | None = None
+        self._signals: list[signal.Signals] = []
+        self._changed = asyncio.Event()
+        self._lost: AntiphonError | None = None
+
+    def watch(self, app: web.Application) -> None:
+        """Take over the process's signals for a running application."""
+        self._app = app
+        self._loop = asyncio.get_running_loop()
+        for number in EXIT_CODES:
+            self._loop.add_signal_handler(number, self.signalled, number)
+        if self.is_lost:
+            self._changed.set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an engine has lost its device."""
+        return self._lost is not None
+
+    def device_lost(self, error: AntiphonError) -> None:
+        """An engine has ended all its sessions and cannot go on."""
+        self._lost = error
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    def signalled(self, number: signal.Signals) -> None:
+        """The first signal begins to drain, the second one ends it."""
+        self._signals.append(number)
+        self._changed.set()
+
+    async def wait(self) -> int:
+        """Return the exit code once no call is left, or none may be left.
+
+        When one of several engines has lost its device, the process must leave too, but those who talk to
+        the others may finish.
+        """
+        await self._changed.wait()
+        assert self._app is not None
+        await self._drain(self._app)
+        return EXIT_DEVICE_LOST if self.is_lost else EXIT_CODES[self._signals[0]]
+
+    async def _drain(self, app: web.Application) -> None:
+        services = app[SERVICES]
+        limit_s, calls = self._limits.drain_timeout_s, services.calls
+        engines = [model.engine for model in services.models if model.engine.health().alive]
+        if engines:
+            self._log.info("draining", calls=len(calls), limit_s=limit_s)
+            for call in tuple(calls):
+                self._announce(call, limit_s)
+        for engine in engines:
+            engine.drain()
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while calls and len(self._signals) < 2 and any(engine.health().alive for engine in engines):
+            if asyncio.get_running_loop().time() >= deadline_s:
+                break
+            await asyncio.sleep(POLL_S)
+        words = f"the server is leaving; calls had {limit_s:g} s to finish"
+        is_dead = not any(engine.health().alive for engine in engines)
+        await close_calls(app, self._lost if self._lost is not None and is_dead else DrainingError(words))
+        self._log.info("drained", cut=len(calls), signals=len(self._signals))
+
+    def _announce(self, call: Conversation, limit_s: float) -> None:
+        try:
+            call.announce_draining(limit_s)
+        except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+            self._log.error("a call could not be told of draining", exc_info=error)

@@ -1,0 +1,155 @@
+"""The models of one server: what each is made of, and which one a request means."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.config import ModelConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.health import Health
+from antiphon.engine.metrics import Families
+from antiphon.errors import ConfigError, UnknownModelError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+from antiphon.models.tokenizer import Tokenizer
+from antiphon.serve.media.speakers import SpeakerFolder, find_speakers
+from antiphon.serve.media.voices import VoiceFolder, find_voices
+from antiphon.serve.operator.metrics import ServeMetrics
+
+MAX_SHOWN_CHARS = 100
+"""Of a name that nobody here has, no more is repeated to who asked for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """One model and its running engine.
+
+    ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who ask for none.
+    ``speakers`` are a tts model's voices.
+    """
+
+    name: str
+    config: ModelConfig
+    engine: Engine
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer | None
+    defaults: SamplingParameters
+    voices: VoiceFolder | None
+    metrics: ServeMetrics
+    speakers: SpeakerFolder | None = None
+
+    def parameters(self) -> SamplingParameters:
+        """The defaults with seeds of their own, for one more caller."""
+        return replace(self.defaults, text_seed=secrets.randbits(32), audio_seed=secrets.randbits(32))
+
+    @property
+    def kind(self) -> PipelineKind:
+        """What goes in and what comes out."""
+        return self.checkpoint.spec.kind
+
+
+def serve_model(
+    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: Engine, families: Families
+) -> ServedModel:
+    """A started engine with all that request handlers need beside it.
+
+    Raises:
+        ConfigError: the folder of voices is not there.
+    """
+    return ServedModel(
+        name=name,
+        config=config,
+        engine=engine,
+        checkpoint=checkpoint,
+        tokenizer=checkpoint.text_tokenizer(),
+        defaults=SamplingParameters.from_generation(checkpoint.generation),
+        voices=find_voices(config.voices, checkpoint),
+        metrics=ServeMetrics(families, model=name),
+        speakers=find_speakers(config.voices, checkpoint),
+    )
+
+
+class Models:
+    """The models of one server, in the order they were declared."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Serve these, at least one.
+
+        Raises:
+            ConfigError: two of them have the same name.
+        """
+        self._models = {model.name: model for model in models}
+        if len(self._models) < len(models):
+            names = [model.name for model in models]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(same_name(twice))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """In the order they were declared."""
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._models)
+
+    @property
+    def first(self) -> ServedModel:
+        """The one declared first."""
+        return next(iter(self))
+
+    def default_of(self, kinds: Collection[PipelineKind]) -> ServedModel | None:
+        """The first declared of these kinds: who answers when nobody is named."""
+        return next((model for model in self if model.kind in kinds), None)
+
+    def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
+        """The model called ``name``, or the default of ``kinds`` when none is named.
+
+        What ``--model`` was given is understood too, but not told: it may be a path of this machine.
+
+        Raises:
+            UnknownModelError: there is none, or it is of another kind; the message lists what there is.
+        """
+        named = self.default_of(kinds) if name is None else self._by_name(name)
+        shown = repr((name or "")[:MAX_SHOWN_CHARS])
+        if named is not None and named.kind in kinds:
+            return named
+        if name is None:
+            what = f"no {' or '.join(kinds)} model here"
+        elif named is not None:
+            what = f"model {shown} is a {named.kind} model, and this is for {' or '.join(kinds)}"
+        else:
+            what = f"no model {shown} here"
+        fitting = [model for model in self if model.kind in kinds]
+        listed = ", ".join(f"{model.name} ({model.kind})" for model in fitting or self)
+        raise UnknownModelError(
+            f"{what}; there is: {listed}", known=[model.name for model in fitting or self]
+        )
+
+    def _by_name(self, name: str) -> ServedModel | None:
+        return self._models.get(name) or next((it for it in self if it.config.model == name), None)
+
+    def health(self) -> Health:
+        """All engines as one: alive when all are, ready when one is; what is wrong is said by name."""
+        each = {model.name: model.engine.health() for model in self}
+        if len(each) == 1:
+            return next(iter(each.values()))
+        healths = each.values()
+        wrong = [f"{name}: {health.detail}" for name, health in each.items() if not health.is_healthy]
+        return Health(
+            alive=all(health.alive for health in healths),
+            stuck_s=max(health.stuck_s for health in healths),
+            ready=any(health.ready for health in healths),
+            draining=all(health.draining for health in healths),
+            active=sum(health.active for health in healths),
+            queued=sum(health.queued for health in healths),
+            slots=sum(health.slots for health in healths),
+            detail="; ".join(wrong) or "ok",
+        )
+
+
+def same_name(name: str) -> str:
+    """The sentence for two models of one name."""
+    return f"two models are called '{name}'; give them names of their own, as entries of [[models]] in a file"

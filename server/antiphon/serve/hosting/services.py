@@ -1,0 +1,63 @@
+"""What request handlers share, typed: made once by :func:`antiphon.serve.hosting.app.build_app`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+
+from antiphon.config import ServerConfig
+from antiphon.engine.metrics import Families
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError
+from antiphon.log import Log, SparseLog
+from antiphon.serve.access.callers import Access
+from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.hosting.reading import Reading
+from antiphon.serve.hosting.served import Models
+from antiphon.serve.media.recording import Recorder
+from antiphon.serve.operator.metrics import ServeMetrics
+
+
+class Conversation(Protocol):
+    """An open socket, of whatever protocol, as the end of the server sees it."""
+
+    def announce_draining(self, deadline_s: float) -> None:
+        """Tell a client that can understand it how long it may go on."""
+        ...
+
+    def end(self, error: AntiphonError | None = None) -> None:
+        """Begin to close from our side; again changes nothing."""
+        ...
+
+    async def closed(self) -> None:
+        """Wait until a close that has begun is over."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of one running server.
+
+    ``metrics`` counts what happens before a model was found; ``calls`` are the conversations with an open
+    socket, of all models; ``provoked`` takes the lines that any caller can cause again and again.
+    """
+
+    config: ServerConfig
+    models: Models
+    access: Access
+    families: Families
+    metrics: ServeMetrics
+    pool: WorkerPool
+    clock: Callable[[], float]
+    log: Log
+    provoked: SparseLog
+    tracer: Tracer | None = None
+    recorder: Recorder | None = None
+    calls: set[Conversation] = field(default_factory=set)
+    reading: Reading = field(default_factory=Reading)
+
+
+SERVICES = web.AppKey("services", Services)

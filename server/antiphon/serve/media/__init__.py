@@ -1,0 +1,1 @@
+"""Bytes to samples and samples to bytes."""

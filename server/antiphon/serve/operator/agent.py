@@ -1,0 +1,77 @@
+"""The agent port: one line about free rows and state, for the proxy that chooses among workers.
+
+HAProxy connects, reads one line and acts on it (its manual, "agent-check"). What this worker says:
+
+=====================  ======================================  ==============================
+the worker             says                                    which the proxy takes for
+=====================  ======================================  ==============================
+has 3 free rows        ``up 3%``                               weight 3, where ``weight 100``
+is full, or late       ``up 0%``                               alive, nothing new goes there
+is leaving             ``stopped #draining: 2 sessions left``  down, for new calls
+must be restarted      ``down #`` and the reason               down, for new calls
+=====================  ======================================  ==============================
+
+The words ``drain`` and ``ready`` are never said: they would overrule what an operator has told the proxy.
+Nor is ``maxconn``, for the proxy would then queue callers, silently; whoever waits, waits here and is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+
+from antiphon.engine.health import Health
+from antiphon.errors import ConfigError
+from antiphon.serve.transport.listening import ACCEPT_BATCH, lengthen_queue
+
+MAX_WEIGHT = 256
+"""HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
+
+WRITE_TIMEOUT_S = 2.0
+"""For a peer to take one short line; the proxy asks again every second."""
+
+
+def agent_line(health: Health) -> str:
+    """What a worker in this health says, without the end of the line."""
+    if not health.is_healthy:
+        return f"down #{_one_line(health.detail)}"
+    if health.draining:
+        return f"stopped #draining: {health.active} sessions left"
+    free_rows = max(0, health.slots - health.active) if health.ready else 0
+    return f"up {min(free_rows, MAX_WEIGHT)}%"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@contextlib.asynccontextmanager
+async def agent(host: str, port: int, read: Callable[[], Health]) -> AsyncIterator[int]:
+    """Answer on a TCP port of ``host`` for as long as this lasts; yields the port (0 is any free one).
+
+    Raises:
+        ConfigError: nothing can listen there.
+    """
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):  # a peer that has gone wants no answer
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                writer.write(f"{agent_line(read())}\n".encode(errors="replace"))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        writer.transport.abort()
+
+    try:
+        server = await asyncio.start_server(answer, host, port, backlog=ACCEPT_BATCH)
+    except (OSError, socket.gaierror) as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --agent-port"
+        ) from error
+    lengthen_queue(server)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()

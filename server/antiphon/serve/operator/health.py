@@ -1,0 +1,70 @@
+"""The two questions a supervisor asks, of the whole server or of one model (``/m/NAME/readyz``).
+
+In words, or as JSON for whoever accepts only that (``Accept: application/json``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from antiphon.engine.health import Health
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+
+
+def healthz(request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """200 while every engine thread lives and moves; 503 with the reason when a restart is due."""
+    healths = {model.name: model.engine.health() for model in models}
+    is_well = all(health.is_healthy for health in healths.values())
+    wrong = {name: health.detail for name, health in healths.items() if not health.is_healthy}
+    return _answer(request, healths, is_well, wrong if wrong else {"": "ok"})
+
+
+def readyz(request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """200 while some model would admit a new caller at once; 503 with each one's reason when none would.
+
+    One dead engine is enough for 503: the process is about to be started anew.
+    """
+    healths = {model.name: model.engine.health() for model in models}
+    is_well = all(health.is_healthy for health in healths.values())
+    is_ready = is_well and any(health.ready for health in healths.values())
+    words = {name: readiness(health) for name, health in healths.items()}
+    return _answer(request, healths, is_ready, {"": "ok"} if set(words.values()) == {"ok"} else words)
+
+
+def readiness(health: Health) -> str:
+    """Why nobody is admitted, with the numbers, or "ok"."""
+    if health.draining:
+        return f"draining: {health.active} sessions left"
+    if health.is_healthy and not health.ready and health.active < health.slots and not health.queued:
+        return f"late: {health.active} of {health.slots} rows taken, but frames miss their deadline"
+    if health.is_healthy and not health.ready:
+        return f"full: {health.active} of {health.slots} rows taken, {health.queued} callers wait"
+    return health.detail
+
+
+def _answer(
+    request: web.Request, healths: dict[str, Health], is_ok: bool, words: dict[str, str]
+) -> web.Response:
+    """The status, with JSON or a line for each model; of a single one the name is left out."""
+    status = 200 if is_ok else 503
+    if request.headers.get(hdrs.ACCEPT) == "application/json":
+        models = {name: _to_json(health) for name, health in healths.items()}
+        return web.json_response({"ok": is_ok, "models": models}, status=status)
+    lines = [f"{name}: {text}" if name and len(healths) > 1 else text for name, text in words.items()]
+    return web.Response(status=status, text="".join(f"{line}\n" for line in lines))
+
+
+def _to_json(health: Health) -> dict[str, Any]:
+    return {
+        "healthy": health.is_healthy,
+        "ready": health.ready,
+        "draining": health.draining,
+        "active": health.active,
+        "queued": health.queued,
+        "slots": health.slots,
+        "detail": readiness(health),
+    }

@@ -1,0 +1,140 @@
+"""What operators and tools ask over plain HTTP: metrics, and what is running here."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import hdrs, web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from antiphon import __version__
+from antiphon.engine.memory import process_bytes
+from antiphon.models.persona import takes_persona
+from antiphon.protocol.chat import parameter_ranges, parameters_to_json
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.kinds import ROUTES
+from antiphon.serve.routes.routing import kinds_of
+
+
+def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
+    """Everything, in the Prometheus text format."""
+    body = generate_latest(services.families.registry)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def build_info(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """What runs here, on what: all that a benchmark has to be read with."""
+    return web.json_response(describe(models))
+
+
+def modules_info(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """The modules and their slots, in the shape of Kyutai's servers."""
+    modules = []
+    for model in models:
+        health = model.engine.health()
+        for route in ROUTES.get(model.kind, ()):
+            if route.method == hdrs.METH_GET:
+                is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
+                modules.append(
+                    {
+                        "type": model.kind.value,
+                        "path": route.path if is_default else f"/m/{quote(model.name)}{route.path}",
+                        "used_slots": health.active,
+                        "total_slots": health.slots,
+                    }
+                )
+    return web.json_response(modules)
+
+
+def list_models(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """The models a caller may name, in the order of declaration: what a page draws its settings from."""
+    return web.json_response({"models": [describe_model(model, services) for model in models]})
+
+
+def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
+    """One entry of ``/api/models``: what the model is, and what may be asked of it.
+
+    ``paths`` are its routes; ``is_default`` says that it answers on them when nobody is named.
+    ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
+    ``voices`` is null for a model that takes no prompt.
+    """
+    info, health = model.engine.info, model.engine.health()
+    takes_prompt = takes_persona(info.spec) and info.can_prime
+    voices = model.voices.names() if model.voices is not None else []
+    if model.speakers is not None:
+        takes_prompt, voices = True, model.speakers.names()
+    routes = ROUTES.get(model.kind, ())
+    return {
+        "name": model.name,
+        "kind": model.kind.value,
+        "paths": list(dict.fromkeys(route.path for route in routes)),
+        "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),
+        "is_ready": health.ready,
+        "slots": {
+            "used": health.active,
+            "free": max(0, health.slots - health.active),
+            "queued": health.queued,
+            "total": health.slots,
+        },
+        "sample_rate": info.spec.sample_rate,
+        "frame_samples": info.spec.frame_samples,
+        "parameters": {**parameters_to_json(model.defaults), "text_seed": None, "audio_seed": None},
+        "ranges": parameter_ranges(),
+        "voices": voices if takes_prompt else None,
+    }
+
+
+def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
+    """The answer of ``/api/build_info``: the first of these models in full, the names of all."""
+    model = models[0]
+    info = model.engine.info
+    health = model.engine.health()
+    spec = info.spec
+    return {
+        "name": "antiphon",
+        "version": __version__,
+        "model": {
+            "name": model.name,
+            "kind": spec.kind.value,
+            "family": spec.family,
+            "parameters": spec.parameters,
+            "format": "antiphon" if model.checkpoint.manifest is not None else "moshi",
+            "dtype": info.dtype,
+            "quantization": info.quantization,
+            "revision": model.checkpoint.revision,
+            "sample_rate": spec.sample_rate,
+            "frame_samples": spec.frame_samples,
+            "silent_frames": spec.silent_frames,
+        },
+        "models": [each.name for each in models],
+        "backend": {"name": info.name, "device": info.device},
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version(), **info.versions},
+        "memory_bytes": {"process": process_bytes(), **info.memory},
+        "slots": {"used": health.active, "queued": health.queued, "total": health.slots},
+    }
+
+
+def hardware() -> Mapping[str, Any]:
+    """The machine: processor, how many of them this process may use, and memory in bytes."""
+    return {
+        "cpu": cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's own name, or what the platform calls it."""
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,131 @@
+"""What the socket side tells Prometheus; the engines' own numbers stand beside them on the same registry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from antiphon.engine.memory import host_bytes, process_bytes
+from antiphon.engine.metrics import Families
+from antiphon.serve.access.callers import Access
+from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.media.recording import Recorder
+
+CLOSE_CODES: Final = frozenset(range(1000, 1016))
+"""The close codes registered for all WebSockets. Peers also send others; those share a label."""
+
+
+class ServeMetrics:
+    """Counters of refusals and closes, with the label ``model``: "" before a model was found."""
+
+    def __init__(self, families: Families, *, model: str) -> None:
+        """Register under the label ``model``."""
+        self._model = model
+        self._refused = families.get(
+            Counter, "refused_requests", "Requests refused before the upgrade.", ("model", "status")
+        )
+        self._closed = families.get(
+            Counter, "closed_sockets", "WebSockets closed, by close code.", ("model", "code")
+        )
+        self.sockets = families.get(Gauge, "open_sockets", "WebSockets open now.", ("model",)).labels(model)
+
+    def refused(self, status: int) -> None:
+        """Count a request refused with an HTTP status."""
+        self._refused.labels(self._model, str(status)).inc()
+
+    def closed(self, code: int | None) -> None:
+        """Count a WebSocket that is over; None stands for 1006, gone without a word."""
+        code = code or 1006
+        self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
+
+
+def watch_process(
+    registry: CollectorRegistry, pool: WorkerPool, access: Access, recorder: Recorder | None
+) -> None:
+    """Report what all models share: memory, keys, recordings, and how busy codec threads and lanes are."""
+    registry.register(_ProcessCollector(pool, access, recorder))
+    ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
+
+
+class _ProcessCollector(Collector):
+    """Reads the workers' own counts when asked, so that counting costs them nothing."""
+
+    def __init__(self, pool: WorkerPool, access: Access, recorder: Recorder | None) -> None:
+        self._pool = pool
+        self._access = access
+        self._recorder = recorder
+
+    def collect(self) -> Iterable[Metric]:
+        codec = CounterMetricFamily(
+            "antiphon_codec_busy_seconds",
+            "Time codec threads spent decoding and encoding.",
+            labels=("thread",),
+        )
+        for index, worker in enumerate(self._pool.threads):
+            codec.add_metric((str(index),), worker.busy_s)
+        yield codec
+        yield CounterMetricFamily(
+            "antiphon_loop_busy_seconds",
+            "Time the event loop spent on sessions' turns.",
+            value=self._pool.loop.busy_s,
+        )
+        yield GaugeMetricFamily(
+            "antiphon_process_memory_bytes",
+            "Resident memory of the server's process.",
+            value=process_bytes(),
+        )
+        yield GaugeMetricFamily(
+            "antiphon_memory_limit_bytes",
+            "Memory the process may use: the machine's, or its container's limit.",
+            value=host_bytes(),
+        )
+        yield from _device_memory()
+
+        yield from _key_sessions(self._access)
+        yield from _recordings(self._recorder)
+
+
+def _key_sessions(access: Access) -> Iterable[Metric]:
+    """Sessions by key; no key is named where anybody may read it."""
+    keys = GaugeMetricFamily(
+        "antiphon_key_sessions",
+        "Sessions that each API key has now, by its name; empty unless protect has metrics.",
+        labels=("key",),
+    )
+    if not access.is_open("metrics"):
+        for name, sessions in access.ledger.sessions_of_keys():
+            keys.add_metric((name,), sessions)
+    yield keys
+
+
+def _recordings(recorder: Recorder | None) -> Iterable[Metric]:
+    """What is missing from recordings; nothing is where nothing is recorded."""
+    yield CounterMetricFamily(
+        "antiphon_recording_left_out_pieces",
+        "Pieces of audio that are not in a recording, since the disk did not keep up.",
+        value=recorder.left_out if recorder is not None else 0,
+    )
+    yield CounterMetricFamily(
+        "antiphon_failed_recordings",
+        "Files of recordings that were given up, since nothing could be written into them.",
+        value=recorder.failed_files if recorder is not None else 0,
+    )
+
+
+def _device_memory() -> Iterable[Metric]:
+    used = GaugeMetricFamily(
+        "antiphon_device_memory_bytes", "Memory of a GPU in use, by anybody.", labels=("device",)
+    )
+    limit = GaugeMetricFamily("antiphon_device_memory_limit_bytes", "Memory a GPU has.", labels=("device",))
+    # Loaded by backends that run on torch, and only by them: this layer imports no framework.
+    devices = sys.modules.get("antiphon.backends.devices")
+    for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
+        used.add_metric((device,), in_use)
+        limit.add_metric((device,), total)
+    yield used
+    yield limit

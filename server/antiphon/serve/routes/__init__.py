@@ -1,0 +1,1 @@
+"""What each path answers, and how its protocol frames it."""

@@ -1,0 +1,111 @@
+"""``/api/chat``: from a request to a conversation, or to a refusal the client can read.
+
+Everything that can be refused is refused before the upgrade, with an HTTP status: 400 query or prompt, and
+what :mod:`antiphon.serve.routes.routing` finds, 401 key, 403 origin, 404 model, 429 sessions, 503 full or
+draining.
+Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are accepted,
+told why in an ``error`` event, and closed with its code.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from aiohttp import web
+
+from antiphon.errors import ProtocolError, SessionError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.protocol import events, moshi
+from antiphon.protocol.chat import ChatRequest, parse_chat_query
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.prompts import prompt_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
+from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.socket import Socket, is_upgrade
+
+SEED_BITS = 53
+"""Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
+
+
+async def handle_chat(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One WebSocket of ``/api/chat``, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused, see the module.
+    """
+    chat = check_request(request, model)
+    if ELSEWHERE in request.headers:
+        chat = replace(chat, wait_s=0.0)
+    prompt = await prompt_of(model, chat, services.provoked)
+    check_upgrade(request, services, model, wait_s=chat.wait_s)
+    call = Call(services, model, chat, prompt, caller=caller.name)
+    try:
+        call.admit()
+        socket = await Socket.open(request, services.config.limits, services.clock)
+        with model.metrics.sockets.track_inprogress():
+            await call.run(socket)
+        return socket.response
+    finally:
+        call.abandon()
+
+
+async def refuse_chat(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client why there is no conversation: an extended one in an event, any other with a status.
+
+    Raises:
+        web.HTTPException: to all others.
+    """
+    if request.query.get("ext") != "1" or not is_upgrade(request):
+        raise refusal_of(request, error)
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        socket.write(frame(moshi.encode(events.error_of(error))))
+        await socket.close(events.close_code(error), str(error))
+    metrics.closed(socket.close_code)
+    return socket.response
+
+
+ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat),)
+
+
+def check_request(request: web.Request, model: ServedModel) -> ChatRequest:
+    """What the request asks for.
+
+    Raises:
+        web.HTTPBadRequest: a query that cannot be honoured.
+    """
+    try:
+        return parse_chat_query(request.query, defaults=with_seeds(model.defaults))
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+
+
+def check_upgrade(request: web.Request, services: Services, model: ServedModel, *, wait_s: float) -> None:
+    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
+
+    A browser cannot read why an upgrade failed, so a page asks again without one.
+
+    Raises:
+        web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
+        ServerFullError, DrainingError, SessionFailedError: it would not.
+    """
+    if is_upgrade(request):
+        return
+    model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
+    raise web.HTTPUpgradeRequired(
+        text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
+    )
+
+
+def with_seeds(defaults: SamplingParameters) -> SamplingParameters:
+    """The defaults with seeds of their own, so that callers who name none do not all hear the same dice."""
+    return replace(defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS))

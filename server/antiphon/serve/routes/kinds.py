@@ -1,0 +1,22 @@
+"""The table of kinds: on which routes each kind of model answers.
+
+A new protocol is a module with its ``ROUTES``, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from antiphon.models.spec import PipelineKind
+from antiphon.serve.routes import chat, speaking, speech
+from antiphon.serve.routes.routing import Route
+
+ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
+    {
+        PipelineKind.CODEC: chat.ROUTES,
+        PipelineKind.DUPLEX: chat.ROUTES,
+        PipelineKind.STT: speech.ROUTES,
+        PipelineKind.TTS: speaking.ROUTES,
+    }
+)

@@ -1,0 +1,55 @@
+"""From the query's ``text_prompt`` and ``voice_prompt`` to a prompt for the model, or to a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from antiphon.errors import AudioError, CheckpointError, ProtocolError, UnsupportedError
+from antiphon.log import SparseLog
+from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
+from antiphon.models.prompt import Prompt
+from antiphon.protocol.chat import ChatRequest
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.media.voices import MAX_NAME
+
+
+async def prompt_of(model: ServedModel, chat: ChatRequest, log: SparseLog) -> Prompt | None:
+    """The prompt a caller asks for, made off the event loop.
+
+    Models that were not trained for it get none, whatever the query says, as with upstream's servers.
+
+    Raises:
+        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend that reads none.
+        web.HTTPInternalServerError: a voice's file is broken.
+    """
+    info = model.engine.info
+    if not takes_persona(info.spec) or not (chat.text_prompt or chat.voice_prompt):
+        return None
+    if not info.can_prime:
+        raise web.HTTPBadRequest(text=f"the {info.name} backend reads no prompts; the torch backend does\n")
+    try:
+        return await asyncio.to_thread(_make, model, chat.text_prompt or "", chat.voice_prompt)
+    except (ProtocolError, UnsupportedError) as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    except (AudioError, CheckpointError) as error:
+        name = (chat.voice_prompt or "")[:MAX_NAME]
+        log.error("voice cannot be used", of="voice", model=model.name, voice=name, reason=str(error))
+        raise web.HTTPInternalServerError(
+            text=f"the voice {name!r} cannot be used; the server's log says why\n"
+        ) from error
+
+
+def _make(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
+    voice = None
+    if voice_name is not None:
+        if model.voices is None:
+            raise ProtocolError("this server has no voices; it gets them with --voices DIR")
+        voice = model.voices.load(voice_name)
+    tokens: list[int] = []
+    if text.strip():
+        if model.tokenizer is None:
+            raise UnsupportedError(f"{model.engine.info.spec.name} came without a tokenizer for text_prompt")
+        tokens = model.tokenizer.encode(wrap_text(text))
+    return persona_prompt(model.engine.info.spec, tokens, voice)

@@ -1,0 +1,178 @@
+"""How routes find their model: which kinds answer on which path, and what comes before every handler.
+
+A route is registered twice: under its own path, where ``?model=NAME`` or the default model of its kinds
+answers, and under ``/m/NAME``. Before its handler is called, the origin has been checked, the caller is
+known, its session is counted, and the model has been found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aiohttp import hdrs, web
+
+from antiphon.errors import ServerFullError, SessionError, SessionLimitError, UnknownModelError
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol.events import close_code
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.security import check_origin
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.operator.metrics import ServeMetrics
+
+Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
+"""Answers a request to one model, for as long as it lasts."""
+
+Refusal: TypeAlias = Callable[
+    [web.Request, Services, ServeMetrics, SessionError], Awaitable[web.StreamResponse]
+]
+"""Tells a client why it gets no session: no such model, too many sessions, a full server, one that leaves."""
+
+Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], web.Response]
+"""Answers a question about one model, or about all of them."""
+
+MODEL_PREFIX = "/m/{model}"
+
+ELSEWHERE = "X-Antiphon-Elsewhere"
+"""A header of a proxy that has other workers to ask: whoever gets no row at once is told so with a status,
+which the proxy can read, even a client that would be told otherwise, or would wait."""
+
+DRAINING_RETRY_AFTER_S = 10
+"""What callers are told while the server drains: by then another one should have taken its place."""
+
+
+async def refuse_over_http(
+    request: web.Request, _services: Services, _metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Say no with an HTTP status, before any upgrade.
+
+    Raises:
+        web.HTTPException: always.
+    """
+    raise refusal_of(request, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path of sessions, such as ``/api/chat``.
+
+    ``refuse`` is how its clients are told no; the handler may raise a SessionError for it too, before it has
+    upgraded the connection.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    refuse: Refusal = field(default=refuse_over_http)
+
+
+def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> tuple[PipelineKind, ...]:
+    """The kinds of model that answer on a route."""
+    return tuple(kind for kind, routes in table.items() if route in routes)
+
+
+def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
+    """Register every route of a table of kinds; one that several kinds have is one route for all of them."""
+    for route in dict.fromkeys(route for routes in table.values() for route in routes):
+        handle = _guarded(route, kinds_of(route, table))
+        app.router.add_route(route.method, route.path, handle)
+        app.router.add_route(route.method, MODEL_PREFIX + route.path, handle)
+
+
+def _guarded(
+    route: Route, kinds: tuple[PipelineKind, ...]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        services = request.app[SERVICES]
+        metrics = services.metrics
+        is_logged = False
+        try:
+            check_origin(request, services.config.allow_origin)
+            caller = services.access.identify(request)
+            try:
+                model = services.models.find(named_model(request), kinds)
+                metrics = model.metrics
+                with services.access.ledger.hold(caller):
+                    return await route.handler(request, services, model, caller)
+            except SessionError as error:
+                kind, is_logged = type(error).__name__, True
+                services.provoked.info(
+                    "session refused", of=kind, path=route.path, error=kind, reason=str(error)
+                )
+                if ELSEWHERE in request.headers:
+                    raise refusal_of(request, error) from error
+                return await route.refuse(request, services, metrics, error)
+            except web.RequestPayloadError as error:
+                raise web.HTTPBadRequest(text="a body that is not what its headers say\n") from error
+        except web.HTTPException as refusal:
+            metrics.refused(refusal.status)
+            if not is_logged:
+                # Its text may quote the query, so the log has the words of the status alone.
+                kind = type(refusal).__name__
+                services.provoked.info(
+                    "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
+                )
+            raise
+
+    return handle
+
+
+def add_question(app: web.Application, path: str, answer: Answer, *, open_as: str | None = None) -> None:
+    """Register a GET that asks about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
+
+    Where there are keys it needs one, unless it is ``open_as`` something that is not protected.
+    """
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        services = request.app[SERVICES]
+        if open_as is None or not services.access.is_open(open_as):
+            services.access.identify(request)
+        name = named_model(request)
+        try:
+            models = tuple(services.models) if name is None else (services.models.find(name),)
+        except UnknownModelError as error:
+            raise refusal_of(request, error) from error
+        return answer(request, services, models)
+
+    app.router.add_get(path, handle)
+    app.router.add_get(MODEL_PREFIX + path, handle)
+
+
+def named_model(request: web.Request) -> str | None:
+    """The name in the path, or in ``?model=``; None without one.
+
+    Raises:
+        web.HTTPBadRequest: both, and they differ.
+    """
+    in_path, in_query = request.match_info.get("model"), request.query.get("model") or None
+    if in_path is not None and in_query not in (None, in_path):
+        raise web.HTTPBadRequest(
+            text=f"the path names {in_path!r} and the query {in_query!r}: which model?\n"
+        )
+    return in_path if in_path is not None else in_query
+
+
+def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
+    """404 for an unknown model, 429 for too many sessions, 503 for a server that is full or leaving.
+
+    The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
+    where a WebSocket was asked for it is one line, since that is what its clients show.
+    """
+    headers = {}
+    if isinstance(error, UnknownModelError):
+        status: type[web.HTTPException] = web.HTTPNotFound
+    elif isinstance(error, SessionLimitError):
+        status = web.HTTPTooManyRequests
+        headers["Retry-After"] = str(error.retry_after_s)
+    else:
+        status = web.HTTPServiceUnavailable
+        retry_after_s = error.retry_after_s if isinstance(error, ServerFullError) else DRAINING_RETRY_AFTER_S
+        headers["Retry-After"] = str(retry_after_s)
+    if hdrs.UPGRADE in request.headers:
+        return status(text=f"{error}\n", headers=headers)
+    models = {"models": list(error.known)} if isinstance(error, UnknownModelError) else {}
+    text = json.dumps({"error": str(error), "code": close_code(error), **models}) + "\n"
+    return status(text=text, headers=headers, content_type="application/json")

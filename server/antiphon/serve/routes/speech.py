@@ -1,0 +1,73 @@
+"""``/api/asr-streaming``: from a request to a transcript, live over a WebSocket or of a recording by POST.
+
+Kyutai's clients read errors as messages, so whoever asks for a WebSocket gets one: upgraded, told ``Error``
+("no free channels" when every row is taken), and closed with its code. A POST is told with a status.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from antiphon.errors import ProtocolError, SessionError
+from antiphon.protocol import kyutai
+from antiphon.protocol.chat import parse_wait
+from antiphon.protocol.events import close_code
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.chat import check_upgrade
+from antiphon.serve.routes.kyutai import error_message
+from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
+from antiphon.serve.routes.transcription import Transcription
+from antiphon.serve.routes.upload import handle_recording
+from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.socket import Socket, is_upgrade
+
+
+async def handle_speech(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One WebSocket of ``/api/asr-streaming``, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused, see the module.
+    """
+    try:
+        wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query)
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    check_upgrade(request, services, model, wait_s=wait_s)
+    transcription = Transcription(services, model, wait_s=wait_s, caller=caller.name)
+    try:
+        transcription.admit()
+        socket = await Socket.open(request, services.config.limits, services.clock)
+        with model.metrics.sockets.track_inprogress():
+            await transcription.run(socket)
+        return socket.response
+    finally:
+        transcription.abandon()
+
+
+async def refuse_speech(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client why there is no transcript: in a message, where it asked for a WebSocket.
+
+    Raises:
+        web.HTTPException: to all others.
+    """
+    if not is_upgrade(request):
+        raise refusal_of(request, error)
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        socket.write(frame(kyutai.encode(error_message(error))))
+        await socket.close(close_code(error), str(error))
+    metrics.closed(socket.close_code)
+    return socket.response
+
+
+ROUTES = (
+    Route("GET", kyutai.PATH, handle_speech, refuse_speech),
+    Route("POST", kyutai.PATH, handle_recording),
+)

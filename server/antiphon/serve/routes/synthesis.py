@@ -1,0 +1,129 @@
+"""One WebSocket of ``/api/tts_streaming`` on the event loop: text in, speech out.
+
+Speech is made only as fast as the peer takes it.
+"""
+
+from __future__ import annotations
+
+from antiphon.engine.session import Session
+from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.models.prompt import Prompt
+from antiphon.models.speaker import SpeakerShape
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import SpeechRequest
+from antiphon.serve.hosting.conversation import RECHECK_S
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.speech_output import SpeechOutput
+from antiphon.serve.routes.kyutai import KyutaiConversation
+from antiphon.serve.routes.voicing import Voicing
+from antiphon.serve.transport.socket import Socket
+
+
+class Synthesis(KyutaiConversation):
+    """A conversation of somebody whose text is said aloud."""
+
+    def __init__(
+        self,
+        services: Services,
+        model: ServedModel,
+        request: SpeechRequest,
+        voice: Prompt | None,
+        *,
+        wait_s: float = 0.0,
+        caller: str = "",
+    ) -> None:
+        """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
+        super().__init__(services, model, caller=caller, awaits="text")
+        self._request, self._voice = request, voice
+        self._wait_s = wait_s
+        self._voicing = Voicing(model, services.clock)
+        self._output = SpeechOutput(request.format, services.pool, self._lane.wake)
+
+    def admit(self) -> None:
+        """Ask the engine for a session.
+
+        Raises:
+            ServerFullError, DrainingError: there is no row, and no place in the queue.
+        """
+        self._voicing.session = self._submit(
+            self._model.parameters(),
+            wait_s=self._wait_s,
+            notify=self._lane.wake,
+            prompt=self._voice,
+            route="tts_streaming",
+        )
+
+    def _release(self) -> None:
+        self._output.close()
+
+    # What comes in.
+
+    async def _read(self, socket: Socket) -> None:
+        while self._ending is None and (data := await socket.receive_any()) is not None:
+            message = kyutai_tts.decode_client(data)
+            self._patience.heard(socket.seen_s)
+            if isinstance(message, kyutai_tts.Text):
+                await self._put(message.text, socket)
+            else:
+                self._handle(message)
+            self._lane.wake()
+
+    async def _put(self, text: str, socket: Socket) -> None:
+        """Read a text as far as there is room, then as there is room for more."""
+        pieces = self._voicing.put(text)
+        while await self._services.reading.step(pieces):
+            self._lane.wake()
+            if self._is_full:
+                await self._wait_for_room(socket)
+            if self._ending is not None or socket.has_ended:
+                break
+
+    def _handle(self, message: kyutai_tts.Eos | kyutai_tts.Voice) -> None:
+        if isinstance(message, kyutai_tts.Eos):
+            self._voicing.finish()
+        else:
+            self._change_voice(message)
+
+    def _change_voice(self, message: kyutai_tts.Voice) -> None:
+        if self._voicing.has_text or self._voicing.is_ended:
+            raise ProtocolError("Voice came after text; who speaks is said first")
+        shape = SpeakerShape.of(self._model.checkpoint.spec)
+        if shape is None:
+            raise ProtocolError(f"{self._model.name} has a voice of its own and takes no other")
+        assert self._session is not None
+        try:
+            self._session.prime(shape.prompt(message.array()))
+        except UnsupportedError as error:
+            raise ProtocolError(str(error)) from error
+
+    @property
+    def _is_full(self) -> bool:
+        return self._voicing.is_full
+
+    @property
+    def _waits_for_us(self) -> bool:
+        return self._voicing.has_text and not self._voicing.is_idle
+
+    # What goes out.
+
+    def _say(self, socket: Socket, *messages: kyutai.ServerMessage) -> None:
+        """Formats of bare audio have no messages."""
+        if self._request.format.is_packed:
+            super()._say(socket, *messages)
+
+    def _move(self, socket: Socket, _session: Session) -> None:
+        is_congested = socket.is_congested()
+        self._output.put(self._voicing.advance(may_take=self._output.has_room and not is_congested))
+        if self._voicing.is_done:
+            self._output.finish()
+        if self._output.error is not None:
+            raise self._output.error
+        if frames := self._output.collect():
+            socket.write(frames)
+        is_said = self._voicing.is_done and self._output.is_drained
+        is_waiting = socket.is_congested() or (is_said and socket.has_unsent)
+        self._congested(is_waiting)
+        self._look_again_in(RECHECK_S if is_waiting or not self._output.has_room else None)
+        if is_said and not is_waiting and self._output.has_room:
+            self.end()

@@ -1,0 +1,1 @@
+"""Sockets: messages in, frames out, and every wait bounded."""

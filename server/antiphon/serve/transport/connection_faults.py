@@ -1,0 +1,143 @@
+"""Connections that fail by what their peer does, or for want of open files: counted, and logged now and then.
+
+aiohttp and asyncio log each as an error, some with a traceback. A peer provokes them at will, so here
+``antiphon_failed_connections_total`` counts them, and the log has a line of each kind now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client import Counter
+
+from antiphon.engine.metrics import Families
+from antiphon.log import Log, SparseLog
+from antiphon.serve.transport.open_files import open_file_limit
+
+OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
+"""What makes asyncio stop accepting for a second (``BaseSelectorEventLoop._accept_connection``)."""
+
+
+class ConnectionFault(StrEnum):
+    """How a connection failed; the label ``kind``."""
+
+    MALFORMED = "malformed"
+    RESET = "reset"
+    TLS = "tls"
+
+
+class ConnectionFaults:
+    """Takes the failures that aiohttp, asyncio and ssl report. Only the event loop calls it."""
+
+    def __init__(self, families: Families, log: Log, clock: Callable[[], float]) -> None:
+        """Register the counters."""
+        failed = families.get(
+            Counter, "failed_connections", "Connections that failed by what their peer did.", ("kind",)
+        )
+        self._failed = {kind: failed.labels(kind.value) for kind in ConnectionFault}
+        self._shortages = families.get(
+            Counter,
+            "resource_shortages",
+            "Times the system gave no file or memory: each second while connections wait, and by request.",
+            (),
+        )
+        # One line and then a pause: a single failure of a peer is of no interest, their number is.
+        self._log = SparseLog(log, clock, burst=1)
+
+    def report(self, kind: ConnectionFault, error: BaseException) -> None:
+        """Count a failure; never more than its type is logged, since its words may quote the peer."""
+        self._failed[kind].inc()
+        self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
+
+    def take(self, error: object) -> bool:
+        """Whether an error is of a connection, and counted with that, not the server's own."""
+        if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+            self._report_shortage(error)
+        elif isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            self.report(ConnectionFault.MALFORMED, error)
+        elif isinstance(error, ConnectionError) and not isinstance(
+            error, ConnectionRefusedError
+        ):  # that is ours
+            self.report(ConnectionFault.RESET, error)
+        elif isinstance(error, ssl.SSLError):
+            self.report(ConnectionFault.TLS, error)
+        else:
+            return False
+        return True
+
+    def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio's exception handler: what is not of a connection goes on to the loop's own."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
+            self._report_shortage(error)
+        elif not (self._is_accepted(context) and self.take(error)):
+            loop.default_exception_handler(context)
+
+    @staticmethod
+    def _is_accepted(context: dict[str, Any]) -> bool:
+        """Whether a failure is of a connection that the server accepted; false for its own and for tasks."""
+        protocol = context.get("protocol")
+        if isinstance(protocol, SSLProtocol):
+            return protocol._server_side
+        return isinstance(protocol, web.RequestHandler)
+
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger for aiohttp's server."""
+        return _ServerLogger(logging.getLogger("aiohttp.server"), self)
+
+    def watch_tls(self, context: ssl.SSLContext) -> None:
+        """Count a context's broken handshakes and records; asyncio itself is silent about them."""
+        counted = self._counted_tls
+
+        class WatchedTls(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                with counted():
+                    super().do_handshake()
+
+            def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 (ssl's own name)
+                with counted():
+                    return super().read(len, buffer)
+
+        context.sslobject_class = WatchedTls
+
+    @contextmanager
+    def _counted_tls(self) -> Iterator[None]:
+        try:
+            yield
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLZeroReturnError):
+            raise
+        except ssl.SSLError as error:
+            self.report(ConnectionFault.TLS, error)
+            raise
+
+    def _report_shortage(self, error: OSError) -> None:
+        self._shortages.inc()
+        self._log.warning(
+            "system resources have run out",
+            of="shortage",
+            error=errno.errorcode.get(error.errno or 0, ""),
+            open_file_limit=open_file_limit(),
+        )
+
+
+class _ServerLogger(logging.LoggerAdapter[logging.Logger]):
+    """Hands failures of connections over; every other line goes to the logger."""
+
+    def __init__(self, logger: logging.Logger, faults: ConnectionFaults) -> None:
+        super().__init__(logger)
+        self._faults = faults
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self._faults.take(kwargs.get("exc_info")):
+            super().log(level, msg, *args, **kwargs)
