@@ -15,7 +15,7 @@ import numpy as np
 from antiphon.audio.formats import FORMATS, AudioDecoder, AudioEncoder
 from antiphon.audio.ogg import OggOpusReader, OggOpusWriter
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.rings import InputRings, InputWriter
+from antiphon.ipc.rings import InputRings, InputWriter
 from antiphon.protocol import moshi
 from antiphon_client.clip import fit_clip, load_clip
 

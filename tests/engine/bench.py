@@ -14,10 +14,10 @@ from antiphon.backends.base import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
+from antiphon.ipc.values import FrameReply
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.replies import FrameReply
 from antiphon.engine.session import Session
 from antiphon.errors import UnsupportedError
+from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench
 from tests.engine.fakes import FRAME, FakeBackend, fake_spec

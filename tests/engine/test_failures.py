@@ -12,8 +12,9 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Outcome
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
+from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, frames, heard
 from tests.engine.fakes import FakeBackend, FakeClock

@@ -15,7 +15,7 @@ from antiphon.backends.null.stamp import WordArray
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import SessionState
+from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec

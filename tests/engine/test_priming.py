@@ -12,8 +12,8 @@ from antiphon.backends.base import TextEntry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError, SessionFailedError, StepError, UnsupportedError
+from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

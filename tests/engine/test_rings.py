@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.rings import NOT_ASIDE, InputRings, InputWriter, OutputRings, Replies
+from antiphon.ipc.rings import NOT_ASIDE, InputRings, InputWriter, OutputRings, Replies
 
 LEASE = 1
 """In the middle of three: what belongs to its neighbours shows."""

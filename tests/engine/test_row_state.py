@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine.row_state import StateIdentity, pack, unpack
-from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

@@ -11,10 +11,10 @@ from antiphon.backends.base import RowSnapshot
 from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.leases import LEASES_PER_ROW
-from antiphon.engine.ledger import SessionStats
-from antiphon.engine.rings import Counts, Replies
 from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
+from antiphon.ipc.rings import Counts, Replies
+from antiphon.ipc.values import SessionStats
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, frames, heard

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.engine.session import SessionState
 from antiphon.errors import SessionError
+from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, frames, heard, pcm_of, words

@@ -8,9 +8,8 @@ import pytest
 
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.ledger import SessionStats
-from antiphon.engine.session import SessionState
 from antiphon.errors import StepError
+from antiphon.ipc.values import SessionState, SessionStats
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, heard

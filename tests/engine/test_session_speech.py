@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.backends.base import TextEntry
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.replies import FrameReply
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, bench_of, frames, heard, words
 from tests.engine.fakes import FRAME, FakeBackend, fake_spec

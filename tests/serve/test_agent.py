@@ -11,8 +11,8 @@ from aiohttp import WSServerHandshakeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.health import Health
 from antiphon.errors import ConfigError
+from antiphon.ipc.values import Health
 from antiphon.serve.operator.agent import MAX_WEIGHT, agent, agent_line
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving

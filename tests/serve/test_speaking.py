@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.audio.formats import AudioDecoder
-from antiphon.engine.session import SessionState
+from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
 from tests.serve.harness import FRAME_SAMPLES, Closed

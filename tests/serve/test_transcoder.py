@@ -13,8 +13,7 @@ from antiphon.audio.formats import AudioDecoder
 from antiphon.audio.opus import OpusEncoder
 from antiphon.audio.packets import packet_ms
 from antiphon.backends.base import FloatArray
-from antiphon.engine.replies import FrameReply
-from antiphon.engine.session import SessionState
+from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import AudioFormat, ChatRequest

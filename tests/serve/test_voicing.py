@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import TextEntry
-from antiphon.engine.replies import FrameReply
-from antiphon.engine.session import SessionState
+from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.routes.voicing import Voicing
 from tests.serve.harness import FRAME_SAMPLES

@@ -16,9 +16,9 @@ from antiphon.backends.base import BoolArray, FloatArray
 from antiphon.engine.ledger import PACE
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.rings import Counts, Replies, Times
 from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
+from antiphon.ipc.rings import Counts, Replies, Times
 
 
 class BulkReplies(NamedTuple):

@@ -14,14 +14,14 @@ from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import TextInbox
-from antiphon.engine.ledger import SendLedger, SessionStats, percentile
+from antiphon.engine.ledger import SendLedger, percentile
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.replies import FrameReply, TakenReplies, as_replies
-from antiphon.engine.rings import InputWriter, Replies
 from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc.rings import InputWriter, Replies, as_replies
+from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 from antiphon.models.spec import ModelSpec
 
 

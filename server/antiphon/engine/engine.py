@@ -13,7 +13,6 @@ from antiphon.engine.admission import Admission
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Outcome, RefusedError
-from antiphon.engine.health import Health
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
@@ -30,6 +29,7 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
+from antiphon.ipc.values import Health
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

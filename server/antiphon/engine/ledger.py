@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.rings import Counts, Times
+from antiphon.ipc.rings import Counts, Times
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 RECENT_TICKS = 128
@@ -18,36 +17,6 @@ RECENT_TICKS = 128
 
 PACE = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """What became of a session's frames so far; every whole frame of audio is in exactly one place.
-
-    ``frames_in == dropped_in + flushed_in + queue_frames + frames_taken``, and, while no tick runs,
-    ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``.
-    ``silent`` frames have no reply by design; ``lost`` ones have none against it. ``late`` ones were sent
-    later than one frame's length after they were complete. What waits, or is being computed, when the
-    session ends is flushed. For tts, frames are steps, ``queue_frames``
-    counts words, and steps without audio are silent.
-    """
-
-    frames_in: int
-    frames_taken: int
-    frames_out: int
-    late: int
-    lost: int
-    silent: int
-    dropped_in: int
-    dropped_out: int
-    flushed_in: int
-    flushed_out: int
-    queue_frames: int
-    reply_frames: int
-    step_ms_p50: float
-    step_ms_p99: float
-    wait_ms_p50: float
-    wait_ms_p99: float
 
 
 class TickLedger:

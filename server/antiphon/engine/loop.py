@@ -19,13 +19,13 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
-from antiphon.engine.rings import Counts
 from antiphon.engine.rows import Rows, Tick, TickTimes
 from antiphon.engine.saving import SavingQueue
 from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
+from antiphon.ipc.rings import Counts
 from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 

@@ -24,7 +24,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.rings import NOT_ASIDE, Counts, InputRings, OutputRings, Replies, Times
+from antiphon.ipc.rings import NOT_ASIDE, Counts, InputRings, OutputRings, Replies, Times
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:

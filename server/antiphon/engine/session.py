@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import Protocol
 
 from antiphon.backends.base import FloatArray, RowSnapshot, TextEntry
@@ -18,28 +17,18 @@ from antiphon.engine.aside import Aside
 from antiphon.engine.channel import Channel
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import TextInbox
-from antiphon.engine.ledger import SessionStats
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.replies import FrameReply, TakenReplies
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
+from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
-
-
-class SessionState(StrEnum):
-    """Where a session is in its life; it never goes back, but for a prompt given late."""
-
-    QUEUED = "queued"
-    PRIMING = "priming"  # it has a row, which still reads its prompt
-    ACTIVE = "active"
-    CLOSED = "closed"
 
 
 class Host(Protocol):

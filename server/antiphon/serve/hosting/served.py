@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from antiphon.config import ModelConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.health import Health
 from antiphon.engine.metrics import Families
 from antiphon.errors import ConfigError, UnknownModelError
+from antiphon.ipc.values import Health
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

@@ -22,8 +22,8 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 
-from antiphon.engine.health import Health
 from antiphon.errors import ConfigError
+from antiphon.ipc.values import Health
 from antiphon.serve.transport.listening import ACCEPT_BATCH, lengthen_queue
 
 MAX_WEIGHT = 256

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from antiphon.engine.health import Health
+from antiphon.ipc.values import Health
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.replies import FrameReply
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.transcript import MAX_MARKERS, Event, Heard, Marked, Transcript
 from antiphon.models.words import SpeechTiming, Word

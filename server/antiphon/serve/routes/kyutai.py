@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from antiphon.engine.session import Session, SessionState
+from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, ServerFullError, SessionTimeoutError
+from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
 from antiphon.serve.hosting.conversation import SocketConversation
 from antiphon.serve.transport.frames import frame

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from antiphon.audio.pcm import s16le_from_float
 from antiphon.audio.wav import streamed_header
-from antiphon.engine.session import SessionState
 from antiphon.errors import AntiphonError, DrainingError, SessionFailedError
+from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.access.callers import Caller

@@ -18,8 +18,8 @@ from aiohttp import web
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.stream import decode_pieces, stated_seconds
-from antiphon.engine.session import SessionState
 from antiphon.errors import AntiphonError, AudioError, DrainingError, ServerFullError, SessionFailedError
+from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel

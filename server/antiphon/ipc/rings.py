@@ -9,12 +9,15 @@ enforce the bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import FloatArray, IntArray
+from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray
+from antiphon.ipc.values import FrameReply
 
 Counts = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -180,7 +183,7 @@ class Replies(NamedTuple):
 class OutputRings:
     """Replies: ``frame``, ``token``, ``run`` ``[L, D]``, ``vad`` ``[L, D, heads]``, ``pcm``, ``times``.
 
-    ``run`` is the run of silence heard aside (:mod:`antiphon.engine.aside`) that is answered, or NOT_ASIDE.
+    ``run`` is the run of silence heard aside that is answered, or NOT_ASIDE.
     ``times`` float64 ``[L, D, 4]`` are step_ms, wait_ms, complete_s and replied_s. The engine writes
     ``written`` and ``discarded`` (replies below it are given up, the oldest first); the session writes
     ``taken``. The engine overwrites only slots of replies that it had given up a whole bound before, and a
@@ -271,3 +274,25 @@ class OutputRings:
         """Which positions had, until now, not been overwritten, nor begun to be."""
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole
+
+
+def as_replies(found: Replies) -> list[FrameReply]:
+    """Replies of a ring as values, one by one."""
+    pcm: Iterable[FloatArray | None] = repeat(None) if found.pcm is None else found.pcm
+    numbers = zip(found.frame.tolist(), found.token.tolist(), found.is_aside.tolist(), strict=True)
+    return [
+        FrameReply(
+            frame,
+            samples,
+            None if token == NO_TOKEN else token,
+            tuple(vad.tolist()),
+            step_ms,
+            wait_ms,
+            complete_s,
+            replied_s,
+            is_aside=is_aside,
+        )
+        for (frame, token, is_aside), samples, vad, (step_ms, wait_ms, complete_s, replied_s) in zip(
+            numbers, pcm, found.vad, found.times.tolist(), strict=False
+        )
+    ]

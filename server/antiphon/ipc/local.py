@@ -1,0 +1,102 @@
+"""The engine of this process as a port: direct calls, and one wake-up of the event loop for many changes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from antiphon.ipc.port import CallSession, ModelFacts, Notify
+from antiphon.ipc.values import Health
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+
+
+class DirectEngine(Protocol):
+    """The synchronous engine: its ``notify`` may be called from any thread."""
+
+    @property
+    def info(self) -> ModelFacts:
+        """See :class:`antiphon.ipc.port.EnginePort`."""
+        ...
+
+    def submit(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Callable[[], None] | None,
+        prompt: Prompt | None = None,
+    ) -> CallSession:
+        """A new session."""
+        ...
+
+    def check_room(self, wait_s: float) -> None:
+        """Whether there would be one."""
+        ...
+
+    def health(self) -> Health:
+        """How the engine is."""
+        ...
+
+
+class Doorbell:
+    """Calls on an event loop's thread, asked for from any thread: one wake-up a turn, however many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Call on the thread of ``loop``."""
+        self._loop = loop
+        self._waiting: dict[Notify, None] = {}
+        self._lock = threading.Lock()
+
+    def ring(self, notify: Notify) -> None:
+        """Call ``notify`` soon; again before that changes nothing."""
+        with self._lock:
+            is_called = bool(self._waiting)
+            self._waiting[notify] = None
+        if is_called:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:  # the loop was closed: the process is leaving
+            self._waiting.clear()
+
+    def _answer(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for notify in waiting:
+            notify()
+
+
+class LocalEngine:
+    """:class:`antiphon.ipc.port.EnginePort` in one process."""
+
+    def __init__(self, engine: DirectEngine, doorbell: Doorbell) -> None:
+        """Stand for a started ``engine``; ports of one event loop share its ``doorbell``."""
+        self._engine, self._doorbell = engine, doorbell
+
+    @property
+    def info(self) -> ModelFacts:
+        """What does not change."""
+        return self._engine.info
+
+    async def submit(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Notify,
+        prompt: Prompt | None = None,
+    ) -> CallSession:
+        """A new session; see :meth:`antiphon.ipc.port.EnginePort.submit`."""
+        ring = self._doorbell.ring
+        return self._engine.submit(parameters, wait_s=wait_s, notify=lambda: ring(notify), prompt=prompt)
+
+    async def check_room(self, wait_s: float) -> None:
+        """Whether :meth:`submit` would take a caller now."""
+        self._engine.check_room(wait_s)
+
+    def health(self) -> Health:
+        """How the engine is."""
+        return self._engine.health()

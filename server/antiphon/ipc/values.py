@@ -1,0 +1,104 @@
+"""What a front end and an engine say of a call to each other, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from antiphon.backends.base import FloatArray
+
+
+class SessionState(StrEnum):
+    """Where a session is in its life; it never goes back, but for a prompt given late."""
+
+    QUEUED = "queued"
+    PRIMING = "priming"  # it has a row, which still reads its prompt
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReply:
+    """What one tick made of one frame.
+
+    ``frame`` is the index of the input frame answered, counted from 0 since the session began, dropped
+    ones included (tts: the index of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
+    probability per head. ``complete_s`` is when the frame's last sample had come, ``replied_s`` when the
+    step ended, both on the engine's clock; ``wait_ms`` lies between complete and the step's start.
+    ``is_aside``: it answers silence that nobody sent (``CallSession.listen_aside``), and ``frame`` is -1.
+    """
+
+    frame: int
+    pcm: FloatArray | None
+    text_token: int | None
+    vad: tuple[float, ...]
+    step_ms: float
+    wait_ms: float
+    complete_s: float
+    replied_s: float
+    is_aside: bool = False
+
+
+class TakenReplies(NamedTuple):
+    """Replies, oldest first, and, when older ones were dropped since last taken, the first frame kept.
+
+    No reply here is older than ``interrupted_at``, and what was taken before is all older.
+    """
+
+    replies: list[FrameReply]
+    interrupted_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """What became of a session's frames so far; every whole frame of audio is in exactly one place.
+
+    ``frames_in == dropped_in + flushed_in + queue_frames + frames_taken``, and, while no tick runs,
+    ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``.
+    ``silent`` frames have no reply by design; ``lost`` ones have none against it. ``late`` ones were sent
+    later than one frame's length after they were complete. What waits, or is being computed, when the
+    session ends is flushed. For tts, frames are steps, ``queue_frames``
+    counts words, and steps without audio are silent.
+    """
+
+    frames_in: int
+    frames_taken: int
+    frames_out: int
+    late: int
+    lost: int
+    silent: int
+    dropped_in: int
+    dropped_out: int
+    flushed_in: int
+    flushed_out: int
+    queue_frames: int
+    reply_frames: int
+    step_ms_p50: float
+    step_ms_p99: float
+    wait_ms_p50: float
+    wait_ms_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The engine at one moment.
+
+    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
+    with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
+    caller who came now would be admitted at once. ``detail`` says in words what is wrong, or "ok".
+    """
+
+    alive: bool
+    stuck_s: float
+    ready: bool
+    draining: bool
+    active: int
+    queued: int
+    slots: int
+    detail: str
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the process should be left running."""
+        return self.alive and self.stuck_s == 0.0
