@@ -18,7 +18,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.rows import Rows
 from antiphon.engine.session import Session
-from antiphon.ipc.rings import Counts, Replies, Times
+from antiphon.ipc.arena import Counts, Times
+from antiphon.ipc.rings import Replies
 
 
 class BulkReplies(NamedTuple):

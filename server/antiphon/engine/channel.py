@@ -16,10 +16,10 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.ledger import SendLedger, percentile
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter, Replies, as_replies
 from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 from antiphon.models.spec import ModelSpec
@@ -300,10 +300,10 @@ class Channel:
         if self._final is not None:
             return self._final
         while True:
-            turn = self._rows.turn
+            turn = self._rows.arena.turn
             if turn % 2 == 0:
                 found = self._read_stats()
-                if self._rows.turn == turn:
+                if self._rows.arena.turn == turn:
                     return found
             time.sleep(0)  # the engine thread is between two of its counters
 

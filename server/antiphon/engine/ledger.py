@@ -5,48 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
+from antiphon.backends.base import FloatArray
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
-from antiphon.ipc.rings import Counts, Times
+from antiphon.ipc.arena import RECENT_TICKS, Arena, Counts, Times
 from antiphon.models.spec import ModelSpec, PipelineKind
-
-RECENT_TICKS = 128
-"""The times in :class:`SessionStats` are those of the last so many ticks, ten seconds of speech."""
 
 PACE = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
 
 
 class TickLedger:
-    """What the engine thread counts for each lease; it alone writes.
+    """What the engine thread counts for each lease; it alone writes (:class:`EngineCounts`).
 
-    ``taken``, ``silent``, ``lost``, ``dropped_in``, ``flushed_in`` and ``flushed_out`` are int64 ``[L]``;
-    ``first_complete_s`` is when the first frame taken was complete; ``step_ms`` and ``wait_ms`` are
-    ``[L, RECENT_TICKS]``, the newest at ``taken mod RECENT_TICKS``.
+    ``step_ms`` and ``wait_ms`` are ``[L, RECENT_TICKS]``, the newest at ``taken mod RECENT_TICKS``.
     """
 
-    def __init__(self, leases: int) -> None:
-        """Start with nothing counted."""
-        self.taken, self.silent, self.lost = (np.zeros(leases, np.int64) for _ in range(3))
-        self.dropped_in, self.flushed_in, self.flushed_out = (np.zeros(leases, np.int64) for _ in range(3))
-        self.first_complete_s: Times = np.zeros(leases)
-        self.step_ms = np.zeros((leases, RECENT_TICKS), np.float32)
-        self.wait_ms = np.zeros((leases, RECENT_TICKS), np.float32)
-
-    def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while neither side uses it."""
-        for counter in (
-            self.taken,
-            self.silent,
-            self.lost,
-            self.dropped_in,
-            self.flushed_in,
-            self.flushed_out,
-        ):
-            counter[lease] = 0
-        self.first_complete_s[lease] = 0.0
+    def __init__(self, arena: Arena) -> None:
+        """Count in this memory."""
+        counts = arena.engine
+        self.taken, self.silent, self.lost = counts.taken, counts.silent, counts.lost
+        self.dropped_in, self.flushed_in = counts.dropped_in, counts.flushed_in
+        self.flushed_out, self.first_complete_s = counts.flushed_out, counts.first_complete_s
+        self.step_ms: FloatArray = arena.blocks["step_ms"]
+        self.wait_ms: FloatArray = arena.blocks["wait_ms"]
 
     def take(self, leases: Counts, complete_s: Times) -> None:
         """A frame of each of ``leases [n]`` goes into a tick."""

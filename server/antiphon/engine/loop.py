@@ -16,7 +16,6 @@ from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.aside import Visit
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.rows import Rows, Tick, TickTimes
@@ -25,7 +24,8 @@ from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
-from antiphon.ipc.rings import Counts
+from antiphon.ipc.arena import Counts
+from antiphon.ipc.policy import POLICIES
 from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 

@@ -8,8 +8,6 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +20,10 @@ from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.ipc.rings import NOT_ASIDE, Counts, InputRings, OutputRings, Replies, Times
+from antiphon.ipc.arena import Arena, Counts, Shape, Times
+from antiphon.ipc.policy import POLICIES
+from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings, Replies
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
@@ -85,18 +84,14 @@ class Rows:
         policy = POLICIES[spec.kind]
         leases = LEASES_PER_ROW * slots
         self.leases = Leases(leases, self._clear)
-        self.inputs = InputRings(leases if policy.takes_audio else 0, config.input_frames, spec.frame_samples)
-        samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
-        self.outputs = OutputRings(leases, config.output_frames, samples)
-        self.ledger = TickLedger(leases)
+        shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
+        self.arena = arena = Arena.ordinary(shape, leases)
+        self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
         self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self.needs_care, self.is_closed = np.zeros(leases, np.bool_), self.leases.is_closed
-        self.first_kept: Counts = np.zeros(leases, np.int64)
+        self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
+        self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
-        self.due_s: Times = np.full(leases, -np.inf)
-        self.in_tick = np.zeros(leases, np.bool_)
-        self.is_over = np.zeros(leases, np.bool_)
-        self.turn = 0  # odd while the engine thread changes what a session's statistics are made of
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
@@ -126,13 +121,10 @@ class Rows:
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
-        for flag in (self.is_primed, self.is_frozen, self.needs_care, self.in_tick, self.is_over):
+        for flag in (self.is_primed, self.is_frozen, self.needs_care):
             flag[lease] = False
-        self.first_kept[lease], self.max_steps[lease], self.due_s[lease] = 0, NO_LIMIT, -np.inf
-        self.outputs.clear(lease)
-        self.ledger.clear(lease)
-        if self._takes_audio:
-            self.inputs.clear(lease)
+        self.max_steps[lease] = NO_LIMIT
+        self.arena.clear(lease)
 
     def unprimed(self) -> list[Session]:
         """Sessions that got a prompt, or another one, since the last call."""
@@ -192,7 +184,7 @@ class Rows:
                     has_input[lease] |= session is not None and session.aside.pending > 0
         else:
             has_input = np.array([s is not None and s.text.is_ready for s in self._sessions])
-        can_run = has_input & self.is_primed & ~self.is_frozen & ~self.is_over & ~self.is_closed
+        can_run = has_input & self.is_primed & ~self.is_frozen & (self.is_over == 0) & ~self.is_closed
         can_run &= self._is_attached
         if not self._is_live:
             can_run &= self.outputs.waiting() < self.outputs.bound
@@ -211,7 +203,7 @@ class Rows:
         dropping = np.flatnonzero(is_attached & (over > 0) & self._is_live)
         if not (flushed.size or dropping.size):
             return
-        with self._turning():
+        with self.arena.turning():
             self._flush(flushed, upto[flushed])
             for lease in dropping.tolist():
                 self._drop(lease, int(over[lease]), now_s)
@@ -242,7 +234,7 @@ class Rows:
         rows, fresh = self._row[leases], self._is_fresh[leases]
         self._is_fresh[leases] = False
         run = np.full(count, NOT_ASIDE)
-        with self._turning():
+        with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
                 offers = [self.session(lease).text.offer() for lease in leases.tolist()]
@@ -288,7 +280,7 @@ class Rows:
         if outputs is not None:
             consumed, emitted = outputs.consumed, outputs.emitted
         live = is_here & ~is_aside
-        with self._turning():
+        with self.arena.turning():
             ledger.time(tick.leases[live], wait_ms[live], step_ms)
             if not self._takes_audio and outputs is not None:
                 self._settle_texts(tick, outputs)
@@ -369,12 +361,3 @@ class Rows:
     def listeners(self, leases: Counts) -> list[Session]:
         """The sessions of ``leases`` that have to be called after a tick."""
         return [self.session(lease) for lease in leases[self._is_notified[leases]].tolist()]
-
-    @contextmanager
-    def _turning(self) -> Iterator[None]:
-        """Statistics read meanwhile are read again."""
-        self.turn += 1
-        try:
-            yield
-        finally:
-            self.turn += 1

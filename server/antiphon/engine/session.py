@@ -18,12 +18,12 @@ from antiphon.engine.channel import Channel
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
+from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
