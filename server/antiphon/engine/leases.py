@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from antiphon.engine.session import Session
+    from antiphon.engine.guests import Guest
 
 LEASES_PER_ROW: Final = 3
 """One of a session that left during a tick, one of the next session, one that its owner still holds."""
+
+
+class Leased(Protocol):
+    """What has a lease, or had."""
+
+    @property
+    def lease(self) -> int | None:
+        """The lease in use."""
+        ...
 
 
 class Leases:
@@ -27,19 +36,19 @@ class Leases:
         self.is_closed = np.zeros(count, np.bool_)
         self._clear = clear
         self._free = list(reversed(range(count)))
-        self._coming: dict[int, Session] = {}
+        self._coming: dict[int, Guest] = {}
         self._leaving: list[int] = []
         self._held: set[int] = set()
         self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
 
-    def take(self, session: Session) -> int | None:
-        """A lease for a session that was admitted; None while all are in use."""
+    def take(self, guest: Guest) -> int | None:
+        """A lease for a guest that was admitted; None while all are in use."""
         with self._lock:
             if not self._free:
                 return None
             lease = self._free.pop()  # the one used last: its memory is there already
-            self._coming[lease] = session
+            self._coming[lease] = guest
             return lease
 
     @property
@@ -56,7 +65,7 @@ class Leases:
             else:
                 self._end(lease)
 
-    def hold(self, session: Session) -> int | None:
+    def hold(self, session: Leased) -> int | None:
         """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
         with self._lock:
             lease = session.lease
@@ -74,13 +83,13 @@ class Leases:
                     self._ended.remove(lease)
                     self._end(lease)
 
-    def settle(self, attach: Callable[[int, Session], None], detach: Callable[[int], None]) -> None:
+    def settle(self, attach: Callable[[int, Guest], None], detach: Callable[[int], None]) -> None:
         """Between ticks, on the engine thread: what changed hands since the last one."""
         if not (self._leaving or self._coming):
             return
         with self._lock:
-            for lease, session in self._coming.items():
-                attach(lease, session)
+            for lease, guest in self._coming.items():
+                attach(lease, guest)
             self._coming.clear()
             for lease in self._leaving:
                 detach(lease)
