@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any
 
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
@@ -22,7 +24,7 @@ from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import Wake
+from antiphon.engine.wake import EventWake, Wake
 from antiphon.errors import (
     AntiphonError,
     ConfigError,
@@ -31,6 +33,8 @@ from antiphon.errors import (
     UnsupportedError,
 )
 from antiphon.ipc.channel import CallerSide
+from antiphon.ipc.memory import NO_BELL, SharedArena
+from antiphon.ipc.messages import pack_facts
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import Health
 from antiphon.log import Log
@@ -49,9 +53,10 @@ class Engine:
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
-    engine. ``share`` is what other engines of the process
-    leave of the device to a backend that is made. Everything but :meth:`start` needs an engine
-    that was started (or prepared, to be ticked by hand).
+    engine. ``share`` is what other engines of the process leave of the device to a backend that is made.
+    With ``pools`` so many other processes have callers (:mod:`antiphon.engine.fleet`); they raise an
+    ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
+    by hand).
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class Engine:
         on_tick: Callable[[], None] | None = None,
         tracer: Tracer | None = None,
         share: DeviceShare = ALONE,
+        pools: int | None = None,
+        wake: Wake | None = None,
     ) -> None:
         """Keep what :meth:`start` will need; nothing runs yet."""
         self.config = config
@@ -77,7 +84,8 @@ class Engine:
         self._share = share
         self._pressure = LatePressure(config)
         self.deliveries = MeteredDeliveries(metrics, self._pressure)
-        self._wake = Wake()
+        self._pools = pools
+        self._wake = wake or Wake()
         self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
         self._is_prepared = False
@@ -129,12 +137,19 @@ class Engine:
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
         backend.warm_up(progress)
         self._backend = backend
-        self._rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pressure=self._pressure)
+        self._rows = Rows(
+            info.spec,
+            self.config,
+            info.slots,
+            metrics=self.metrics,
+            pressure=self._pressure,
+            pools=self._pools,
+        )
         self._side = CallerSide(
             info.spec, self._rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
         )
         self._admission = Admission(
-            info.slots, self.config, self._pressure, has_lease=lambda: self._rows.leases.has_free
+            info.slots, self.config, self._pressure, has_lease=lambda guest: self._rows.leases.has_free(guest)
         )
         self.loop = EngineLoop(
             backend,
@@ -245,6 +260,41 @@ class Engine:
         """The side of an owner who feeds and reads these active sessions as arrays."""
         frame_s = self.info.spec.frame_ms / 1000.0
         return BulkOwner(sessions, self._rows, frame_s=frame_s, deliveries=self.deliveries)
+
+    def first_lease(self, pool: int) -> int:
+        """The first of a pool's leases."""
+        return pool * self._shared.plan.leases
+
+    def share_pool(self, pool: int, bell: int) -> tuple[dict[str, Any], list[int]]:
+        """What a front end needs to know, and the descriptors of the memory and the wake-up.
+
+        ``bell`` is an eventfd that is rung after ticks with its calls, until :meth:`unshare_pool`.
+        """
+        shared, wake = self._shared, self._wake
+        assert isinstance(wake, EventWake)
+        shared.slabs[pool].bell = bell
+        facts = {
+            "facts": pack_facts(self.info),
+            "shape": asdict(shared.shape),
+            "pools": shared.plan.pools,
+            "leases": shared.plan.leases,
+            "text_entries": self.config.text_entries,
+        }
+        return facts, [shared.descriptor, wake.descriptor]
+
+    def unshare_pool(self, pool: int) -> None:
+        """Ring no more."""
+        self._shared.slabs[pool].bell = NO_BELL
+
+    def let_go(self, leases: Sequence[int]) -> None:
+        """A front end uses these leases no more."""
+        self._rows.leases.let_go(leases)
+
+    @property
+    def _shared(self) -> SharedArena:
+        arena = self._rows.arena
+        assert isinstance(arena, SharedArena), "the engine was made for one process"
+        return arena
 
     def nudge(self) -> None:
         """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""

@@ -62,6 +62,7 @@ class Guest:
         self.aside = Aside(rows.frame_samples)
         self.text = TextInbox()
         self.lease: int | None = None
+        self.leased: int | None = None  # which lease it has, or had before it closed
         self._rows, self._wake, self._host = rows, wake, host
         self._parameters, self._has_new_parameters = parameters, True
         self._prompt, self._prompts = prompt, 0
@@ -151,7 +152,7 @@ class Guest:
             lease = None if self._is_closed else self._rows.leases.take(self)
             if lease is None:
                 return False
-            self.lease = lease
+            self.lease = self.leased = lease
             self._limit(lease)
             self._rows.is_primed[lease] = self._prompt is None
             self._rows.needs_care[lease] = True

@@ -30,12 +30,16 @@ class Leases:
     ``is_closed`` bool ``[count]``: the session has ended, and the engine thread or an owner may still look.
     """
 
-    def __init__(self, count: int, clear: Callable[[int], None]) -> None:
-        """Start with all free; ``clear`` wipes a place that neither side uses any more."""
+    def __init__(self, count: int, clear: Callable[[int], None], *, pools: int = 1) -> None:
+        """Start with all free; ``clear`` wipes a place that neither side uses any more.
+
+        With several ``pools`` each has the next ``count / pools`` places.
+        """
         self.count = count
         self.is_closed = np.zeros(count, np.bool_)
         self._clear = clear
-        self._free = list(reversed(range(count)))
+        self._pool_size = size = count // pools
+        self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
         self._coming: dict[int, Guest] = {}
         self._leaving: list[int] = []
         self._held: set[int] = set()
@@ -43,18 +47,23 @@ class Leases:
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
 
     def take(self, guest: Guest) -> int | None:
-        """A lease for a guest that was admitted; None while all are in use."""
+        """A lease for a guest that was admitted; None while all of its pool are in use.
+
+        One of a pool is held: it ends when its front end has let it go too.
+        """
         with self._lock:
-            if not self._free:
+            free = self._free[guest.pool or 0]
+            if not free:
                 return None
-            lease = self._free.pop()  # the one used last: its memory is there already
+            lease = free.pop()  # the one used last: its memory is there already
             self._coming[lease] = guest
+            if guest.pool is not None:
+                self._held.add(lease)
             return lease
 
-    @property
-    def has_free(self) -> bool:
-        """Whether :meth:`take` would give one."""
-        return bool(self._free)
+    def has_free(self, guest: Guest | None = None) -> bool:
+        """Whether :meth:`take` would give one, to this guest or to any."""
+        return any(self._free) if guest is None else bool(self._free[guest.pool or 0])
 
     def release(self, lease: int) -> None:
         """The session has ended; where the engine thread has seen the lease, that thread makes it free."""
@@ -102,4 +111,4 @@ class Leases:
             return
         self._clear(lease)
         self.is_closed[lease] = False
-        self._free.append(lease)
+        self._free[lease // self._pool_size].append(lease)

@@ -22,6 +22,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
 from antiphon.ipc.arena import Arena, Counts, Shape, Times
+from antiphon.ipc.memory import Plan, SharedArena, leases_of
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings, Replies
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -79,13 +80,18 @@ class Rows:
         *,
         metrics: EngineMetrics,
         pressure: LatePressure,
+        pools: int | None = None,
     ) -> None:
-        """Allocate for ``slots`` rows."""
+        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
         policy = POLICIES[spec.kind]
-        leases = LEASES_PER_ROW * slots
-        self.leases = Leases(leases, self._clear)
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
-        self.arena = arena = Arena.ordinary(shape, leases)
+        self.arena: Arena
+        if pools is None:
+            self.arena = Arena.ordinary(shape, LEASES_PER_ROW * slots)
+        else:
+            self.arena = SharedArena(Plan(shape, pools, leases_of(slots, pools)))
+        arena, leases = self.arena, self.arena.leases
+        self.leases = Leases(leases, self._clear, pools=pools or 1)
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
         self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self.needs_care, self.is_closed = np.zeros(leases, np.bool_), self.leases.is_closed
@@ -176,6 +182,7 @@ class Rows:
 
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
+        self.arena.look()
         if self._takes_audio:
             self._forget_old(now_s)
             has_input = self.inputs.waiting() > 0
@@ -210,6 +217,7 @@ class Rows:
             self._flush(flushed, upto[flushed])
             for lease in dropping.tolist():
                 self._drop(lease, int(over[lease]), now_s)
+        self.arena.show()
 
     def _flush(self, leases: Counts, upto: Counts) -> None:
         """Frames below the positions ``upto [n]`` are not to be heard."""
@@ -277,6 +285,7 @@ class Rows:
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
         ledger = self.ledger
+        self.arena.look()
         self.arena.engine.ticks[tick.leases] += 1
         step_ms = 1000.0 * (times.end_s - times.start_s)
         wait_ms = 1000.0 * (times.start_s - tick.complete_s)
@@ -298,6 +307,7 @@ class Rows:
                 self._publish(tick, outputs, is_wanted, wait_ms, step_ms, times.end_s)
             self._end_sessions(tick.leases[live])
             self.in_tick[tick.leases] = False
+        self.arena.show()
         if self._has_deadlines:
             self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
         self._metrics.replies.inc(int(np.count_nonzero(is_wanted & ~is_aside)))

@@ -9,7 +9,7 @@ Positions count from the lease's begin; position p of a ring lies in slot ``p mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -131,6 +131,7 @@ class Arena:
         self.shape, self.leases, self.blocks = shape, blocks.shape[0], blocks
         self._caller, self._engine, self._turn = caller, engine, turn
         self.caller, self.engine = CallerCounts(caller), EngineCounts(engine)
+        self.fence: Callable[[], None] = _no_fence
 
     @classmethod
     def ordinary(cls, shape: Shape, leases: int) -> Arena:
@@ -165,3 +166,7 @@ class Arena:
         self.blocks["out_pcm"][lease, : int(engine.output_written[lease])] = 0.0
         self._caller[:, lease] = self._engine[:, lease] = 0
         caller.due_s[lease] = -np.inf
+
+
+def _no_fence() -> None:
+    """In one process the interpreter keeps the order."""

@@ -138,6 +138,9 @@ class Channel:
     @property
     def is_idle(self) -> bool:
         """Whether no frame waits or is being answered, and no reply waits; a frame may be unfinished."""
+        return self._side.consistently(self._is_at_rest)
+
+    def _is_at_rest(self) -> bool:
         # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
         # before that mark goes.
         is_waiting = self._has_input or self._is_listening_aside

@@ -39,6 +39,7 @@ class InputRings:
         self.complete_s: Times = arena.blocks["in_complete_s"]
         self.written, self.discarded = arena.caller.written, arena.caller.discarded
         self.taken = arena.engine.input_taken
+        self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
         """Whole frames that wait, by lease; more than ``bound`` where some are about to be dropped."""
@@ -115,6 +116,7 @@ class InputWriter:
             slot = int(rings.written[lease]) % rings.capacity
             rings.frame[lease, slot] = self._next_frame
             rings.complete_s[lease, slot] = self._received_s
+            rings.fence()
             rings.written[lease] += 1  # last: from here on the engine may read the slot
         self._next_frame += 1
         self._filled, self._is_skipping = 0, False
@@ -188,6 +190,7 @@ class OutputRings:
         self.run: Counts = blocks["out_run"]
         self.written, self.discarded = arena.engine.output_written, arena.engine.output_discarded
         self.taken = arena.caller.taken
+        self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
         """Replies that wait, by lease."""
@@ -225,6 +228,7 @@ class OutputRings:
         before = int(self.taken[lease])
         end = int(self.written[lease])
         start = max(before, int(self.discarded[lease]))
+        self.fence()
         positions = np.arange(start, end)
         found = self.read(lease, positions % self.capacity)
         is_whole = self.is_whole(lease, positions)
@@ -247,6 +251,7 @@ class OutputRings:
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
         """Which positions had, until now, not been overwritten, nor begun to be."""
+        self.fence()
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole
 
