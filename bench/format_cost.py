@@ -15,6 +15,7 @@ import numpy as np
 from antiphon.audio.formats import FORMATS, AudioDecoder, AudioEncoder
 from antiphon.audio.ogg import OggOpusReader, OggOpusWriter
 from antiphon.audio.pcm import FloatArray
+from antiphon.ipc.arena import Arena, Shape
 from antiphon.ipc.rings import InputRings, InputWriter
 from antiphon.protocol import moshi
 from antiphon_client.clip import fit_clip, load_clip
@@ -62,7 +63,10 @@ def main() -> int:
     packets = [payload for frame in frames for payload in AudioEncoder("opus").encode(frame)[:1]]
     writer, reader = OggOpusWriter(1), OggOpusReader()
     pages = [writer.page([packet], FRAME_SAMPLES) for packet in packets]
-    rings, out = InputRings(1, 4, FRAME_SAMPLES), np.zeros(FRAME_SAMPLES, np.float32)
+    rings, out = (
+        InputRings(Arena.ordinary(Shape(4, 1, FRAME_SAMPLES, 0), 1)),
+        np.zeros(FRAME_SAMPLES, np.float32),
+    )
     ring = InputWriter(rings, 0)
 
     def through(frame: FloatArray) -> None:

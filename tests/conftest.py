@@ -28,6 +28,7 @@ TIERS: Mapping[str, Sequence[str]] = {
     "docs": PRODUCT,
     "engine": FAST,
     "house": PRODUCT,
+    "ipc": FAST,
     "measure": PRODUCT,
     "models": FAST,
     "protocol": FAST,

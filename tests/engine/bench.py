@@ -14,9 +14,9 @@ from antiphon.backends.base import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

@@ -34,8 +34,18 @@ MODEL = "fake"
 def fake_spec(kind: PipelineKind = PipelineKind.CODEC, *, max_delay: int = 2) -> ModelSpec:
     mimi = MimiSpec(sample_rate=100, frame_rate=12.5, codebooks=1, cardinality=4)
     delays = (0, max_delay)
+    heads = 2 if kind is PipelineKind.STT else 0
     lm = LMSpec(
-        dim=1, num_layers=1, num_heads=1, context=8, n_q=1, dep_q=1, card=4, text_card=100, delays=delays
+        dim=1,
+        num_layers=1,
+        num_heads=1,
+        context=8,
+        n_q=1,
+        dep_q=1,
+        card=4,
+        text_card=100,
+        delays=delays,
+        extra_heads=heads,
     )
     return ModelSpec(
         name=MODEL, kind=kind, family="fake", mimi=mimi, lm=None if kind is PipelineKind.CODEC else lm

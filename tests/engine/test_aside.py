@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.base import RowSnapshot, StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.session import Session
+from antiphon.engine.guests import Guest
 from antiphon.errors import UnsupportedError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench
@@ -23,6 +24,11 @@ STT = fake_spec(PipelineKind.STT)
 
 def bench(**config: Any) -> Bench:
     return Bench(FakeBackend(STT), config=EngineConfig(**config))
+
+
+def kept(session: Session) -> RowSnapshot | None:
+    assert isinstance(session.link, Guest)
+    return session.link.aside.kept
 
 
 def tokens(replies: list[FrameReply], *, aside: bool) -> list[int | None]:
@@ -71,8 +77,9 @@ def test_what_the_caller_sends_is_heard_as_if_there_had_been_no_silence(
     assert [reply.frame for reply in live] == list(range(whole))
     assert [reply.text_token for reply in live] == list(range(1, whole + 1))
     rows = [row for row in engine.backend.rows if row.parameters.text_seed == 1]
-    if session.kept is not None:  # no frame came after the last silence
-        rows = [session.kept.tensors["row"]]
+    snapshot = kept(session)
+    if snapshot is not None:  # no frame came after the last silence
+        rows = [snapshot.tensors["row"]]
     assert [(row.taken, row.sum) for row in rows] == ([(whole, sum(sent[::FRAME]))] if whole else [])
     stats = session.stats()
     assert (stats.frames_in, stats.frames_taken, stats.frames_out, stats.lost) == (whole, whole, whole, 0)
@@ -156,13 +163,13 @@ def test_no_more_states_are_kept_than_allowed(aside_rows: int) -> None:
         engine.push(session, 1.0)
         session.listen_aside(2, engine.clock())
     engine.ticks()
-    assert [session.kept is not None for session in sessions] == [True] * aside_rows + [False] * (
+    assert [kept(session) is not None for session in sessions] == [True] * aside_rows + [False] * (
         3 - aside_rows
     )
     for session in sessions:
         engine.push(session, 1.0)
     engine.ticks()
-    assert [session.kept for session in sessions] == [None] * 3
+    assert [kept(session) for session in sessions] == [None] * 3
     assert [row.taken for row in engine.backend.rows[:3]] == [2] * aside_rows + [4] * (3 - aside_rows)
 
 
@@ -174,7 +181,7 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     engine.tick()
     engine.tick()
     first.close()
-    assert first.kept is None
+    assert kept(first) is None
     second = engine.submit()
     second.listen_aside(3, engine.clock())  # it has heard nothing: there is nothing to bring out
     assert engine.ticks() == 0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from antiphon.backends.base import FloatArray
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.session import Session
 from antiphon.errors import SessionError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench

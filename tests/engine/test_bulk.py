@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 from antiphon.backends.base import FloatArray
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.session import Session
 from antiphon.errors import SessionFailedError, StepError
-from antiphon.ipc.rings import RING_BOUNDS
+from antiphon.ipc.arena import RING_BOUNDS
+from antiphon.ipc.session import Session
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, frames, heard
 from tests.engine.fakes import FRAME, FRAME_S, FakeBackend

@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Outcome
 from antiphon.engine.engine import Engine
+from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, frames, heard
@@ -119,9 +120,9 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     bench = Bench(FakeBackend(slots=2))
     engine = bench.engine
     admit = engine._admission.submit
-    callers: list[Session] = []
+    callers: list[Guest] = []
 
-    def submit(caller: Session, now_s: float, wait_s: float) -> Outcome:
+    def submit(caller: Guest, now_s: float, wait_s: float) -> Outcome:
         callers.append(caller)
         if moment == "before admission":
             engine._lose(DeviceLostError("gone"))
@@ -136,7 +137,7 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     with pytest.raises(SessionFailedError, match="the model can no longer run"):
         bench.submit()
     (caller,) = callers
-    assert caller.state is not SessionState.ACTIVE
+    assert caller.lease is None
     assert engine._admission.active() == (), "it left no row taken"
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.session import Session
 from antiphon.errors import ServerFullError, StepError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from tests.engine.bench import Bench, pcm_of
 from tests.engine.fakes import FRAME_S, FakeBackend, FakeClock

@@ -10,10 +10,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.ipc.arena import Arena, Shape
 from antiphon.ipc.rings import NOT_ASIDE, InputRings, InputWriter, OutputRings, Replies
 
 LEASE = 1
 """In the middle of three: what belongs to its neighbours shows."""
+
+
+def input_rings(leases: int, bound: int, frame_samples: int) -> InputRings:
+    return InputRings(Arena.ordinary(Shape(bound, 1, frame_samples, 0), leases))
+
+
+def output_rings(leases: int, bound: int, frame_samples: int, heads: int = 1) -> OutputRings:
+    return OutputRings(Arena.ordinary(Shape(1, bound, 1, frame_samples, heads), leases))
 
 
 @dataclass
@@ -107,7 +116,7 @@ STEPS = st.lists(
 
 @given(st.integers(1, 7), st.integers(1, 4), STEPS)
 def test_an_input_ring_does_what_lists_would(frame_samples: int, bound: int, steps: list[Step]) -> None:
-    rings = InputRings(3, bound, frame_samples)
+    rings = input_rings(3, bound, frame_samples)
     writer, model = InputWriter(rings, LEASE), ListInput(frame_samples, bound)
     for now, step in enumerate(steps):
         step(rings, writer, model, float(now))
@@ -123,7 +132,7 @@ def test_an_input_ring_does_what_lists_would(frame_samples: int, bound: int, ste
 
 
 def test_a_frame_is_complete_when_its_last_sample_came() -> None:
-    rings = InputRings(2, 4, 4)
+    rings = input_rings(2, 4, 4)
     writer = InputWriter(rings, LEASE)
     writer.write(np.ones(3, np.float32), 1.0)
     assert rings.written[LEASE] == 0, "the engine sees no part of a frame"
@@ -134,7 +143,7 @@ def test_a_frame_is_complete_when_its_last_sample_came() -> None:
 
 
 def test_a_full_ring_refuses_the_oldest_of_a_push_and_keeps_what_lies_in_it() -> None:
-    rings = InputRings(2, 2, 1)
+    rings = input_rings(2, 2, 1)
     writer = InputWriter(rings, LEASE)
     writer.write(np.arange(3, dtype=np.float32), 0.0)
     writer.write(np.arange(3, 9, dtype=np.float32), 0.0)
@@ -144,7 +153,7 @@ def test_a_full_ring_refuses_the_oldest_of_a_push_and_keeps_what_lies_in_it() ->
 
 
 def test_a_frame_that_was_begun_without_a_slot_is_refused_whole_even_by_finish() -> None:
-    rings = InputRings(2, 1, 4)
+    rings = input_rings(2, 1, 4)
     writer = InputWriter(rings, LEASE)
     writer.write(np.ones(10, np.float32), 0.0)
     rings.taken[LEASE] = 2  # room again, but its beginning is gone
@@ -167,7 +176,7 @@ def replies(*frames: int, value: float = 0.0) -> Replies:
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=25))
 def test_an_output_ring_keeps_the_newest_and_counts_the_gap(bound: int, publishes: list[int]) -> None:
     """Each number is so many replies between two takes."""
-    rings = OutputRings(3, bound, 2)
+    rings = output_rings(3, bound, 2)
     frame = given_up = 0
     for count in publishes:
         came = list(range(frame, frame + count))
@@ -187,7 +196,7 @@ def test_an_output_ring_keeps_the_newest_and_counts_the_gap(bound: int, publishe
 
 
 def test_a_reader_that_is_overtaken_drops_what_was_overwritten_and_counts_it() -> None:
-    rings = OutputRings(2, 2, 2)
+    rings = output_rings(2, 2, 2)
     read = rings.read
 
     def read_slowly(*args: object) -> Replies:
@@ -221,7 +230,7 @@ class Watched(np.ndarray):  # type: ignore[type-arg]
 
 
 def test_nothing_is_given_up_for_a_reader_that_takes_all_while_the_engine_publishes() -> None:
-    rings = OutputRings(2, 2, 2)
+    rings = output_rings(2, 2, 2)
     for number in range(2):
         rings.publish(np.array([LEASE]), replies(number))
     watched = rings.taken.view(Watched)

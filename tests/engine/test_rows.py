@@ -12,8 +12,9 @@ from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.leases import LEASES_PER_ROW
 from antiphon.engine.rows import Rows
-from antiphon.engine.session import Session
-from antiphon.ipc.rings import Counts, Replies
+from antiphon.ipc.arena import Counts
+from antiphon.ipc.rings import Replies
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionStats
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

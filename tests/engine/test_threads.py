@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import Session
 from antiphon.errors import ServerFullError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

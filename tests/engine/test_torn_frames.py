@@ -16,7 +16,7 @@ from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.session import Session
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState, SessionStats
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.fakes import MODEL, FakeBackend, fake_spec

@@ -69,9 +69,9 @@ class Admission(Generic[C]):
         config: EngineConfig,
         pressure: LatePressure,
         *,
-        has_lease: Callable[[], bool] = lambda: True,
+        has_lease: Callable[[C | None], bool] = lambda _: True,
     ) -> None:
-        """Start with ``slots`` free rows and an empty queue; without a lease no row can be given."""
+        """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row."""
         self._has_lease = has_lease
         self._config = config
         self._pressure = pressure
@@ -90,7 +90,7 @@ class Admission(Generic[C]):
             RefusedError: neither is possible now.
         """
         with self._lock:
-            if self._is_open(now_s) and self._give_row(caller, now_s):
+            if self._is_open(now_s) and self._has_lease(caller) and self._give_row(caller, now_s):
                 return Outcome.ADMITTED
             self._check_queue(now_s, wait_s)
             self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
@@ -168,7 +168,7 @@ class Admission(Generic[C]):
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
         is_calm = not self._is_draining and not self._queue and not self._is_late(now_s)
-        return is_calm and self._has_lease()
+        return is_calm and self._has_lease(None)
 
     def _is_late(self, now_s: float) -> bool:
         """Whether deadlines are being missed; late frames of sessions that have all ended say nothing."""
@@ -185,17 +185,24 @@ class Admission(Generic[C]):
         """Expire, then promote, in the order of the queue."""
         if not self._queue:
             return Changes()
-        before = self._queue
+        before, was = self._queue, tuple(self._queue)
         expired = [(seat.caller, self._expiry(seat)) for seat in before if seat.expires_s <= now_s]
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
         may_admit = not self._is_late(now_s) and not self._is_draining
-        while self._queue and self._free and self._has_lease() and may_admit:
-            caller = self._queue.pop(0).caller
+        while self._free and may_admit and (caller := self._next()) is not None:
             if self._give_row(caller, now_s):
                 promoted.append(caller)
-        moved = [seat.caller for index, seat in enumerate(self._queue) if before[index] is not seat]
+        moved = [seat.caller for index, seat in enumerate(self._queue) if was[index] is not seat]
         return Changes(tuple(promoted), tuple(expired), tuple(moved))
+
+    def _next(self) -> C | None:
+        """Take the first that has a lease out of the queue."""
+        for index, seat in enumerate(self._queue):
+            if self._has_lease(seat.caller):
+                del self._queue[index]
+                return seat.caller
+        return None
 
     def _give_row(self, caller: C, now_s: float) -> bool:
         if self._free == 0 or not caller.activate():

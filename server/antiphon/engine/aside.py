@@ -38,16 +38,18 @@ class Visit(Enum):
 class Aside:
     """Where one session stands with its silence. Its lock is held for moments: both sides use it.
 
+    ``asked`` frames of it were asked for in all, of which ``pending`` are still to be heard.
+
     ``kept`` is the row's state without the silence. The engine thread sets it and :meth:`end` drops it, at
     any time. Without one (none could be had) the silence stays in the row, as if the caller had sent it.
-    ``run`` changes with every :meth:`interrupt`: a reply to silence of another run is void.
+    ``run`` changes with every interruption, which the caller counts; a reply to silence of another run is
+    void.
     """
 
     def __init__(self, frame_samples: int) -> None:
         """Nothing is to be heard aside."""
         self.kept: RowSnapshot | None = None
-        self.pending = 0
-        self.run = 0
+        self.asked = self.pending = self.run = 0
         self.received_s = 0.0
         self._lock = threading.Lock()
         self._tail: FloatArray = np.zeros(frame_samples, np.float32)
@@ -60,9 +62,18 @@ class Aside:
         """Whether silence is to be heard, or was heard and is not undone yet."""
         return self.pending > 0 or self._is_away
 
-    def listen(self, frames: int, tail: FloatArray, now_s: float) -> None:
+    @property
+    def done(self) -> int:
+        """Frames of silence that were asked for and wait no more."""
+        return self.asked - self.pending
+
+    def listen(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Hear so many more frames; the first of a run ends what the caller began: its ``tail [n]``."""
         with self._lock:
+            self.asked = upto
+            if run < self.run:
+                return
+            self._see(run)
             if not self._is_away or self._is_stale:
                 self._has_tail = True
                 self._tail[:] = 0.0
@@ -70,16 +81,19 @@ class Aside:
             self.pending += frames
             self.received_s = now_s
 
-    def interrupt(self) -> None:
-        """The caller goes on: what is still to be heard is not, what was is undone before the next frame."""
+    def see(self, run: int) -> None:
+        """What the caller counts now: if it went on, what is still to be heard is not, what was is undone."""
         with self._lock:
-            self.pending = 0
-            self.run += 1
+            self._see(run)
+
+    def _see(self, run: int) -> None:
+        if run > self.run:
+            self.run, self.pending = run, 0
             self._is_stale = self._is_away
 
     def end(self) -> None:
         """Hear nothing any more and keep nothing."""
-        self.interrupt()
+        self.see(self.run + 1)
         self.kept = None
 
     def come_back(self) -> Visit:
@@ -92,7 +106,7 @@ class Aside:
     def take_into(self, row: FloatArray) -> tuple[Visit, int]:
         """The next tick takes a frame of silence, which is put into ``row [frame_samples]``; its run.
 
-        An :meth:`interrupt` since the tick was decided makes it silence of the run before: its reply is void.
+        An interruption since the tick was decided makes it silence of the run before: its reply is void.
         """
         with self._lock:
             run = self.run if self.pending else self.run - 1

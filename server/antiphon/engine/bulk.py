@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray
-from antiphon.engine.ledger import PACE
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.pressure import LatePressure
+from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.rows import Rows
-from antiphon.engine.session import Session
-from antiphon.ipc.rings import Counts, Replies, Times
+from antiphon.ipc.arena import Counts, Times
+from antiphon.ipc.rings import Replies
+from antiphon.ipc.sends import PACE
+from antiphon.ipc.session import Session
 
 
 class BulkReplies(NamedTuple):
@@ -43,15 +43,14 @@ class BulkOwner:
         rows: Rows,
         *,
         frame_s: float,
-        metrics: EngineMetrics,
-        pressure: LatePressure,
+        deliveries: MeteredDeliveries,
     ) -> None:
-        """Take over sessions that have a row; ``rows``, ``metrics`` and ``pressure`` are the engine's own."""
+        """Take over sessions that have a row; ``rows`` and ``deliveries`` are the engine's own."""
         held = [rows.leases.hold(session) for session in sessions]
         self._is_held: BoolArray = np.array([lease is not None for lease in held])
         self._leases: Counts = np.array([lease or 0 for lease in held], np.int64)
         self._rows, self._frame_s = rows, frame_s
-        self._metrics, self._pressure = metrics, pressure
+        self._deliveries = deliveries
         self._next_frame: Counts = np.zeros(len(sessions), np.int64)
         self._due_s: Times = np.full(len(sessions), -np.inf)
         self._is_heard: BoolArray = np.zeros(len(sessions), np.bool_)
@@ -88,7 +87,7 @@ class BulkOwner:
         refused = places[~fits]
         self.refused[refused] += 1
         if refused.size:
-            self._metrics.dropped_in.inc(int(refused.size))
+            self._deliveries.refused(int(refused.size))
         used, at = leases[fits], places[fits]
         slots = rings.written[used] % rings.capacity
         rings.pcm[used, slots] = pcm[fits]
@@ -124,18 +123,15 @@ class BulkOwner:
         held = place[self._is_held[place]]
         self._rows.due_s[self._leases[held]] = self._due_s[held]
         latency_s = np.maximum(sent_s - complete_s, 0.0)
-        self._metrics.frame_latency_seconds.observe_many(latency_s)
         is_late = latency_s > self._frame_s
         self.late[place[is_late]] += 1
-        late = int(np.count_nonzero(is_late))
-        if late:
-            self._metrics.late_frames.inc(late)
         pressing = int(np.count_nonzero(sent_s - due_s > self._frame_s))
-        self._pressure.record_many(sent_s, frames=latency_s.size, late=pressing)
+        late = int(np.count_nonzero(is_late))
+        self._deliveries.sent_many(sent_s, latency_s, late=late, pressing=pressing)
 
     def _hear(self, place: Counts, sent_s: float) -> None:
         """The first audio of a session is measured from when its first frame was complete."""
         first = place[~self._is_heard[place] & self._is_held[place]]
         self._is_heard[first] = True
         for first_complete_s in self._rows.ledger.first_complete_s[self._leases[first]].tolist():
-            self._metrics.first_audio_seconds.observe(sent_s - first_complete_s)
+            self._deliveries.first_audio(sent_s - first_complete_s)

@@ -7,21 +7,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any
 
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Outcome, RefusedError
+from antiphon.engine.deliveries import MeteredDeliveries
+from antiphon.engine.guests import Guest
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
-from antiphon.engine.session import Session
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import Wake
+from antiphon.engine.wake import EventWake, Wake
 from antiphon.errors import (
     AntiphonError,
     ConfigError,
@@ -29,6 +32,10 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
+from antiphon.ipc.channel import CallerSide
+from antiphon.ipc.memory import NO_BELL, SharedArena
+from antiphon.ipc.messages import pack_facts
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import Health
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -46,9 +53,10 @@ class Engine:
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
-    engine. ``share`` is what other engines of the process
-    leave of the device to a backend that is made. Everything but :meth:`start` needs an engine
-    that was started (or prepared, to be ticked by hand).
+    engine. ``share`` is what other engines of the process leave of the device to a backend that is made.
+    With ``pools`` so many other processes have callers (:mod:`antiphon.engine.fleet`); they raise an
+    ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
+    by hand).
     """
 
     def __init__(
@@ -62,6 +70,8 @@ class Engine:
         on_tick: Callable[[], None] | None = None,
         tracer: Tracer | None = None,
         share: DeviceShare = ALONE,
+        pools: int | None = None,
+        wake: Wake | None = None,
     ) -> None:
         """Keep what :meth:`start` will need; nothing runs yet."""
         self.config = config
@@ -73,13 +83,16 @@ class Engine:
         self._tracer = tracer
         self._share = share
         self._pressure = LatePressure(config)
-        self._wake = Wake()
+        self.deliveries = MeteredDeliveries(metrics, self._pressure)
+        self._pools = pools
+        self._wake = wake or Wake()
         self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
         self._is_prepared = False
         self._backend: Backend
-        self._admission: Admission[Session]
+        self._admission: Admission[Guest]
         self._rows: Rows
+        self._side: CallerSide
         self.loop: EngineLoop
 
     @property
@@ -124,9 +137,19 @@ class Engine:
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
         backend.warm_up(progress)
         self._backend = backend
-        self._rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pressure=self._pressure)
+        self._rows = Rows(
+            info.spec,
+            self.config,
+            info.slots,
+            metrics=self.metrics,
+            pressure=self._pressure,
+            pools=self._pools,
+        )
+        self._side = CallerSide(
+            info.spec, self._rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
+        )
         self._admission = Admission(
-            info.slots, self.config, self._pressure, has_lease=lambda: self._rows.leases.has_free
+            info.slots, self.config, self._pressure, has_lease=lambda guest: self._rows.leases.has_free(guest)
         )
         self.loop = EngineLoop(
             backend,
@@ -172,26 +195,43 @@ class Engine:
             SessionFailedError: the device is lost.
             UnsupportedError: a prompt for a backend that takes none.
         """
-        self._check_not_lost()
-        if prompt is not None and not self.info.can_prime:
+        guest = self.guest(
+            secrets.token_hex(8), parameters, prompt=prompt if state is None else SavedState(state)
+        )
+        is_primed = prompt is None and state is None
+        session = Session(
+            guest.id, parameters, side=self._side, link=guest, notify=notify, is_primed=is_primed
+        )
+        guest.listener = session
+        self.admit(guest, wait_s)
+        return session
+
+    def guest(
+        self,
+        guest_id: str,
+        parameters: SamplingParameters,
+        *,
+        pool: int | None = None,
+        prompt: Prompt | SavedState | None = None,
+    ) -> Guest:
+        """The engine's half of a session, for :meth:`admit` once it has its listener.
+
+        Raises:
+            UnsupportedError: a prompt for a backend that takes none.
+        """
+        if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
+        return Guest(
+            guest_id, parameters, rows=self._rows, wake=self._wake, host=self, pool=pool, prompt=prompt
+        )
+
+    def admit(self, guest: Guest, wait_s: float) -> None:
+        """Give a guest a row, or a place in the queue; raises as :meth:`submit`."""
+        self._check_not_lost()
         now_s = self.clock()
         self._settle(now_s)
-        session = Session(
-            secrets.token_hex(8),
-            parameters,
-            spec=self.info.spec,
-            config=self.config,
-            metrics=self.metrics,
-            pressure=self._pressure,
-            rows=self._rows,
-            wake=self._wake,
-            host=self,
-            notify=notify,
-            prompt=prompt if state is None else SavedState(state),
-        )
         try:
-            outcome = self._admission.submit(session, now_s, wait_s)
+            outcome = self._admission.submit(guest, now_s, wait_s)
         except RefusedError as error:
             self.metrics.admission(error.outcome)
             raise
@@ -203,9 +243,8 @@ class Engine:
         if outcome is Outcome.QUEUED:
             self._wake.nudge()  # the engine thread sleeps no longer than this caller waits
         if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
-            session.close(self._lost)
+            guest.end(self._lost)
         self._check_not_lost()
-        return session
 
     def save(self, session: Session) -> Future[dict[str, HostArray]]:
         """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
@@ -213,12 +252,49 @@ class Engine:
         The row takes no step until it is there; the session then goes on. The future raises SessionError when
         the session has no row.
         """
-        return self.loop.save(session)
+        guest = session.link
+        assert isinstance(guest, Guest)
+        return self.loop.save(guest)
 
     def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
         """The side of an owner who feeds and reads these active sessions as arrays."""
         frame_s = self.info.spec.frame_ms / 1000.0
-        return BulkOwner(sessions, self._rows, frame_s=frame_s, metrics=self.metrics, pressure=self._pressure)
+        return BulkOwner(sessions, self._rows, frame_s=frame_s, deliveries=self.deliveries)
+
+    def first_lease(self, pool: int) -> int:
+        """The first of a pool's leases."""
+        return pool * self._shared.plan.leases
+
+    def share_pool(self, pool: int, bell: int) -> tuple[dict[str, Any], list[int]]:
+        """What a front end needs to know, and the descriptors of the memory and the wake-up.
+
+        ``bell`` is an eventfd that is rung after ticks with its calls, until :meth:`unshare_pool`.
+        """
+        shared, wake = self._shared, self._wake
+        assert isinstance(wake, EventWake)
+        shared.slabs[pool].bell = bell
+        facts = {
+            "facts": pack_facts(self.info),
+            "shape": asdict(shared.shape),
+            "pools": shared.plan.pools,
+            "leases": shared.plan.leases,
+            "text_entries": self.config.text_entries,
+        }
+        return facts, [shared.descriptor, wake.descriptor]
+
+    def unshare_pool(self, pool: int) -> None:
+        """Ring no more."""
+        self._shared.slabs[pool].bell = NO_BELL
+
+    def let_go(self, leases: Sequence[int]) -> None:
+        """A front end uses these leases no more."""
+        self._rows.leases.let_go(leases)
+
+    @property
+    def _shared(self) -> SharedArena:
+        arena = self._rows.arena
+        assert isinstance(arena, SharedArena), "the engine was made for one process"
+        return arena
 
     def nudge(self) -> None:
         """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""
@@ -237,9 +313,9 @@ class Engine:
 
     def drain(self) -> None:
         """Admit nobody any more; who waits gets a DrainingError, who is active goes on."""
-        for session in self._admission.drain():
+        for guest in self._admission.drain():
             self.metrics.admission(Outcome.DRAINING)
-            session.close(DrainingError("the server is leaving; its queue is closed"))
+            guest.end(DrainingError("the server is leaving; its queue is closed"))
 
     def stop(self, timeout_s: float) -> bool:
         """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
@@ -249,8 +325,8 @@ class Engine:
         if not self._is_prepared:
             return True
         self.drain()
-        for session in self._admission.active():
-            session.close(DrainingError("the server is leaving; its sessions are closed"))
+        for guest in self._admission.active():
+            guest.end(DrainingError("the server is leaving; its sessions are closed"))
         self._wake.stop()
         if self._thread is None:
             return True
@@ -277,11 +353,11 @@ class Engine:
             alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, detail
         )
 
-    # What sessions ask of their host.
+    # What guests ask of their host.
 
-    def leave(self, session: Session) -> None:
+    def leave(self, guest: Guest) -> None:
         """A session has closed: its row, or its place in the queue, goes to the next."""
-        departure = self._admission.leave(session, self.clock())
+        departure = self._admission.leave(guest, self.clock())
         if departure.was_waiting:
             self.metrics.admission(Outcome.LEFT)
         if departure.active_s is not None:
@@ -289,13 +365,13 @@ class Engine:
         self._apply(departure.changes)
         self._wake.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
-    def position(self, session: Session) -> int | None:
+    def position(self, guest: Guest) -> int | None:
         """How many callers wait before this one."""
-        return self._admission.position(session)
+        return self._admission.position(guest)
 
-    def retry_after_s(self, session: Session) -> int:
+    def retry_after_s(self, guest: Guest) -> int:
         """Seconds until a waiting session may expect its row."""
-        return self._admission.retry_after_s(session, self.clock())
+        return self._admission.retry_after_s(guest, self.clock())
 
     def _check_not_lost(self) -> None:
         if self._lost is not None:
@@ -304,24 +380,24 @@ class Engine:
     def _settle(self, now_s: float) -> None:
         self._apply(self._admission.settle(now_s))
 
-    def _apply(self, changes: Changes[Session]) -> None:
+    def _apply(self, changes: Changes[Guest]) -> None:
         """Tell everybody whom a decision of admission concerns."""
-        for session in changes.promoted:
+        for guest in changes.promoted:
             self.metrics.admission(Outcome.PROMOTED)
-            session.tell()
-        for session, error in changes.expired:
+            guest.tell()
+        for guest, error in changes.expired:
             self.metrics.admission(Outcome.EXPIRED)
-            session.close(error)
-        for session in changes.moved:
-            session.tell()
+            guest.end(error)
+        for guest in changes.moved:
+            guest.tell()
 
     def _lose(self, error: Exception) -> None:
         """The device, or our own code, has failed: end everything, once."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         self._lost = lost
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
-        for session in (*self._admission.drain(), *self._admission.active()):
-            session.close(lost)
+        for guest in (*self._admission.drain(), *self._admission.active()):
+            guest.end(lost)
         if self._on_lost is None:
             return
         try:

@@ -9,14 +9,13 @@ from itertools import islice
 from typing import Final
 
 from antiphon.backends.base import TextEntry
-from antiphon.errors import SessionError
 
 OFFERED_WORDS: Final = 8
 """Words a row is offered in one tick: more than it can begin in one."""
 
 
 class TextInbox:
-    """Words to be spoken, at most ``capacity`` of them; the one it ends with comes on top.
+    """Words to be spoken, of which the caller's half brings no more than fit.
 
     A tts row is offered the next few words at every tick and takes them, all or none, when it has room for
     them; several, since it may look ahead, and since it may take more than one step in a tick. With no word
@@ -24,27 +23,19 @@ class TextInbox:
     rests when it does neither, until the next word comes. A tick of tts costs far more than its lock.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self) -> None:
         """Start with nothing to say."""
-        self._capacity = capacity
         self._lock = threading.Lock()
         self._entries: deque[tuple[TextEntry, float]] = deque()
         self._offered: list[tuple[TextEntry, float]] = []
-        self._is_busy = False
-        self._has_spoken_all = False
+        self.is_busy = self.has_spoken_all = self.is_finished = False
         self._last_received_s = 0.0
-        self.is_finished = False
-        self.steps = 0
+        self._received = self._steps = 0
 
     @property
     def is_ready(self) -> bool:
         """Whether a word waits or the row has something left to say."""
-        return not self._has_spoken_all and (bool(self._entries) or self._is_busy)
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether the row has spoken everything."""
-        return self.is_finished and self._has_spoken_all
+        return not self.has_spoken_all and (bool(self._entries) or self.is_busy)
 
     @property
     def waiting(self) -> int:
@@ -52,22 +43,14 @@ class TextInbox:
         return len(self._entries)
 
     @property
-    def free_entries(self) -> int:
-        """Words that fit."""
-        return max(0, self._capacity - len(self._entries))
+    def taken(self) -> int:
+        """Words that the row took, or that were flushed."""
+        return self._received - len(self._entries)
 
     def push(self, entries: Sequence[TextEntry], received_s: float) -> None:
-        """Add words.
-
-        Raises:
-            SessionError: they do not fit.
-        """
+        """Add words."""
         with self._lock:
-            if len(entries) > self.free_entries:
-                raise SessionError(
-                    f"{len(entries)} words were pushed where {self.free_entries} of {self._capacity} fit; "
-                    "read room_entries first, nothing is dropped here"
-                )
+            self._received += len(entries)
             self._entries.extend((entry, received_s) for entry in entries)
             self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
@@ -77,8 +60,8 @@ class TextInbox:
             self._offered = list(islice(self._entries, OFFERED_WORDS))
             if self._offered:
                 self._last_received_s = self._offered[-1][1]
-            self.steps += 1
-            return tuple(entry for entry, _ in self._offered), self.steps - 1, self._last_received_s
+            self._steps += 1
+            return tuple(entry for entry, _ in self._offered), self._steps - 1, self._last_received_s
 
     def settle(self, *, consumed: bool, emitted: bool, finished: bool) -> None:
         """Let go of the words the row took, and note whether the row goes on without others."""
@@ -87,14 +70,15 @@ class TextInbox:
             for offered in self._offered if consumed else ():
                 if self._entries and self._entries[0] is offered:
                     self._entries.popleft()
-            self._is_busy = consumed or emitted
-            self._has_spoken_all = finished
+            self.is_busy = consumed or emitted
+            self.has_spoken_all = finished
 
     def finish(self) -> None:
         """Say that the text ends here, unless the last word said so itself."""
         with self._lock:
             if not self.is_finished:
                 self.is_finished = True
+                self._received += 1
                 self._entries.append((TextEntry((), is_last=True), self._last_received_s))
 
     def clear(self) -> None:

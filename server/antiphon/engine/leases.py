@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from antiphon.engine.session import Session
+    from antiphon.engine.guests import Guest
 
 LEASES_PER_ROW: Final = 3
 """One of a session that left during a tick, one of the next session, one that its owner still holds."""
+
+
+class Leased(Protocol):
+    """What has a lease, or had."""
+
+    @property
+    def lease(self) -> int | None:
+        """The lease in use."""
+        ...
 
 
 class Leases:
@@ -21,31 +30,40 @@ class Leases:
     ``is_closed`` bool ``[count]``: the session has ended, and the engine thread or an owner may still look.
     """
 
-    def __init__(self, count: int, clear: Callable[[int], None]) -> None:
-        """Start with all free; ``clear`` wipes a place that neither side uses any more."""
+    def __init__(self, count: int, clear: Callable[[int], None], *, pools: int = 1) -> None:
+        """Start with all free; ``clear`` wipes a place that neither side uses any more.
+
+        With several ``pools`` each has the next ``count / pools`` places.
+        """
         self.count = count
         self.is_closed = np.zeros(count, np.bool_)
         self._clear = clear
-        self._free = list(reversed(range(count)))
-        self._coming: dict[int, Session] = {}
+        self._pool_size = size = count // pools
+        self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
+        self._coming: dict[int, Guest] = {}
         self._leaving: list[int] = []
         self._held: set[int] = set()
         self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
 
-    def take(self, session: Session) -> int | None:
-        """A lease for a session that was admitted; None while all are in use."""
+    def take(self, guest: Guest) -> int | None:
+        """A lease for a guest that was admitted; None while all of its pool are in use.
+
+        One of a pool is held: it ends when its front end has let it go too.
+        """
         with self._lock:
-            if not self._free:
+            free = self._free[guest.pool or 0]
+            if not free:
                 return None
-            lease = self._free.pop()  # the one used last: its memory is there already
-            self._coming[lease] = session
+            lease = free.pop()  # the one used last: its memory is there already
+            self._coming[lease] = guest
+            if guest.pool is not None:
+                self._held.add(lease)
             return lease
 
-    @property
-    def has_free(self) -> bool:
-        """Whether :meth:`take` would give one."""
-        return bool(self._free)
+    def has_free(self, guest: Guest | None = None) -> bool:
+        """Whether :meth:`take` would give one, to this guest or to any."""
+        return any(self._free) if guest is None else bool(self._free[guest.pool or 0])
 
     def release(self, lease: int) -> None:
         """The session has ended; where the engine thread has seen the lease, that thread makes it free."""
@@ -56,7 +74,7 @@ class Leases:
             else:
                 self._end(lease)
 
-    def hold(self, session: Session) -> int | None:
+    def hold(self, session: Leased) -> int | None:
         """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
         with self._lock:
             lease = session.lease
@@ -74,13 +92,13 @@ class Leases:
                     self._ended.remove(lease)
                     self._end(lease)
 
-    def settle(self, attach: Callable[[int, Session], None], detach: Callable[[int], None]) -> None:
+    def settle(self, attach: Callable[[int, Guest], None], detach: Callable[[int], None]) -> None:
         """Between ticks, on the engine thread: what changed hands since the last one."""
         if not (self._leaving or self._coming):
             return
         with self._lock:
-            for lease, session in self._coming.items():
-                attach(lease, session)
+            for lease, guest in self._coming.items():
+                attach(lease, guest)
             self._coming.clear()
             for lease in self._leaving:
                 detach(lease)
@@ -93,4 +111,4 @@ class Leases:
             return
         self._clear(lease)
         self.is_closed[lease] = False
-        self._free.append(lease)
+        self._free[lease // self._pool_size].append(lease)

@@ -15,17 +15,17 @@ from concurrent.futures import Future
 from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.aside import Visit
+from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.rows import Rows, Tick, TickTimes
 from antiphon.engine.saving import SavingQueue
-from antiphon.engine.session import Session
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
-from antiphon.ipc.rings import Counts
+from antiphon.ipc.arena import Counts
+from antiphon.ipc.policy import POLICIES
 from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 
@@ -43,7 +43,7 @@ class EngineLoop:
     def __init__(
         self,
         backend: Backend,
-        admission: Admission[Session],
+        admission: Admission[Guest],
         rows: Rows,
         wake: Wake,
         *,
@@ -90,9 +90,9 @@ class EngineLoop:
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
-    def save(self, session: Session) -> Future[dict[str, HostArray]]:
+    def save(self, guest: Guest) -> Future[dict[str, HostArray]]:
         """Ask for the state of a session's row; from any thread."""
-        saved = self._saving.add(session)
+        saved = self._saving.add(guest)
         self._wake.nudge()
         if self._is_over:  # meanwhile: this thread would not come to it
             self._saving.fail()
@@ -166,8 +166,8 @@ class EngineLoop:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
         self._rows.settle()
-        for session in self._rows.unprimed():
-            self._priming.add(session)
+        for guest in self._rows.unprimed():
+            self._priming.add(guest)
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
@@ -194,30 +194,29 @@ class EngineLoop:
     def _care(self, leases: Counts, now_s: float) -> bool:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
-        for lease, session in self._rows.cared_for(leases):
-            if session.aside.is_busy:
+        for lease, guest in self._rows.cared_for(leases):
+            if guest.aside.is_busy:
                 self._rows.needs_care[lease] = True
-            parameters = session.new_parameters()
+            parameters = guest.new_parameters()
             if parameters is None:
                 continue
             try:
                 self._backend.set_parameters(self._rows.row(lease, now_s), parameters)
             except UnsupportedError as error:
-                session.close(SessionFailedError(f"the model cannot use these parameters: {error}"))
+                guest.end(SessionFailedError(f"the model cannot use these parameters: {error}"))
                 has_ended = True
         return has_ended
 
     def _exchange_state(self, lease: int, visit: Visit) -> None:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
-        session, row = self._rows.session(lease), self._rows.row(lease, self._clock())
-        aside = session.aside
+        aside, row = self._rows.guest(lease).aside, self._rows.row(lease, self._clock())
         kept = aside.kept  # read once: a session that closes meanwhile drops it
         if visit.puts_back and kept is not None:
             self._backend.restore(row, kept)
             if visit is Visit.BACK:
                 aside.kept = None
         elif visit is Visit.LEAVE:
-            others = sum(other.kept is not None for other in self._admission.active())
+            others = sum(other.aside.kept is not None for other in self._admission.active())
             if others < self._aside_rows:
                 aside.kept = self._backend.snapshot(row)
 
@@ -257,14 +256,14 @@ class EngineLoop:
         for lease, row, frame in places:
             if row in failed:
                 error = SessionFailedError(f"the model failed at frame {frame}: {failure}")
-                self._rows.session(lease).close(error)
+                self._rows.guest(lease).end(error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, then tell their owners."""
         self._rows.end(tick, outputs, times)
         end_s = self._clock()
-        for session in self._rows.listeners(tick.leases):
-            session.tell()
+        for guest in self._rows.listeners(tick.leases):
+            guest.tell()
         if self._on_tick is not None:
             self._on_tick()
         told_s = self._clock()

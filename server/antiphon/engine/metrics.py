@@ -123,6 +123,7 @@ class EngineMetrics:
             "lost_frames", "Frames taken by the model that have no reply, against design."
         )
         self.failed_steps = self._counter("failed_steps", "Steps that failed for some rows.")
+        self.abandoned = self._counter("abandoned_sessions", "Sessions that ended with their front end.")
         dropped = self.families.get(
             Counter,
             "dropped_frames",

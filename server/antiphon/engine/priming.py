@@ -15,7 +15,7 @@ from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 
 if TYPE_CHECKING:
-    from antiphon.engine.session import Session
+    from antiphon.engine.guests import Guest
 
 
 class PrimingQueue:
@@ -32,28 +32,28 @@ class PrimingQueue:
         self._backend = backend
         self._rows = rows
         self._metrics = metrics
-        self._sessions: deque[Session] = deque()
+        self._guests: deque[Guest] = deque()
 
     def __len__(self) -> int:
         """Sessions whose prompt is not read yet."""
-        return len(self._sessions)
+        return len(self._guests)
 
-    def add(self, session: Session) -> None:
+    def add(self, guest: Guest) -> None:
         """A session has got its row, or another prompt for it."""
-        if session not in self._sessions:
-            self._sessions.append(session)
+        if guest not in self._guests:
+            self._guests.append(guest)
 
     def advance(self, now_s: float) -> bool:
         """Do one piece for whoever's turn it is; false when nobody is here (any more)."""
-        while self._sessions:
-            session = self._sessions.popleft()
-            if self._advance(session, now_s):
+        while self._guests:
+            guest = self._guests.popleft()
+            if self._advance(guest, now_s):
                 return True
         return False
 
-    def _advance(self, session: Session, now_s: float) -> bool:
+    def _advance(self, guest: Guest, now_s: float) -> bool:
         """One piece for one session; false when it has left."""
-        piece = session.begin_priming()
+        piece = guest.begin_priming()
         if piece is None:
             return False
         lease, prompt, parameters = piece
@@ -68,20 +68,20 @@ class PrimingQueue:
                 progress = self._backend.prime(row, prompt)
         except UnsupportedError as error:
             what = "go on from this state" if isinstance(prompt, SavedState) else "be prompted like this"
-            session.close(SessionFailedError(f"the model cannot {what}: {error}"))
+            guest.end(SessionFailedError(f"the model cannot {what}: {error}"))
             return True
         except StepError as error:
             self._metrics.failed_steps.inc()
             Log(__name__).error("prompt failed", rows=sorted(error.rows), exc_info=error)
-            session.close(SessionFailedError(f"the model failed while it read the prompt: {error}"))
+            guest.end(SessionFailedError(f"the model failed while it read the prompt: {error}"))
             return True
         if progress.is_done:
             if isinstance(prompt, Prompt):
                 self._metrics.prompt(is_copied=progress.is_copied)
-            if session.end_priming(lease, prompt):
-                self._sessions.append(session)
+            if guest.end_priming(lease, prompt):
+                self._guests.append(guest)
         else:
-            self._sessions.append(session)
+            self._guests.append(guest)
         return True
 
     def _put_back(self, row: int, saved: SavedState) -> PrimeProgress:

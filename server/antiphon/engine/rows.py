@@ -8,8 +8,6 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,13 +20,15 @@ from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
-from antiphon.engine.policy import POLICIES
 from antiphon.engine.pressure import LatePressure
-from antiphon.ipc.rings import NOT_ASIDE, Counts, InputRings, OutputRings, Replies, Times
+from antiphon.ipc.arena import Arena, Counts, Shape, Times
+from antiphon.ipc.memory import Plan, SharedArena, leases_of
+from antiphon.ipc.policy import POLICIES
+from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings, Replies
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 if TYPE_CHECKING:
-    from antiphon.engine.session import Session
+    from antiphon.engine.guests import Guest
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
@@ -80,28 +80,30 @@ class Rows:
         *,
         metrics: EngineMetrics,
         pressure: LatePressure,
+        pools: int | None = None,
     ) -> None:
-        """Allocate for ``slots`` rows."""
+        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
         policy = POLICIES[spec.kind]
-        leases = LEASES_PER_ROW * slots
-        self.leases = Leases(leases, self._clear)
-        self.inputs = InputRings(leases if policy.takes_audio else 0, config.input_frames, spec.frame_samples)
-        samples = 0 if spec.kind is PipelineKind.STT else spec.frame_samples
-        self.outputs = OutputRings(leases, config.output_frames, samples)
-        self.ledger = TickLedger(leases)
+        shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
+        self.arena: Arena
+        if pools is None:
+            self.arena = Arena.ordinary(shape, LEASES_PER_ROW * slots)
+        else:
+            self.arena = SharedArena(Plan(shape, pools, leases_of(slots, pools)))
+        arena, leases = self.arena, self.arena.leases
+        self.leases = Leases(leases, self._clear, pools=pools or 1)
+        self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
         self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self.needs_care, self.is_closed = np.zeros(leases, np.bool_), self.leases.is_closed
-        self.first_kept: Counts = np.zeros(leases, np.int64)
+        self._aside_run, self.frame_samples = arena.caller.aside_run, spec.frame_samples
+        self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
+        self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
-        self.due_s: Times = np.full(leases, -np.inf)
-        self.in_tick = np.zeros(leases, np.bool_)
-        self.is_over = np.zeros(leases, np.bool_)
-        self.turn = 0  # odd while the engine thread changes what a session's statistics are made of
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._is_notified = np.zeros(leases, np.bool_)
-        self._sessions: list[Session | None] = [None] * leases
+        self._guests: list[Guest | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._has_deadlines = spec.kind is not PipelineKind.TTS
@@ -114,44 +116,41 @@ class Rows:
         """Attach and detach what changed hands since the last tick."""
         self.leases.settle(self._attach, self._detach)
 
-    def _attach(self, lease: int, session: Session) -> None:
-        self._sessions[lease] = session
+    def _attach(self, lease: int, guest: Guest) -> None:
+        self._guests[lease] = guest
         self._is_attached[lease] = self._is_fresh[lease] = True
-        self._is_notified[lease] = session.is_notified
+        self._is_notified[lease] = guest.is_notified
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
             self._placement.give_back(int(self._row[lease]))
-        self._sessions[lease], self._row[lease] = None, -1
+        self._guests[lease], self._row[lease] = None, -1
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
-        for flag in (self.is_primed, self.is_frozen, self.needs_care, self.in_tick, self.is_over):
+        for flag in (self.is_primed, self.is_frozen, self.needs_care):
             flag[lease] = False
-        self.first_kept[lease], self.max_steps[lease], self.due_s[lease] = 0, NO_LIMIT, -np.inf
-        self.outputs.clear(lease)
-        self.ledger.clear(lease)
-        if self._takes_audio:
-            self.inputs.clear(lease)
+        self.max_steps[lease] = NO_LIMIT
+        self.arena.clear(lease)
 
-    def unprimed(self) -> list[Session]:
+    def unprimed(self) -> list[Guest]:
         """Sessions that got a prompt, or another one, since the last call."""
         chosen = np.flatnonzero(self.needs_care & self._is_attached & ~self.is_primed)
         return [session for _, session in self._unmark(chosen)]
 
-    def cared_for(self, leases: Counts) -> list[tuple[int, Session]]:
+    def cared_for(self, leases: Counts) -> list[tuple[int, Guest]]:
         """Those of ``leases`` that need care before their next frame, with their sessions."""
         return self._unmark(leases[self.needs_care[leases]])
 
-    def _unmark(self, leases: Counts) -> list[tuple[int, Session]]:
+    def _unmark(self, leases: Counts) -> list[tuple[int, Guest]]:
         self.needs_care[leases] = False  # first: a mark that comes from now on stays
-        return [(lease, self.session(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
+        return [(lease, self.guest(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
 
-    def session(self, lease: int) -> Session:
+    def guest(self, lease: int) -> Guest:
         """The session that an attached lease is of."""
-        session = self._sessions[lease]
-        assert session is not None
-        return session
+        guest = self._guests[lease]
+        assert guest is not None
+        return guest
 
     def is_attached(self, lease: int) -> bool:
         """Whether the engine thread has seen a lease."""
@@ -183,16 +182,19 @@ class Rows:
 
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
+        self.arena.look()
         if self._takes_audio:
             self._forget_old(now_s)
             has_input = self.inputs.waiting() > 0
             if not self._is_live:
                 for lease in np.flatnonzero(self.needs_care).tolist():
-                    session = self._sessions[lease]
-                    has_input[lease] |= session is not None and session.aside.pending > 0
+                    guest = self._guests[lease]
+                    if guest is not None:
+                        guest.aside.see(int(self._aside_run[lease]))
+                        has_input[lease] |= guest.aside.pending > 0
         else:
-            has_input = np.array([s is not None and s.text.is_ready for s in self._sessions])
-        can_run = has_input & self.is_primed & ~self.is_frozen & ~self.is_over & ~self.is_closed
+            has_input = np.array([s is not None and s.text.is_ready for s in self._guests])
+        can_run = has_input & self.is_primed & ~self.is_frozen & (self.is_over == 0) & ~self.is_closed
         can_run &= self._is_attached
         if not self._is_live:
             can_run &= self.outputs.waiting() < self.outputs.bound
@@ -211,10 +213,11 @@ class Rows:
         dropping = np.flatnonzero(is_attached & (over > 0) & self._is_live)
         if not (flushed.size or dropping.size):
             return
-        with self._turning():
+        with self.arena.turning():
             self._flush(flushed, upto[flushed])
             for lease in dropping.tolist():
                 self._drop(lease, int(over[lease]), now_s)
+        self.arena.show()
 
     def _flush(self, leases: Counts, upto: Counts) -> None:
         """Frames below the positions ``upto [n]`` are not to be heard."""
@@ -242,10 +245,10 @@ class Rows:
         rows, fresh = self._row[leases], self._is_fresh[leases]
         self._is_fresh[leases] = False
         run = np.full(count, NOT_ASIDE)
-        with self._turning():
+        with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
-                offers = [self.session(lease).text.offer() for lease in leases.tolist()]
+                offers = [self.guest(lease).text.offer() for lease in leases.tolist()]
                 words = tuple(entries for entries, _, _ in offers)
                 frame = np.array([index for _, index, _ in offers])
                 complete_s = np.array([received_s for _, _, received_s in offers])
@@ -265,13 +268,15 @@ class Rows:
         visits: list[tuple[int, Visit]] = []
         for place in np.flatnonzero(self.needs_care[leases] | ~has_frame).tolist():
             lease = int(leases[place])
-            aside = self.session(lease).aside
+            aside = self.guest(lease).aside
+            aside.see(int(self._aside_run[lease]))
             if has_frame[place]:
                 visit = aside.come_back()
             else:
                 self.needs_care[lease] = True  # interrupted since ready() or not: the silence is undone
                 frame[place], complete_s[place] = -1, aside.received_s
                 visit, run[place] = aside.take_into(pcm[place])
+                self.arena.engine.aside_done[lease] = aside.done
             if visit not in (Visit.LIVE, Visit.ASIDE):
                 visits.append((lease, visit))
         inputs = StepInputs(rows, fresh, pcm, is_fixed=is_fixed)
@@ -280,6 +285,8 @@ class Rows:
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
         ledger = self.ledger
+        self.arena.look()
+        self.arena.engine.ticks[tick.leases] += 1
         step_ms = 1000.0 * (times.end_s - times.start_s)
         wait_ms = 1000.0 * (times.start_s - tick.complete_s)
         is_aside, is_here = tick.is_aside, ~self.is_closed[tick.leases]
@@ -288,7 +295,7 @@ class Rows:
         if outputs is not None:
             consumed, emitted = outputs.consumed, outputs.emitted
         live = is_here & ~is_aside
-        with self._turning():
+        with self.arena.turning():
             ledger.time(tick.leases[live], wait_ms[live], step_ms)
             if not self._takes_audio and outputs is not None:
                 self._settle_texts(tick, outputs)
@@ -300,6 +307,7 @@ class Rows:
                 self._publish(tick, outputs, is_wanted, wait_ms, step_ms, times.end_s)
             self._end_sessions(tick.leases[live])
             self.in_tick[tick.leases] = False
+        self.arena.show()
         if self._has_deadlines:
             self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
         self._metrics.replies.inc(int(np.count_nonzero(is_wanted & ~is_aside)))
@@ -308,7 +316,14 @@ class Rows:
         finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
         flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
         for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
-            self.session(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
+            self.guest(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
+            self._show_text(lease)
+
+    def _show_text(self, lease: int) -> None:
+        counts, text = self.arena.engine, self.guest(lease).text
+        # In this order: a row is seen to speak before a word stops waiting.
+        counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
+        counts.words_taken[lease] = text.taken
 
     def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
         """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
@@ -354,27 +369,19 @@ class Rows:
             self._flush(over, self.inputs.written[over])
             return
         for lease in over.tolist():
-            self.session(lease).text.clear()
+            self.guest(lease).text.clear()
+            self._show_text(lease)
 
     def waiting_frames(self) -> int:
         """Whole frames (tts: words) that wait for the model, all sessions together."""
         if self._takes_audio:
             return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
-        return sum(session.text.waiting for session in list(self._sessions) if session is not None)
+        return sum(guest.text.waiting for guest in list(self._guests) if guest is not None)
 
     def waiting_replies(self) -> int:
         """Replies that wait for their sockets, all sessions together."""
         return int(np.maximum(self.outputs.waiting(), 0).sum())
 
-    def listeners(self, leases: Counts) -> list[Session]:
-        """The sessions of ``leases`` that have to be called after a tick."""
-        return [self.session(lease) for lease in leases[self._is_notified[leases]].tolist()]
-
-    @contextmanager
-    def _turning(self) -> Iterator[None]:
-        """Statistics read meanwhile are read again."""
-        self.turn += 1
-        try:
-            yield
-        finally:
-            self.turn += 1
+    def listeners(self, leases: Counts) -> list[Guest]:
+        """The guests of ``leases`` that have to be called after a tick."""
+        return [self.guest(lease) for lease in leases[self._is_notified[leases]].tolist()]

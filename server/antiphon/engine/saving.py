@@ -12,7 +12,7 @@ from antiphon.engine.rows import Rows
 from antiphon.errors import AntiphonError, SessionError
 
 if TYPE_CHECKING:
-    from antiphon.engine.session import Session
+    from antiphon.engine.guests import Guest
 
 PIECE_BYTES: Final = 16 << 20
 """Copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
@@ -22,7 +22,7 @@ PIECE_BYTES: Final = 16 << 20
 class _Save:
     """One session's state on its way out; ``snapshot`` is there from the second piece on."""
 
-    session: Session
+    guest: Guest
     result: Future[dict[str, HostArray]]
     snapshot: RowSnapshot | None = None
     arrays: dict[str, HostArray] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class SavingQueue:
         """States that are not out yet."""
         return len(self._saves)
 
-    def add(self, session: Session) -> Future[dict[str, HostArray]]:
+    def add(self, guest: Guest) -> Future[dict[str, HostArray]]:
         """Ask for a session's state; from any thread. The row takes no step until it is there."""
-        save = _Save(session, Future())
-        session.freeze()
+        save = _Save(guest, Future())
+        guest.freeze(is_frozen=True)
         self._saves.append(save)
         return save.result
 
@@ -67,8 +67,8 @@ class SavingQueue:
                 save.result.set_exception(error)
         if is_done:
             self._saves.popleft()
-            if not any(other.session is save.session for other in tuple(self._saves)):
-                save.session.thaw()
+            if not any(other.guest is save.guest for other in tuple(self._saves)):
+                save.guest.freeze(is_frozen=False)
         return True
 
     def fail(self) -> None:
@@ -82,16 +82,16 @@ class SavingQueue:
                 save.result.set_exception(SessionError("the engine ended before the row's state was saved"))
 
     def _advance(self, save: _Save, now_s: float) -> bool:
-        lease = save.session.lease
+        lease = save.guest.lease
         if lease is None or not self._rows.is_attached(lease):
             raise SessionError("the session has no row whose state could be saved")
-        if save.session.is_priming:
+        if save.guest.is_priming:
             raise SessionError("the session still reads its prompt; save its row's state after that")
         if save.snapshot is None:
             if self._rows.is_fresh(lease):  # the row holds what its last session left there
                 raise SessionError("the row has no state of this session yet; save it after its first frame")
             # Silence heard aside is no part of the call.
-            save.snapshot = save.session.kept or self._backend.snapshot(self._rows.row(lease, now_s))
+            save.snapshot = save.guest.aside.kept or self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))
         part = {name: save.snapshot.tensors[name] for name in names}

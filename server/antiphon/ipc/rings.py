@@ -1,10 +1,7 @@
-"""Audio and replies between sessions and the engine thread: rings, one a lease, as arrays.
+"""Audio and replies between a caller's half and the engine: rings, one a lease, as arrays.
 
-A session leases a ring for as long as it owns a row. Every counter has one writer: the session's side or the
-engine thread, as the classes say. So the engine moves frames of all sessions with a few array operations, and
-neither side waits for a lock of the other's. Counters are positions since the lease began; position p lies
-in slot ``p mod capacity``. Rings hold twice what a session may have waiting, so that the side that reads can
-enforce the bound.
+Every counter has one writer (:mod:`antiphon.ipc.arena`), so neither side waits for a lock of the other's.
+Rings hold twice what may wait, so that the side that reads can enforce the bound.
 """
 
 from __future__ import annotations
@@ -17,43 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray
+from antiphon.ipc.arena import RING_BOUNDS, Arena, Counts, Times
 from antiphon.ipc.values import FrameReply
-
-Counts = NDArray[np.int64]
-Times = NDArray[np.float64]
 
 NOT_ASIDE: Final = -1
 """In place of a run: the reply answers what the caller sent."""
-
-RING_BOUNDS: Final = 2
-"""Slots of a ring, in units of what may wait in it."""
 
 
 class InputRings:
     """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
 
-    The session writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be heard);
-    the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame of the
-    session a slot holds and when its last sample had come.
+    The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be
+    heard); the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame
+    of the session a slot holds and when its last sample had come.
     """
 
-    def __init__(self, leases: int, bound_frames: int, frame_samples: int) -> None:
-        """Allocate; memory is taken as it is first written."""
-        self.bound = bound_frames
-        self.capacity = RING_BOUNDS * bound_frames
-        self.frame_samples = frame_samples
-        self.pcm: FloatArray = np.zeros((leases, self.capacity, frame_samples), np.float32)
-        self.frame: Counts = np.zeros((leases, self.capacity), np.int64)
-        self.complete_s: Times = np.zeros((leases, self.capacity))
-        self.written: Counts = np.zeros(leases, np.int64)
-        self.discarded: Counts = np.zeros(leases, np.int64)
-        self.taken: Counts = np.zeros(leases, np.int64)
-
-    def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while neither side uses it. Slots never written stay untouched."""
-        self.pcm[lease, : int(self.written[lease]) + 1] = 0.0  # with an unfinished frame
-        for counter in (self.written, self.discarded, self.taken):
-            counter[lease] = 0
+    def __init__(self, arena: Arena) -> None:
+        """The rings in this memory."""
+        self.bound = arena.shape.input_frames
+        self.capacity = RING_BOUNDS * self.bound
+        self.frame_samples = arena.shape.input_samples
+        self.pcm: FloatArray = arena.blocks["in_pcm"]
+        self.frame: Counts = arena.blocks["in_frame"]
+        self.complete_s: Times = arena.blocks["in_complete_s"]
+        self.written, self.discarded = arena.caller.written, arena.caller.discarded
+        self.taken = arena.engine.input_taken
+        self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
         """Whole frames that wait, by lease; more than ``bound`` where some are about to be dropped."""
@@ -62,7 +48,7 @@ class InputRings:
 
 
 class InputWriter:
-    """The session's side of one lease of :class:`InputRings`: samples in any portions in."""
+    """The caller's half of one lease of :class:`InputRings`: samples in any portions in."""
 
     def __init__(self, rings: InputRings, lease: int) -> None:
         """Write to a lease that was cleared."""
@@ -130,6 +116,7 @@ class InputWriter:
             slot = int(rings.written[lease]) % rings.capacity
             rings.frame[lease, slot] = self._next_frame
             rings.complete_s[lease, slot] = self._received_s
+            rings.fence()
             rings.written[lease] += 1  # last: from here on the engine may read the slot
         self._next_frame += 1
         self._filled, self._is_skipping = 0, False
@@ -185,33 +172,25 @@ class OutputRings:
 
     ``run`` is the run of silence heard aside that is answered, or NOT_ASIDE.
     ``times`` float64 ``[L, D, 4]`` are step_ms, wait_ms, complete_s and replied_s. The engine writes
-    ``written`` and ``discarded`` (replies below it are given up, the oldest first); the session writes
+    ``written`` and ``discarded`` (replies below it are given up, the oldest first); the caller's half writes
     ``taken``. The engine overwrites only slots of replies that it had given up a whole bound before, and a
     reader looks afterwards whether that happened to what it copied.
     """
 
-    def __init__(self, leases: int, bound: int, frame_samples: int) -> None:
-        """Allocate; ``frame_samples`` is 0 for a model without PCM. The first reply says how many heads."""
-        self.bound = bound
-        self.capacity = capacity = RING_BOUNDS * bound
-        self.pcm: FloatArray | None = None
-        if frame_samples:
-            self.pcm = np.zeros((leases, capacity, frame_samples), np.float32)
-        self.frame: Counts = np.zeros((leases, capacity), np.int64)
-        self.token: IntArray = np.zeros((leases, capacity), np.int32)
-        self.vad: FloatArray = np.zeros((leases, capacity, 0), np.float32)
-        self.times: Times = np.zeros((leases, capacity, 4))
-        self.run: Counts = np.full((leases, capacity), NOT_ASIDE)
-        self.written: Counts = np.zeros(leases, np.int64)
-        self.discarded: Counts = np.zeros(leases, np.int64)
-        self.taken: Counts = np.zeros(leases, np.int64)
-
-    def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while neither side uses it."""
-        if self.pcm is not None:
-            self.pcm[lease, : int(self.written[lease])] = 0.0
-        for counter in (self.written, self.discarded, self.taken):
-            counter[lease] = 0
+    def __init__(self, arena: Arena) -> None:
+        """The rings in this memory."""
+        blocks = arena.blocks
+        self.bound = arena.shape.output_frames
+        self.capacity = RING_BOUNDS * self.bound
+        self.pcm: FloatArray | None = blocks["out_pcm"] if arena.shape.output_samples else None
+        self.frame: Counts = blocks["out_frame"]
+        self.token: IntArray = blocks["out_token"]
+        self.vad: FloatArray = blocks["out_vad"]
+        self.times: Times = blocks["out_times"]
+        self.run: Counts = blocks["out_run"]
+        self.written, self.discarded = arena.engine.output_written, arena.engine.output_discarded
+        self.taken = arena.caller.taken
+        self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
         """Replies that wait, by lease."""
@@ -237,9 +216,8 @@ class OutputRings:
             self.pcm[leases, slots] = replies.pcm
         self.frame[leases, slots] = replies.frame
         self.token[leases, slots] = replies.token
-        if self.vad.shape[2] != replies.vad.shape[1]:
-            self.vad = np.zeros((*self.frame.shape, replies.vad.shape[1]), np.float32)
-        self.vad[leases, slots] = replies.vad
+        if self.vad.shape[2] and replies.vad.shape[1]:
+            self.vad[leases, slots] = replies.vad
         self.times[leases, slots] = replies.times
         self.run[leases, slots] = replies.run
         self.written[leases] += 1  # last: from here on a session may read the slots
@@ -250,6 +228,7 @@ class OutputRings:
         before = int(self.taken[lease])
         end = int(self.written[lease])
         start = max(before, int(self.discarded[lease]))
+        self.fence()
         positions = np.arange(start, end)
         found = self.read(lease, positions % self.capacity)
         is_whole = self.is_whole(lease, positions)
@@ -272,6 +251,7 @@ class OutputRings:
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
         """Which positions had, until now, not been overwritten, nor begun to be."""
+        self.fence()
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -102,3 +104,11 @@ class Health:
     def is_healthy(self) -> bool:
         """Whether the process should be left running."""
         return self.alive and self.stuck_s == 0.0
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """The smallest value that at least ``fraction`` of all values do not exceed; 0 when there are none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(fraction * len(ordered)) - 1))]

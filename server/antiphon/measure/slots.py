@@ -18,9 +18,9 @@ from antiphon.backends.base import Backend
 from antiphon.config import ServerConfig
 from antiphon.engine.capacity import calls_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.ledger import percentile
 from antiphon.engine.sizing import BackendFactory, make_sized
 from antiphon.errors import ConfigError
+from antiphon.ipc.values import percentile
 from antiphon.measure.options import MODEL_HELP, Parser, add_backend_options, make_subjects, one_entry
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from antiphon.engine.capacity import TickTime, rows_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.ledger import percentile
+from antiphon.ipc.values import percentile
 from antiphon.measure.card import RowsResult, Spread
 from antiphon.measure.ticks import Plan, Turn
 

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
-from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, ProtocolError, SessionFailedError, SessionTimeoutError
+from antiphon.ipc.session import Session
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.events import close_code

@@ -21,8 +21,8 @@ from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.audio.opus import SAMPLE_RATE
 from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, AudioError, SessionFailedError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat, ChatRequest

@@ -6,8 +6,8 @@ call's lane, whose turn (:meth:`Call._advance`) writes what there is to write.
 
 from __future__ import annotations
 
-from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi

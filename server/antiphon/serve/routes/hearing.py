@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.transcript import MAX_MARKERS, Event, Heard, Marked, Transcript

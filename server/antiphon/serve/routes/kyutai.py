@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from antiphon.engine.session import Session
 from antiphon.errors import AntiphonError, ServerFullError, SessionTimeoutError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
 from antiphon.serve.hosting.conversation import SocketConversation

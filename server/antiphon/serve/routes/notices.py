@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.backends.base import BackendInfo
-from antiphon.engine.session import Session
+from antiphon.ipc.session import Session
 from antiphon.protocol import events
 from antiphon.protocol.chat import parameters_to_json
 from antiphon.protocol.moshi import Event

@@ -5,8 +5,8 @@ Speech is made only as fast as the peer takes it.
 
 from __future__ import annotations
 
-from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.ipc.session import Session
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError
+from antiphon.ipc.session import Session
 from antiphon.protocol import kyutai
 from antiphon.serve.hosting.conversation import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel

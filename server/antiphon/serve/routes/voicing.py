@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.backends.base import TextEntry
-from antiphon.engine.session import Session
 from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken

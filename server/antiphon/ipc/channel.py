@@ -1,4 +1,4 @@
-"""One session's side of its frames: what it brings, what it is answered, and what became of each.
+"""The caller's half of a session's frames: what it brings, what it is answered, what became of each.
 
 A channel exists as long as its session. Audio needs a lease, which comes with the row; text may come before.
 """
@@ -6,85 +6,81 @@ A channel exists as long as its session. Audio needs a lease, which comes with t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final, TypeVar
 
 from antiphon.backends.base import FloatArray, TextEntry
-from antiphon.engine.aside import Aside
-from antiphon.engine.config import EngineConfig
-from antiphon.engine.inbox import TextInbox
-from antiphon.engine.ledger import SendLedger, percentile
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
-from antiphon.engine.pressure import LatePressure
-from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.errors import SessionError, UnsupportedError
-from antiphon.ipc.rings import InputWriter, Replies, as_replies
-from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
+from antiphon.ipc.arena import RECENT_TICKS, Arena
+from antiphon.ipc.link import Deliveries, Link
+from antiphon.ipc.policy import POLICIES
+from antiphon.ipc.rings import InputRings, InputWriter, OutputRings, Replies, as_replies
+from antiphon.ipc.sends import SendLedger
+from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies, percentile
 from antiphon.models.spec import ModelSpec
+
+T = TypeVar("T")
+
+LOOKS: Final = 1000
+"""An engine is between two of its counters for microseconds; one that died there is not waited for."""
+
+
+class CallerSide:
+    """What the callers' halves of one model share in a process: memory, rings, limits, where they report."""
+
+    def __init__(self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: Deliveries) -> None:
+        """The leases of ``arena`` are those that may be given."""
+        self.spec, self.arena = spec, arena
+        self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
+        self.text_entries, self.deliveries = text_entries, deliveries
+
+    def consistently(self, read: Callable[[], T]) -> T:
+        """What ``read`` returns when the engine's counters do not change meanwhile."""
+        for _ in range(LOOKS):
+            turn = self.arena.turn
+            if turn % 2 == 0:
+                found = read()
+                if self.arena.turn == turn:
+                    return found
+            time.sleep(0)  # the engine thread is between two of its counters
+        return read()
 
 
 class Channel:
     """The frames of one session. Not thread-safe: the session locks, and the engine takes no part in that."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        config: EngineConfig,
-        rows: Rows,
-        metrics: EngineMetrics,
-        pressure: LatePressure,
-    ) -> None:
-        """Start with none; ``rows``, ``metrics`` and ``pressure`` are shared by all sessions."""
+    def __init__(self, side: CallerSide, link: Link) -> None:
+        """Start with none."""
+        spec, arena = side.spec, side.arena
         policy = POLICIES[spec.kind]
-        self._kind, self._rows, self._metrics = spec.kind, rows, metrics
+        self._kind, self._side, self._link = spec.kind, side, link
+        self._caller, self._engine = arena.caller, arena.engine
+        self._inputs, self._outputs = side.inputs, side.outputs
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._writer: InputWriter | None = None
         self._first_kept = 0  # replies to earlier frames were flushed
         self._has_gap = False  # replies were given up since the last one taken
         self._is_finished = False
+        self._run = self._aside = self._aside_void = 0  # frames of silence asked for, and no longer wanted
+        self._words = self._words_void = 0  # sent, and flushed
         self._lease: int | None = None
         self._final: SessionStats | None = None
-        self.aside = Aside(spec.frame_samples)
-        self.text = TextInbox(config.text_entries)
-        self.sends = SendLedger(spec, is_live=policy.is_live, metrics=metrics, pressure=pressure)
+        self.sends = SendLedger(spec, side.deliveries, is_live=policy.is_live)
 
     @property
     def lease(self) -> int | None:
         """The lease in use."""
         return self._lease
 
-    def open(self, lease: int, max_steps: int | None, *, is_primed: bool) -> None:
+    def open(self, lease: int) -> None:
         """Begin to use a lease."""
-        rows = self._rows
         self._lease = lease
-        self.limit(max_steps)
         if self._takes_audio:
-            self._writer = InputWriter(rows.inputs, lease)
+            self._writer = InputWriter(self._inputs, lease)
             if self._is_finished:
                 self._writer.finish()
-        rows.is_primed[lease] = is_primed
-
-    def limit(self, max_steps: int | None) -> None:
-        """Take at most so many steps."""
-        if self._lease is not None:
-            self._rows.max_steps[self._lease] = NO_LIMIT if max_steps is None else max_steps
-
-    def prime(self, *, is_primed: bool) -> None:
-        """Whether the row may be ticked."""
-        if self._lease is not None:
-            self._rows.is_primed[self._lease] = is_primed
-
-    def freeze(self, *, is_frozen: bool) -> None:
-        """Whether the row stays as it is, ready or not."""
-        if self._lease is not None:
-            self._rows.is_frozen[self._lease] = is_frozen
-
-    def ask_for_care(self) -> None:
-        """Have the engine look at this session before its next frame."""
-        if self._lease is not None:
-            self._rows.needs_care[self._lease] = True
 
     @property
     def room_samples(self) -> int:
@@ -94,55 +90,71 @@ class Channel:
     @property
     def room_entries(self) -> int:
         """Words that fit; 0 where the input is audio."""
-        return 0 if self._takes_audio else self.text.free_entries
+        return 0 if self._takes_audio else max(0, self._side.text_entries - self.waiting)
 
     @property
     def waiting(self) -> int:
         """Whole frames (tts: words) waiting for the model."""
         if not self._takes_audio:
-            return self.text.waiting
-        return 0 if self._writer is None else min(self._writer.waiting, self._rows.inputs.bound)
+            taken = 0 if self._lease is None else int(self._engine.words_taken[self._lease])
+            return self._words - max(taken, self._words_void)
+        return 0 if self._writer is None else min(self._writer.waiting, self._inputs.bound)
 
     @property
     def replies(self) -> int:
         """Replies waiting to be taken."""
-        return 0 if self._lease is None else max(0, int(self._rows.outputs.waiting(self._lease)))
+        return 0 if self._lease is None else max(0, int(self._outputs.waiting(self._lease)))
 
     @property
     def _is_in_tick(self) -> bool:
-        return self._lease is not None and bool(self._rows.in_tick[self._lease])
+        return self._lease is not None and bool(self._engine.in_tick[self._lease])
 
     @property
     def _is_over(self) -> bool:
-        return self._lease is not None and bool(self._rows.is_over[self._lease])
+        return self._lease is not None and bool(self._engine.is_over[self._lease])
 
     @property
     def _has_input(self) -> bool:
-        return self.waiting > 0 if self._takes_audio else self.text.is_ready
+        if self._takes_audio or self._lease is None:
+            return self.waiting > 0
+        is_speaking = bool(self._engine.is_speaking[self._lease])
+        return not self._has_spoken_all and (self.waiting > 0 or is_speaking)
+
+    @property
+    def _has_spoken_all(self) -> bool:
+        return self._lease is not None and bool(self._engine.has_spoken_all[self._lease])
+
+    @property
+    def _is_listening_aside(self) -> bool:
+        done = 0 if self._lease is None else int(self._engine.aside_done[self._lease])
+        return self._aside > max(done, self._aside_void)
 
     @property
     def is_begun(self) -> bool:
         """Whether anything has come that is, or will be, answered."""
-        taken = 0 if self._lease is None else int(self._rows.ledger.taken[self._lease])
+        taken = 0 if self._lease is None else int(self._engine.taken[self._lease])
         return bool(taken or self.waiting or self.is_finished)
 
     @property
     def is_idle(self) -> bool:
         """Whether no frame waits or is being answered, and no reply waits; a frame may be unfinished."""
+        return self._side.consistently(self._is_at_rest)
+
+    def _is_at_rest(self) -> bool:
         # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
         # before that mark goes.
-        is_waiting = self._has_input or self.aside.pending
+        is_waiting = self._has_input or self._is_listening_aside
         return not (is_waiting or self._is_in_tick or self.replies)
 
     @property
     def is_finished(self) -> bool:
         """Whether no more input is taken: its owner, or its last word, said so, or it took all its steps."""
-        return self._is_over or self._is_finished or self.text.is_finished
+        return self._is_over or self._is_finished
 
     @property
     def is_done(self) -> bool:
         """Whether the input is finished, answered, and every reply taken."""
-        is_spent = self._is_finished and not self._has_input if self._takes_audio else self.text.is_spent
+        is_spent = self._is_finished and (not self._has_input if self._takes_audio else self._has_spoken_all)
         if not (is_spent or self._is_over):
             return False
         return not (self._is_in_tick or self.replies)
@@ -189,7 +201,7 @@ class Channel:
         before = writer.refused
         yield
         if writer.refused > before:
-            self._metrics.dropped_in.inc(writer.refused - before)
+            self._side.deliveries.refused(writer.refused - before)
 
     def listen_aside(self, frames: int, now_s: float) -> None:
         """Let so many frames of silence be heard once all audio has been, without a trace.
@@ -201,13 +213,16 @@ class Channel:
             raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
         if self._writer is None or self._lease is None:
             return
-        if self._rows.ledger.taken[self._lease] or self._writer.waiting:  # else there is nothing to bring out
-            self.aside.listen(frames, self._writer.unfinished, now_s)
-            self.ask_for_care()
+        if self._engine.taken[self._lease] or self._writer.waiting:  # else there is nothing to bring out
+            self._aside += frames
+            self._link.listen_aside(self._run, self._aside, frames, self._writer.unfinished, now_s)
 
     def _interrupt(self) -> None:
-        if self.aside.is_busy:
-            self.aside.interrupt()
+        """The caller goes on: silence that was asked for is not heard, what was heard is undone."""
+        if self._aside > self._aside_void and self._lease is not None:
+            self._aside_void = self._aside
+            self._run += 1
+            self._caller.aside_run[self._lease] = self._run
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words.
@@ -215,14 +230,23 @@ class Channel:
         Raises:
             SessionError: they do not fit.
         """
-        self.text.push(entries, received_s)
+        if len(entries) > self.room_entries:
+            raise SessionError(
+                f"{len(entries)} words were pushed where {self.room_entries} of "
+                f"{self._side.text_entries} fit; "
+                "read room_entries first, nothing is dropped here"
+            )
+        self._words += len(entries)
+        self._is_finished |= any(entry.is_last for entry in entries)
+        self._link.push_text(entries, received_s)
 
     def finish(self) -> None:
         """No more input comes."""
         self._interrupt()
         self._is_finished = True
         if not self._takes_audio:
-            self.text.finish()
+            self._words += 1  # the end
+            self._link.end_text()
         elif self._writer is not None:
             with self._counting(self._writer):
                 self._writer.finish()
@@ -231,7 +255,7 @@ class Channel:
         """All replies that wait, and the gap before them."""
         if self._lease is None:
             return TakenReplies([], None)
-        found, given_up = self._rows.outputs.take(self._lease)
+        found, given_up = self._outputs.take(self._lease)
         self.sends.dropped_out += given_up
         self._has_gap |= given_up > 0
         replies = as_replies(self._wanted(found))
@@ -244,7 +268,7 @@ class Channel:
         """Without replies that the engine published while this side flushed or interrupted them."""
         is_aside = found.is_aside
         is_flushed = ~is_aside & (found.frame < self._first_kept)
-        is_void = is_aside & (found.run != self.aside.run)
+        is_void = is_aside & (found.run != self._run)
         self.sends.flushed_out += int(is_flushed.sum())
         return found.chosen(~(is_flushed | is_void))
 
@@ -252,20 +276,21 @@ class Channel:
         """Throw away what waits on either side; returns the first frame whose reply may still come."""
         self._interrupt()
         if not self._takes_audio:
-            self.text.clear()
-            first_kept = self.text.steps
+            self._words_void = self._words - self._is_finished  # the end, once said, stays said
+            self._link.clear_text()
+            first_kept = 0 if self._lease is None else int(self._engine.taken[self._lease])
         else:
             first_kept = 0 if self._writer is None else self._writer.discard()
         self._first_kept, self._has_gap = first_kept, False
         if self._lease is not None:
-            self._rows.first_kept[self._lease] = first_kept
-            found, given_up = self._rows.outputs.take(self._lease)
+            self._caller.first_kept[self._lease] = first_kept
+            found, given_up = self._outputs.take(self._lease)
             self.sends.dropped_out += given_up
             self.sends.flushed_out += int((~found.is_aside).sum())
         return first_kept
 
     def end(self) -> None:
-        """Throw away everything, what is being computed included, and give the lease back."""
+        """Throw away everything, what is being computed included, and use the lease no more."""
         now = self.stats()
         unanswered = (
             now.frames_taken - now.silent - now.lost - now.flushed_out - now.dropped_out - now.frames_out
@@ -277,10 +302,7 @@ class Channel:
             queue_frames=0,
             reply_frames=0,
         )
-        self.aside.end()
-        lease, self._lease, self._writer = self._lease, None, None
-        if lease is not None:
-            self._rows.leases.release(lease)
+        self._lease, self._writer = None, None
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
         """A reply was handed to the socket at ``sent_s``; ``peer_wait_s`` of it went into waiting."""
@@ -288,10 +310,10 @@ class Channel:
             return
         first_s = None
         if reply.pcm is not None and self._lease is not None:
-            first_s = float(self._rows.ledger.first_complete_s[self._lease])
+            first_s = float(self._engine.first_complete_s[self._lease])
         self.sends.sent(reply.complete_s, sent_s, peer_wait_s, first_complete_s=first_s)
         if self._lease is not None:
-            self._rows.due_s[self._lease] = self.sends.due_s
+            self._caller.due_s[self._lease] = self.sends.due_s
         if self._final is not None:
             self._final = replace(self._final, late=self.sends.late)
 
@@ -299,39 +321,35 @@ class Channel:
         """What became of all frames so far."""
         if self._final is not None:
             return self._final
-        while True:
-            turn = self._rows.turn
-            if turn % 2 == 0:
-                found = self._read_stats()
-                if self._rows.turn == turn:
-                    return found
-            time.sleep(0)  # the engine thread is between two of its counters
+        return self._side.consistently(self._read_stats)
 
     def _read_stats(self) -> SessionStats:
-        sends, rings, outputs, lease = self.sends, self._rows.inputs, self._rows.outputs, self._lease
+        sends, rings, outputs, lease = self.sends, self._inputs, self._outputs, self._lease
         if lease is None:
-            frames_in = 0 if self._takes_audio else self.text.steps
-            return _no_stats(frames_in, self.waiting)
-        ledger = self._rows.ledger
-        frames_in, dropped_in, queue = self.text.steps, 0, self.waiting
-        flushed_in = int(ledger.flushed_in[lease])
+            return _no_stats(0, self.waiting)
+        counts = self._engine
+        taken, queue = int(counts.taken[lease]), self.waiting
+        frames_in, dropped_in, flushed_in = taken, 0, int(counts.flushed_in[lease])
         if self._writer is not None:
             frames_in = self._writer.frames
             flushed_in += max(0, int(rings.discarded[lease] - rings.taken[lease]))
             over = self._writer.waiting - queue if self._is_live else 0
-            dropped_in = int(ledger.dropped_in[lease]) + self._writer.refused + over
-        step_ms, wait_ms = ledger.recent(lease)
+            dropped_in = int(counts.dropped_in[lease]) + self._writer.refused + over
+        recent = slice(0, min(taken, RECENT_TICKS))
+        step_ms, wait_ms = (
+            self._side.arena.blocks[it][lease, recent].tolist() for it in ("step_ms", "wait_ms")
+        )
         return SessionStats(
             frames_in=frames_in,
-            frames_taken=int(ledger.taken[lease]),
+            frames_taken=taken,
             frames_out=sends.out,
             late=sends.late,
-            lost=int(ledger.lost[lease]),
-            silent=int(ledger.silent[lease]),
+            lost=int(counts.lost[lease]),
+            silent=int(counts.silent[lease]),
             dropped_in=dropped_in,
             dropped_out=sends.dropped_out + max(0, int(outputs.discarded[lease] - outputs.taken[lease])),
             flushed_in=flushed_in,
-            flushed_out=sends.flushed_out + int(ledger.flushed_out[lease]),
+            flushed_out=sends.flushed_out + int(counts.flushed_out[lease]),
             queue_frames=queue,
             reply_frames=outputs.waiting_for_caller(lease),
             step_ms_p50=percentile(step_ms, 0.5),

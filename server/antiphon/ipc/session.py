@@ -1,92 +1,58 @@
-"""One caller: where it is in its life, whose row it is, and the lock around its frames.
+"""The caller's half of a session, on its arrays and its link to the engine's half.
 
-A session is touched from two sides: the socket's tasks push, take and close; admission gives it a row. One
-lock per session guards that, for microseconds at a time. What the engine thread does with frames goes through
-the arrays of :mod:`antiphon.engine.rows` and takes no lock of a session's. Locks are taken in one order:
-admission's, a session's, the engine's wake-up. The caller's ``notify`` is never called under any of them.
+A session is touched from two sides: its owner pushes, takes and closes; the engine's half admits and ends it.
+One lock a session guards that, for microseconds at a time. Locks are taken in one order: admission's, a
+session's, those of the engine's half. The owner's ``notify`` is never called under any of them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from antiphon.backends.base import FloatArray, RowSnapshot, TextEntry
-from antiphon.engine.aside import Aside
-from antiphon.engine.channel import Channel
-from antiphon.engine.config import EngineConfig
-from antiphon.engine.inbox import TextInbox
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.policy import POLICIES
-from antiphon.engine.pressure import LatePressure
-from antiphon.engine.row_state import SavedState
-from antiphon.engine.rows import Rows
-from antiphon.engine.wake import Wake
+from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
+from antiphon.ipc.channel import CallerSide, Channel
+from antiphon.ipc.link import Link
+from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spec import ModelSpec
-
-
-class Host(Protocol):
-    """What a session asks of the engine; never called under the session's lock."""
-
-    def leave(self, session: Session) -> None:
-        """The session has closed."""
-        ...
-
-    def position(self, session: Session) -> int | None:
-        """How many callers wait before this one, None when it does not wait."""
-        ...
-
-    def retry_after_s(self, session: Session) -> int:
-        """Seconds until this waiting caller may expect a row."""
-        ...
 
 
 class Session:
-    """A caller's end of the engine; every public method may be called from any thread.
-
-    Audio pushed before it is ACTIVE is ignored: nobody listens yet, and frame 0 is the first one after.
-    Text waits. Whatever comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED
-    session ended, None when its owner closed it.
-    """
+    """:class:`antiphon.ipc.port.CallSession`; every public method may be called from any thread."""
 
     def __init__(
         self,
         session_id: str,
         parameters: SamplingParameters,
         *,
-        spec: ModelSpec,
-        config: EngineConfig,
-        metrics: EngineMetrics,
-        pressure: LatePressure,
-        rows: Rows,
-        wake: Wake,
-        host: Host,
+        side: CallerSide,
+        link: Link,
         notify: Callable[[], None] | None,
-        prompt: Prompt | SavedState | None = None,
+        is_primed: bool = True,
     ) -> None:
-        """Start QUEUED; ``host``, ``rows``, ``wake``, ``metrics`` and ``pressure`` are the engine's own.
+        """Start QUEUED, with a prompt to be read first where it is not ``is_primed``.
 
-        With ``notify`` None the session is not told of its replies: whoever owns it takes them anyway.
+        With ``notify`` None the session is not told of its replies: its owner takes them anyway.
         """
         self.id = session_id
         self.state = SessionState.QUEUED
         self.error: AntiphonError | None = None
-        self._frames = Channel(spec, config, rows, metrics, pressure)
-        self._rows = rows
-        self._wake = wake
-        self._host = host
+        self.link = link
+        self._frames = Channel(side, link)
         self._notify = notify
         self._parameters = parameters
-        self._has_new_parameters = True
-        self._prompt = prompt
-        self._is_live = POLICIES[spec.kind].is_live
+        self._prompts, self._is_primed = 0, is_primed
+        self._is_live = POLICIES[side.spec.kind].is_live
         self._lock = threading.Lock()
+
+    @property
+    def lease(self) -> int | None:
+        """The session's lease, None while it has none."""
+        return self._frames.lease
 
     @property
     def parameters(self) -> SamplingParameters:
@@ -96,12 +62,12 @@ class Session:
     @property
     def position(self) -> int | None:
         """Place in the queue, 0 for the next to be admitted, None when not waiting."""
-        return self._host.position(self)
+        return self.link.position() if self.state is SessionState.QUEUED else None
 
     @property
     def retry_after_s(self) -> int:
         """Seconds until a waiting session may expect its row, estimated from how long sessions lasted."""
-        return self._host.retry_after_s(self)
+        return self.link.retry_after_s()
 
     @property
     def room_samples(self) -> int:
@@ -156,7 +122,7 @@ class Session:
                 return
             is_ready = self._frames.push(pcm, received_s)
         if is_ready:
-            self._wake.nudge()
+            self.link.nudge()
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words to be spoken, received at ``received_s`` (the engine's clock).
@@ -172,7 +138,7 @@ class Session:
             if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return
             self._frames.push_text(entries, received_s)
-        self._wake.nudge()
+        self.link.nudge()
 
     def prime(self, prompt: Prompt) -> None:
         """Let the row read this prompt before anything else, instead of the one given before, if any.
@@ -185,12 +151,10 @@ class Session:
                 return
             if self._frames.is_begun:
                 raise SessionError("a prompt came after what is to be answered; it comes first")
-            self._prompt = prompt
+            self._prompts, self._is_primed = self._prompts + 1, False
             if self.state is SessionState.ACTIVE:
                 self.state = SessionState.PRIMING
-                self._frames.prime(is_primed=False)
-                self._frames.ask_for_care()
-        self._wake.nudge()
+            self.link.prime(self._prompts, prompt)
 
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
@@ -199,7 +163,7 @@ class Session:
                 return
             self._frames.finish()
             is_done = self._frames.is_done
-        self._wake.nudge()
+        self.link.nudge()
         if is_done:
             self.tell()
 
@@ -217,7 +181,7 @@ class Session:
             if self.state is not SessionState.ACTIVE or self._frames.is_finished:
                 return
             self._frames.listen_aside(frames, now_s)
-        self._wake.nudge()
+        self.link.nudge()
 
     def take(self) -> list[FrameReply]:
         """All replies that wait, oldest first, for who need not know of a gap before them."""
@@ -228,23 +192,21 @@ class Session:
         with self._lock:
             taken = self._frames.take()
         if taken.replies and not self._is_live:
-            self._wake.nudge()  # there is room for replies now
+            self.link.nudge()  # there is room for replies now
         return taken
 
     def flush(self) -> int:
         """Throw away input that waits and replies not taken; returns the first frame that may still come."""
         with self._lock:
             first_kept = self._frames.flush()
-        self._wake.nudge()
+        self.link.nudge()
         return first_kept
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on."""
         with self._lock:
             self._parameters = parameters
-            self._has_new_parameters = True
-            self._frames.limit(parameters.max_steps)
-            self._frames.ask_for_care()
+            self.link.set_parameters(parameters)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
@@ -263,7 +225,7 @@ class Session:
             self.error = error
             self.state = SessionState.CLOSED
             self._frames.end()
-        self._host.leave(self)
+        self.link.close()
         self.tell()
 
     def stats(self) -> SessionStats:
@@ -271,32 +233,31 @@ class Session:
         with self._lock:
             return self._frames.stats()
 
-    # What follows is for the engine alone.
+    # What the engine's half tells (:class:`antiphon.ipc.link.Listener`).
 
     @property
     def is_notified(self) -> bool:
         """Whether the owner is to be called after a tick."""
         return self._notify is not None
 
-    @property
-    def lease(self) -> int | None:
-        """The session's lease of a row, None while it has none."""
-        return self._frames.lease
+    def admitted(self, lease: int) -> None:
+        """Own a row from now on."""
+        with self._lock:
+            if self.state is SessionState.QUEUED:
+                self.state = SessionState.ACTIVE if self._is_primed else SessionState.PRIMING
+                self._frames.open(lease)
 
-    @property
-    def aside(self) -> Aside:
-        """Where the session stands with silence heard aside."""
-        return self._frames.aside
+    def primed(self, number: int) -> None:
+        """The row has read a prompt; nothing happens unless it is the one given last."""
+        with self._lock:
+            if self.state is not SessionState.PRIMING or number != self._prompts:
+                return
+            self._is_primed, self.state = True, SessionState.ACTIVE
+        self.tell()
 
-    @property
-    def kept(self) -> RowSnapshot | None:
-        """The row's state without the silence it has heard aside, while there is any."""
-        return self._frames.aside.kept
-
-    @property
-    def text(self) -> TextInbox:
-        """The words that wait to be spoken."""
-        return self._frames.text
+    def ended(self, error: AntiphonError) -> None:
+        """The engine's half is over."""
+        self.close(error)
 
     def tell(self) -> None:
         """Call ``notify``."""
@@ -307,67 +268,3 @@ class Session:
         except Exception as error:  # the caller's code: what breaks in it ends its session, not the engine
             Log(__name__).error("notify failed", session=self.id, exc_info=error)
             self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))
-
-    def activate(self) -> bool:
-        """Own a row; false when the session has closed meanwhile. Called under admission's lock."""
-        with self._lock:
-            if self.state is not SessionState.QUEUED:
-                return False
-            lease = self._rows.leases.take(self)
-            if lease is None:
-                return False
-            is_primed = self._prompt is None
-            self.state = SessionState.ACTIVE if is_primed else SessionState.PRIMING
-            self._frames.open(lease, self._parameters.max_steps, is_primed=is_primed)
-            self._frames.ask_for_care()
-        self._wake.nudge()  # text may have come while it waited
-        return True
-
-    def new_parameters(self) -> SamplingParameters | None:
-        """The parameters the row lacks, once; None while it has them."""
-        with self._lock:
-            parameters = self._parameters if self._has_new_parameters else None
-            self._has_new_parameters = False
-            return parameters
-
-    def begin_priming(self) -> tuple[int, Prompt | SavedState, SamplingParameters | None] | None:
-        """The lease, what its row is to read, and its parameters if it lacks them; None once it closed."""
-        with self._lock:
-            lease = self._frames.lease
-            if lease is None or self._prompt is None:
-                return None
-            parameters = self._parameters if self._has_new_parameters else None
-            self._has_new_parameters = False
-            return lease, self._prompt, parameters
-
-    @property
-    def is_priming(self) -> bool:
-        """Whether the row still reads a prompt."""
-        return self.state is SessionState.PRIMING
-
-    def freeze(self) -> None:
-        """Take no step until :meth:`thaw`; what comes meanwhile waits, up to the bounds of the queues."""
-        with self._lock:
-            self._frames.freeze(is_frozen=True)
-
-    def thaw(self) -> None:
-        """Go on."""
-        with self._lock:
-            self._frames.freeze(is_frozen=False)
-        self._wake.nudge()
-
-    def end_priming(self, lease: int, prompt: Prompt | SavedState) -> bool:
-        """The prompt is read: frame 0 is what is pushed from now on. Nothing happens to a closed session.
-
-        Returns whether there is another to be read: the owner has changed its mind meanwhile.
-        """
-        with self._lock:
-            if self._frames.lease != lease:
-                return False
-            if self._prompt is not prompt:
-                return True
-            self._prompt = None
-            self.state = SessionState.ACTIVE
-            self._frames.prime(is_primed=True)  # text may have come while it was read
-        self.tell()
-        return False

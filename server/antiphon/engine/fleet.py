@@ -1,0 +1,148 @@
+"""All front ends of an engine process: one thread that reads what they say and lets go of those that died."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from antiphon.engine.engine import Engine
+from antiphon.engine.front_end import FrontEnd
+from antiphon.errors import AntiphonError
+from antiphon.ipc import messages
+from antiphon.ipc.memory import hush, ring
+from antiphon.ipc.post import Post
+from antiphon.log import Log
+
+TURN_S: Final = 0.25
+"""How often front ends are told how the engines are, and a full socket is looked at."""
+
+FULL_TURN_S: Final = 0.02
+"""The same while messages wait for a full socket."""
+
+
+class Fleet:
+    """Front ends in other processes, each with its pool of every engine's leases.
+
+    ``on_dropped`` is called, on the fleet's thread, with the pool of a front end that has gone or takes no
+    messages: its calls have ended. Its leases come back with :meth:`take_back`, once its process is reaped:
+    until then it may write to them.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        *,
+        on_dropped: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Stand for started engines, made with ``pools`` and an ``EventWake``."""
+        self._names, self._engines = tuple(engines), tuple(engines.values())
+        self._on_dropped, self._clock = on_dropped, clock
+        self._front_ends: dict[int, FrontEnd] = {}
+        self._bells: dict[int, int] = {}
+        self._held: dict[int, dict[Engine, list[int]]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._told_s = 0.0
+        self._is_stopped = False
+        self._lock = threading.RLock()  # the fleet's thread holds it but while it sleeps
+        self._thread = threading.Thread(target=self._run, name="antiphon-fleet", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and all calls; the engines go on."""
+        self._is_stopped = True
+        ring(self._wake)
+        self._thread.join()
+        for pool in tuple(self._front_ends):
+            self._drop(pool, "the engine's process leaves")
+            self.take_back(pool)
+        self._selector.close()
+        os.close(self._wake)
+
+    def add(self, pool: int, control: socket.socket) -> None:
+        """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
+        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        post = Post(control, self._clock)
+        with self._lock:
+            self._bells[pool] = bell
+            models, descriptors = [], [bell]
+            for name, engine in zip(self._names, self._engines, strict=True):
+                facts, shared = engine.share_pool(pool, bell)
+                models.append({"name": name, **facts, "health": asdict(engine.health())})
+                descriptors += shared
+            self._front_ends[pool] = FrontEnd(pool, post, self._engines)
+            post.send(messages.Hello(pool, models), descriptors)
+            self._selector.register(post, selectors.EVENT_READ, pool)
+        ring(self._wake)
+
+    def take_back(self, pool: int) -> None:
+        """The front end's process has ended: nothing writes to its leases any more, and all are free."""
+        with self._lock:
+            self._drop(pool, "its process has ended")
+            for engine, leases in self._held.pop(pool, {}).items():
+                engine.let_go(leases)
+                engine.nudge()
+            bell = self._bells.pop(pool, None)
+            if bell is not None:
+                for engine in self._engines:
+                    engine.unshare_pool(pool)
+                os.close(bell)
+
+    def calls(self) -> dict[int, int]:
+        """The calls of each front end, by its pool."""
+        return {pool: front_end.calls for pool, front_end in tuple(self._front_ends.items())}
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            is_full = any(it.post.has_waiting for it in tuple(self._front_ends.values()))
+            found = self._selector.select(FULL_TURN_S if is_full else TURN_S)
+            with self._lock:
+                for key, _ in found:
+                    if key.data is None:
+                        hush(self._wake)
+                    else:
+                        self._read(key.data)
+                self._look_after(self._clock())
+
+    def _read(self, pool: int) -> None:
+        front_end = self._front_ends.get(pool)
+        if front_end is None:
+            return
+        try:
+            front_end.read()
+        except EOFError:
+            self._drop(pool, "its process has gone")
+        except AntiphonError as error:
+            self._drop(pool, str(error))
+
+    def _look_after(self, now_s: float) -> None:
+        is_due = now_s - self._told_s >= TURN_S
+        if is_due:
+            self._told_s = now_s
+        for pool, front_end in tuple(self._front_ends.items()):
+            front_end.post.flush()
+            if front_end.post.is_stuck(now_s):
+                self._drop(pool, "it takes no messages")
+            elif is_due and not front_end.post.has_waiting:
+                for model, engine in enumerate(self._engines):
+                    front_end.post.send(messages.HealthNow(model, asdict(engine.health())))
+
+    def _drop(self, pool: int, reason: str) -> None:
+        front_end = self._front_ends.pop(pool, None)
+        if front_end is None:
+            return
+        self._selector.unregister(front_end.post)
+        Log(__name__).warning("front end dropped", pool=pool, calls=front_end.calls, reason=reason)
+        self._held[pool] = front_end.give_up(reason)
+        self._on_dropped(pool)

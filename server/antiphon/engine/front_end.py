@@ -1,0 +1,181 @@
+"""One front end in another process, as the engine's process sees it: its calls, and what it says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from antiphon.engine.engine import Engine
+from antiphon.engine.guests import Guest
+from antiphon.errors import AntiphonError, ProtocolError
+from antiphon.ipc import messages
+from antiphon.ipc.post import Post, close_all, read_bytes
+from antiphon.log import Log
+from antiphon.models.sampling import SamplingParameters
+
+MESSAGES_A_TURN: Final = 64
+"""Taken from one front end before the others have their turn."""
+
+
+class Call(NamedTuple):
+    """One call of a front end."""
+
+    engine: Engine
+    guest: Guest
+
+
+@dataclass(slots=True)
+class MessageListener:
+    """:class:`antiphon.ipc.link.Listener` by messages; replies are told of by the pool's bell."""
+
+    post: Post
+    guest: Guest
+    first_lease: int
+    is_notified: bool = field(default=False, init=False)
+
+    def admitted(self, lease: int) -> None:
+        """The call has a lease."""
+        self.post.send(messages.Admitted(self.guest.id, lease - self.first_lease))
+
+    def primed(self, number: int) -> None:
+        """The call's row has read a prompt."""
+        self.post.send(messages.Primed(self.guest.id, number))
+
+    def ended(self, error: AntiphonError) -> None:
+        """The call is over."""
+        self.post.send(messages.Ended(self.guest.id, messages.pack_error(error)))
+
+    def tell(self) -> None:
+        """The call's place in the queue has changed, if it has one."""
+        position = self.guest.position()
+        if position is not None:
+            self.post.send(messages.Queued(self.guest.id, position, self.guest.retry_after_s()))
+
+
+class FrontEnd:
+    """What one front end asks for, carried out on its engines; used by the fleet's thread."""
+
+    def __init__(self, pool: int, post: Post, engines: Sequence[Engine]) -> None:
+        """Begin without calls."""
+        self.pool, self.post = pool, post
+        self._engines = engines
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def calls(self) -> int:
+        """Calls it has, ended ones that it has not let go included."""
+        return len(self._calls)
+
+    def read(self) -> None:
+        """Take some messages.
+
+        Raises:
+            EOFError: it is gone.
+            ProtocolError: it says what nobody says.
+        """
+        for _ in range(MESSAGES_A_TURN):
+            received = self.post.receive()
+            if received is None:
+                return
+            message, descriptors = received
+            try:
+                self._do(message, descriptors)
+            except (TypeError, ValueError, IndexError, KeyError) as error:
+                kind = type(message).__name__
+                raise ProtocolError(f"{kind} that cannot be understood: {error!r}") from error
+            finally:
+                close_all(descriptors)
+
+    def give_up(self, reason: str) -> dict[Engine, list[int]]:
+        """End all its calls, since it is gone; their leases, which its process may still write to."""
+        held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
+        self.post.close()
+        for name, call in self._calls.items():
+            Log(__name__).warning("session ends", session=name, reason=f"its front end was dropped: {reason}")
+            call.engine.metrics.abandoned.inc()
+            call.guest.close()
+            if call.guest.leased is not None:
+                held[call.engine].append(call.guest.leased)
+        self._calls.clear()
+        return held
+
+    def _do(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+        match message:
+            case messages.Open():
+                self._open(message, descriptors)
+            case messages.Check(model, number, wait_s):
+                self._check(self._engines[model], number, wait_s)
+            case messages.Close(call):
+                self._close(call)
+            case messages.Sent():
+                self._sent(message)
+            case messages.Hello() | messages.HealthNow() | messages.Checked() | messages.Refused():
+                raise ProtocolError(f"a front end sent {type(message).__name__}")
+            case _:
+                found = self._calls.get(message.call)
+                if found is not None:  # else it ended meanwhile
+                    self._tell(found.guest, message, descriptors)
+
+    def _tell(self, guest: Guest, message: messages.Message, descriptors: Sequence[int]) -> None:
+        match message:
+            case messages.SetParameters(_, parameters):
+                guest.set_parameters(SamplingParameters(**parameters))
+            case messages.Prime(_, number, parts):
+                guest.prime(number, messages.unpack_prompt(parts, read_bytes(descriptors)))
+            case messages.Words(_, entries, received_s):
+                guest.push_text(messages.unpack_words(entries), received_s)
+            case messages.EndText():
+                guest.end_text()
+            case messages.ClearText():
+                guest.clear_text()
+            case messages.ListenAside(_, run, upto, frames, tail, now_s):
+                guest.listen_aside(run, upto, frames, np.frombuffer(tail, np.float32), now_s)
+            case _:
+                raise ProtocolError(f"a front end sent {type(message).__name__}")
+
+    def _open(self, message: messages.Open, descriptors: Sequence[int]) -> None:
+        engine, call = self._engines[message.model], message.call
+        if call in self._calls:
+            raise ProtocolError(f"a front end opened call {call} twice")
+        try:
+            prompt = None
+            if message.prompt is not None:
+                prompt = messages.unpack_prompt(message.prompt, read_bytes(descriptors))
+            parameters = SamplingParameters(**message.parameters)
+            guest = engine.guest(call, parameters, pool=self.pool, prompt=prompt)
+            guest.listener = MessageListener(self.post, guest, engine.first_lease(self.pool))
+            self._calls[call] = Call(engine, guest)
+            engine.admit(guest, message.wait_s)
+            guest.tell()
+        except AntiphonError as error:
+            self._calls.pop(call, None)
+            self.post.send(messages.Refused(call, messages.pack_error(error)))
+
+    def _check(self, engine: Engine, number: int, wait_s: float) -> None:
+        try:
+            engine.check_room(wait_s)
+        except AntiphonError as error:
+            self.post.send(messages.Checked(number, messages.pack_error(error)))
+        else:
+            self.post.send(messages.Checked(number, None))
+
+    def _close(self, name: str) -> None:
+        call = self._calls.pop(name, None)
+        if call is None:
+            return
+        call.guest.close()
+        if call.guest.leased is not None:
+            call.engine.let_go([call.guest.leased])
+
+    def _sent(self, message: messages.Sent) -> None:
+        deliveries = self._engines[message.model].deliveries
+        latency_s = np.frombuffer(message.latencies, np.float32).astype(np.float64)
+        if latency_s.size:
+            deliveries.sent_many(message.sent_s, latency_s, late=message.late, pressing=message.pressing)
+        for seconds in np.frombuffer(message.first_audio, np.float32).tolist():
+            deliveries.first_audio(seconds)
+        if message.refused:
+            deliveries.refused(message.refused)

@@ -1,0 +1,212 @@
+"""The engine's half of a session: whose row it is, what its row is to be given, and who hears of its end.
+
+The caller's half (:mod:`antiphon.ipc.session`) calls it, or sends messages that do; admission gives it a row;
+the engine thread asks it what lies beside the frames, which are in arrays (:mod:`antiphon.engine.rows`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from antiphon.backends.base import FloatArray, TextEntry
+from antiphon.engine.aside import Aside
+from antiphon.engine.inbox import TextInbox
+from antiphon.engine.row_state import SavedState
+from antiphon.engine.rows import NO_LIMIT, Rows
+from antiphon.engine.wake import Wake
+from antiphon.errors import AntiphonError
+from antiphon.ipc.link import Listener
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+
+
+class Host(Protocol):
+    """What a guest asks of its engine; never called under the guest's lock."""
+
+    def leave(self, guest: Guest) -> None:
+        """The guest has closed."""
+        ...
+
+    def position(self, guest: Guest) -> int | None:
+        """How many callers wait before this one, None when it does not wait."""
+        ...
+
+    def retry_after_s(self, guest: Guest) -> int:
+        """Seconds until this waiting caller may expect a row."""
+        ...
+
+
+class Guest:
+    """:class:`antiphon.ipc.link.Link` by direct calls, from any thread; nothing happens to a closed one."""
+
+    listener: Listener
+
+    def __init__(
+        self,
+        guest_id: str,
+        parameters: SamplingParameters,
+        *,
+        rows: Rows,
+        wake: Wake,
+        host: Host,
+        pool: int | None = None,
+        prompt: Prompt | SavedState | None = None,
+    ) -> None:
+        """Start without a row; ``listener`` is to be set before admission hears of it.
+
+        ``pool`` is the front end whose leases it may have, None in one process.
+        """
+        self.id, self.pool = guest_id, pool
+        self.aside = Aside(rows.frame_samples)
+        self.text = TextInbox()
+        self.lease: int | None = None
+        self.leased: int | None = None  # which lease it has, or had before it closed
+        self._rows, self._wake, self._host = rows, wake, host
+        self._parameters, self._has_new_parameters = parameters, True
+        self._prompt, self._prompts = prompt, 0
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    # What the caller's half asks.
+
+    def position(self) -> int | None:
+        """How many callers wait before this one, None when it does not wait."""
+        return self._host.position(self)
+
+    def retry_after_s(self) -> int:
+        """Seconds until it may expect its row."""
+        return self._host.retry_after_s(self)
+
+    def nudge(self) -> None:
+        """Wake the engine thread."""
+        self._wake.nudge()
+
+    def set_parameters(self, parameters: SamplingParameters) -> None:
+        """Use other parameters from the next frame on."""
+        with self._lock:
+            self._parameters, self._has_new_parameters = parameters, True
+            if self.lease is not None:
+                self._limit(self.lease)
+                self._rows.needs_care[self.lease] = True
+
+    def prime(self, number: int, prompt: Prompt) -> None:
+        """Let the row read a prompt, instead of the one given before, if that is not read yet."""
+        with self._lock:
+            self._prompt, self._prompts = prompt, number
+            if self.lease is not None:
+                self._rows.is_primed[self.lease] = False
+                self._rows.needs_care[self.lease] = True
+        self._wake.nudge()
+
+    def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
+        """Add words."""
+        self.text.push(entries, received_s)
+        self._wake.nudge()
+
+    def end_text(self) -> None:
+        """The text ends here."""
+        self.text.finish()
+        self._wake.nudge()
+
+    def clear_text(self) -> None:
+        """Throw away the words that wait."""
+        self.text.clear()
+
+    def listen_aside(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
+        """Hear silence on a copy of the row's state."""
+        with self._lock:
+            self.aside.listen(run, upto, frames, tail, now_s)
+            if self.lease is not None:
+                self._rows.needs_care[self.lease] = True
+        self._wake.nudge()
+
+    def close(self) -> None:
+        """Free the row, or the place in the queue."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            lease, self.lease = self.lease, None
+            self.aside.end()
+        if lease is not None:
+            self._rows.leases.release(lease)
+        self._host.leave(self)
+
+    # What the engine asks and tells.
+
+    @property
+    def is_notified(self) -> bool:
+        """Whether its listener wants to hear of every tick."""
+        return self.listener.is_notified
+
+    @property
+    def is_priming(self) -> bool:
+        """Whether its row still reads a prompt."""
+        return self._prompt is not None
+
+    def activate(self) -> bool:
+        """Own a row; false when closed meanwhile. Called under admission's lock."""
+        with self._lock:
+            lease = None if self._is_closed else self._rows.leases.take(self)
+            if lease is None:
+                return False
+            self.lease = self.leased = lease
+            self._limit(lease)
+            self._rows.is_primed[lease] = self._prompt is None
+            self._rows.needs_care[lease] = True
+        self.listener.admitted(lease)
+        self._wake.nudge()  # text may have come while it waited
+        return True
+
+    def end(self, error: AntiphonError) -> None:
+        """Close by no wish of the caller's."""
+        self.listener.ended(error)
+        self.close()
+
+    def tell(self) -> None:
+        """Something has changed that the caller may want to see."""
+        self.listener.tell()
+
+    def new_parameters(self) -> SamplingParameters | None:
+        """The parameters the row lacks, once; None while it has them."""
+        with self._lock:
+            return self._take_parameters()
+
+    def begin_priming(self) -> tuple[int, Prompt | SavedState, SamplingParameters | None] | None:
+        """The lease, what its row is to read, and its parameters if it lacks them; None once it closed."""
+        with self._lock:
+            if self.lease is None or self._prompt is None:
+                return None
+            return self.lease, self._prompt, self._take_parameters()
+
+    def end_priming(self, lease: int, prompt: Prompt | SavedState) -> bool:
+        """The prompt is read. Returns whether there is another: the owner has changed its mind meanwhile."""
+        with self._lock:
+            if self.lease != lease:
+                return False
+            if self._prompt is not prompt:
+                return True
+            self._prompt = None
+            self._rows.is_primed[lease] = True  # text may have come while it was read
+            number = self._prompts
+        self.listener.primed(number)
+        return False
+
+    def freeze(self, *, is_frozen: bool) -> None:
+        """Whether the row takes no step; what comes meanwhile waits, up to the bounds of the queues."""
+        with self._lock:
+            if self.lease is not None:
+                self._rows.is_frozen[self.lease] = is_frozen
+        if not is_frozen:
+            self._wake.nudge()
+
+    def _take_parameters(self) -> SamplingParameters | None:
+        parameters = self._parameters if self._has_new_parameters else None
+        self._has_new_parameters = False
+        return parameters
+
+    def _limit(self, lease: int) -> None:
+        most = self._parameters.max_steps
+        self._rows.max_steps[lease] = NO_LIMIT if most is None else most

@@ -1,0 +1,204 @@
+"""Leases in memory that several processes map: a pool of them a front end, all of them the engine.
+
+One memfd holds the blocks of all leases, pool after pool, and behind them a slab of counters a pool, each
+beginning on a page: a front end maps its blocks and its slab. It counts in the slab. The engine counts in
+memory of its own, and twice a tick looks at what callers have counted and shows what it has; so no value of a
+front end changes while the engine works on it, and one out of range is brought back into it.
+
+Order: data are written before the counter that tells of them, and read after it. x86-64 keeps stores, and
+loads, in that order; elsewhere :func:`fence` does (docs/adr/0023-shared-leases.md).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import ConfigError
+from antiphon.ipc.arena import PAGE_BYTES, Arena, CallerCounts, Counts, EngineCounts, Shape
+
+TURN_BYTES: Final = 64
+"""The turn has a cache line of its own."""
+
+KEEPS_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
+NO_BELL: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where things lie in the memory of ``pools`` times ``leases`` leases."""
+
+    shape: Shape
+    pools: int
+    leases: int
+
+    @property
+    def pool_bytes(self) -> int:
+        """The blocks of one pool."""
+        return self.leases * self.shape.block.itemsize
+
+    @property
+    def slab_bytes(self) -> int:
+        """The counters of one pool, whole pages."""
+        counters = (CallerCounts.ROWS + EngineCounts.ROWS) * self.leases * 8
+        return -(-(TURN_BYTES + counters) // PAGE_BYTES) * PAGE_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.pools * (self.pool_bytes + self.slab_bytes)
+
+    def slab_offset(self, pool: int) -> int:
+        """Where the counters of a pool begin."""
+        return self.pools * self.pool_bytes + pool * self.slab_bytes
+
+
+@dataclass(slots=True)
+class Slab:
+    """The counters of one pool as its front end sees them; ``bell`` is an eventfd that wakes it."""
+
+    places: slice
+    caller: Counts
+    engine: Counts
+    turn: Counts
+    bell: int = NO_BELL
+
+
+def leases_of(slots: int, pools: int) -> int:
+    """The leases of each of ``pools`` front ends: its share of the rows, and spare ones.
+
+    Connections are dealt out evenly, so nobody needs many more than its share; a lease is another call's only
+    when its front end has said that it uses it no more.
+    """
+    share = -(-slots // pools)
+    return share + max(8, share // 2)
+
+
+def allocate(plan: Plan) -> int:
+    """A descriptor of so much memory, which is really there and stays as large.
+
+    Raises:
+        ConfigError: it is not to be had.
+    """
+    import fcntl  # what is all in one process runs without
+
+    descriptor = os.memfd_create("antiphon", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(descriptor, 0, plan.total_bytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f"{plan.total_bytes} bytes for the rings of {plan.pools * plan.leases} leases are not to be had: "
+            f"{error}; use fewer slots"
+        ) from error
+    return descriptor
+
+
+def _slab(plan: Plan, pool: int, memory: mmap.mmap, offset: int) -> Slab:
+    rows, leases = CallerCounts.ROWS, plan.leases
+    turn: Counts = np.ndarray(1, np.int64, memory, offset)
+    counts: Counts = np.ndarray((rows + EngineCounts.ROWS, leases), np.int64, memory, offset + TURN_BYTES)
+    return Slab(slice(pool * leases, (pool + 1) * leases), counts[:rows], counts[rows:], turn)
+
+
+def open_pool(descriptor: int, plan: Plan, pool: int) -> Arena:
+    """A front end's side of the memory: the leases of its pool, counted from 0."""
+    blocks = mmap.mmap(descriptor, plan.pool_bytes, offset=pool * plan.pool_bytes)
+    slab = _slab(plan, pool, mmap.mmap(descriptor, plan.slab_bytes, offset=plan.slab_offset(pool)), 0)
+    arena = Arena(
+        plan.shape,
+        np.ndarray(plan.leases, plan.shape.block, blocks),
+        slab.caller,
+        slab.engine,
+        slab.turn,
+    )
+    arena.fence = arena.fence if KEEPS_ORDER else fence
+    return arena
+
+
+class SharedArena(Arena):
+    """The engine's side of the memory: all leases, with counters of its own beside those of the pools."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Allocate.
+
+        Raises:
+            ConfigError: there is not so much memory.
+        """
+        self.plan, self.descriptor = plan, allocate(plan)
+        memory = mmap.mmap(self.descriptor, plan.total_bytes)
+        count = plan.pools * plan.leases
+        caller, engine = (np.zeros((kind.ROWS, count), np.int64) for kind in (CallerCounts, EngineCounts))
+        blocks: NDArray[np.void] = np.ndarray(count, plan.shape.block, memory)
+        super().__init__(plan.shape, blocks, caller, engine, np.zeros(1, np.int64))
+        self.fence = self.fence if KEEPS_ORDER else fence
+        self.slabs = [_slab(plan, pool, memory, plan.slab_offset(pool)) for pool in range(plan.pools)]
+        for lease in range(count):
+            self.clear(lease)
+
+    def close(self) -> None:
+        """Keep no descriptor; what is mapped goes with the arrays."""
+        os.close(self.descriptor)
+
+    def look(self) -> None:
+        """See what callers have counted, within the bounds that a ring has."""
+        for slab in self.slabs:
+            self._caller[0, slab.places] = slab.caller[0]  # frames, before what is to be done with them
+            self._caller[1:, slab.places] = slab.caller[1:]
+        self.fence()
+        caller, engine, capacity = self.caller, self.engine, 2 * self.shape.input_frames
+        np.clip(caller.written, engine.input_taken, engine.input_taken + capacity, out=caller.written)
+        np.clip(caller.discarded, 0, caller.written, out=caller.discarded)
+        np.clip(caller.taken, 0, engine.output_written, out=caller.taken)
+
+    def show(self) -> None:
+        """Let callers see what the engine has counted, and wake those whose calls were in a tick."""
+        self.fence()
+        for slab in self.slabs:
+            mine = self._engine[:, slab.places]
+            ticks = EngineCounts(slab.engine).ticks
+            is_news = not np.array_equal(ticks, self.engine.ticks[slab.places])
+            slab.turn += 1
+            self.fence()
+            slab.engine[:] = mine
+            self.fence()
+            slab.turn += 1
+            if is_news and slab.bell != NO_BELL:
+                ring(slab.bell)
+
+    def clear(self, lease: int) -> None:
+        """Let a lease begin anew, on both sides."""
+        pool, place = divmod(lease, self.plan.leases)
+        slab = self.slabs[pool]
+        self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last look
+        super().clear(lease)
+        slab.caller[:, place], slab.engine[:, place] = self._caller[:, lease], 0
+
+
+def ring(bell: int) -> None:
+    """Wake who waits for an eventfd; one that is not read is rung already."""
+    with suppress(BlockingIOError):
+        os.eventfd_write(bell, 1)
+
+
+def hush(bell: int) -> None:
+    """Take note of all rings so far."""
+    with suppress(BlockingIOError):
+        os.eventfd_read(bell)
+
+
+def fence(locks: tuple[threading.Lock, threading.Lock] = (threading.Lock(), threading.Lock())) -> None:
+    """No access of memory passes it: a release and then an acquire, each of which holds one way back."""
+    for lock in locks:
+        lock.acquire()
+        lock.release()

@@ -1,0 +1,290 @@
+"""What front ends and an engine say to each other beside the arrays, as values and as bytes (msgpack).
+
+A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, TypeAlias
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon import errors
+from antiphon.backends.base import BackendInfo, TextEntry
+from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
+from antiphon.models.prompt import Prompt
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+
+Parts: TypeAlias = list[Any]
+"""A prompt's arrays, ``[type, shape]`` or None each; their bytes, in a row, come as a descriptor."""
+
+MAX_PROMPT_BYTES: Final = 256 << 20
+"""Some minutes of embedded persona; what is larger is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A caller comes."""
+
+    model: int
+    call: str
+    parameters: dict[str, Any]
+    wait_s: float
+    prompt: Parts | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Would a caller be taken?"""
+
+    model: int
+    number: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetParameters:
+    """Other parameters from the next frame on."""
+
+    call: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prime:
+    """A prompt for a row that has one already, or none."""
+
+    call: str
+    number: int
+    prompt: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words to be spoken: tokens, text, padding, whether it is the last."""
+
+    call: str
+    entries: list[tuple[tuple[int, ...], str, int, bool]]
+    received_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndText:
+    """The text ends."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearText:
+    """Words that wait are not to be spoken."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAside:
+    """Silence to be heard aside; ``tail`` is float32."""
+
+    call: str
+    run: int
+    upto: int
+    frames: int
+    tail: bytes
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The front end uses the call, and its lease, no more."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How replies fared; ``latencies`` and ``first_audio`` are float32 seconds."""
+
+    model: int
+    sent_s: float
+    latencies: bytes
+    late: int
+    pressing: int
+    first_audio: bytes
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The engines there are; beside it come the bell, then each one's memory and wake-up."""
+
+    pool: int
+    models: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The call has this lease."""
+
+    call: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The call waits."""
+
+    call: str
+    position: int
+    retry_after_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The call was not taken."""
+
+    call: str
+    error: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Primed:
+    """The call's row has read its prompt of this number."""
+
+    call: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The call is over."""
+
+    call: str
+    error: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The answer: None, or why not."""
+
+    number: int
+    error: list[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthNow:
+    """How an engine is."""
+
+    model: int
+    health: dict[str, Any]
+
+
+Request: TypeAlias = (
+    Open | Check | SetParameters | Prime | Words | EndText | ClearText | ListenAside | Close | Sent
+)
+"""From a front end."""
+
+Notice: TypeAlias = Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
+"""From an engine."""
+
+Message: TypeAlias = Request | Notice
+KINDS: Final = (
+    *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, ListenAside, Close, Sent),
+    *(Hello, Admitted, Queued, Refused, Primed, Ended, Checked, HealthNow),
+)
+NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
+
+
+def pack(message: Message) -> bytes:
+    """A message as bytes: its kind's number, then its fields."""
+    values = [getattr(message, field.name) for field in fields(message)]
+    data: bytes = msgpack.packb([NUMBERS[type(message)], *values])
+    return data
+
+
+def unpack(data: bytes) -> Message:
+    """The reverse of :func:`pack`.
+
+    Raises:
+        ProtocolError: the bytes are no message.
+    """
+    try:
+        number, *values = msgpack.unpackb(data)
+        message: Message = KINDS[number](*values)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"{len(data)} bytes are no message of the seam: {error}") from error
+    return message
+
+
+def pack_error(error: AntiphonError) -> list[Any]:
+    """An error as its class, its words and what else it carries."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return [kind.__name__, str(error), getattr(error, "retry_after_s", 0)]
+
+
+def unpack_error(packed: list[Any]) -> AntiphonError:
+    """The reverse of :func:`pack_error`: the same class, or SessionFailedError where that needs more."""
+    name, words, retry_after_s = packed
+    if name == ServerFullError.__name__:
+        return ServerFullError(words, retry_after_s=retry_after_s)
+    kind = getattr(errors, name, None)
+    is_plain = isinstance(kind, type) and issubclass(kind, AntiphonError) and "__init__" not in vars(kind)
+    return kind(words) if is_plain and kind is not None else SessionFailedError(words)
+
+
+def pack_facts(info: BackendInfo) -> dict[str, Any]:
+    """An engine's facts."""
+    return asdict(info)
+
+
+def unpack_facts(facts: dict[str, Any]) -> BackendInfo:
+    """The reverse of :func:`pack_facts`."""
+    spec = dict(facts["spec"])
+    lm = spec["lm"] and LMSpec(**{**spec["lm"], "delays": tuple(spec["lm"]["delays"])})
+    spec |= {"kind": PipelineKind(spec["kind"]), "mimi": MimiSpec(**spec["mimi"]), "lm": lm}
+    return BackendInfo(**{**facts, "spec": ModelSpec(**spec)})
+
+
+def pack_words(entries: list[TextEntry]) -> list[tuple[tuple[int, ...], str, int, bool]]:
+    """Words as plain values."""
+    return [(entry.tokens, entry.text, entry.padding_frames, entry.is_last) for entry in entries]
+
+
+def unpack_words(packed: list[Any]) -> list[TextEntry]:
+    """The reverse of :func:`pack_words`."""
+    return [TextEntry(tuple(tokens), text, padding, is_last) for tokens, text, padding, is_last in packed]
+
+
+def pack_prompt(prompt: Prompt) -> tuple[Parts, bytes]:
+    """A prompt: what its arrays are, and their bytes."""
+    arrays = (prompt.frames, prompt.voice, prompt.embedded, prompt.speakers, prompt.keys_values)
+    parts = [None if array is None else [array.dtype.str, list(array.shape)] for array in arrays]
+    return parts, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
+
+
+def unpack_prompt(parts: Parts, data: bytes) -> Prompt:
+    """The reverse of :func:`pack_prompt`.
+
+    Raises:
+        ProtocolError: the bytes are not those of such arrays.
+    """
+    arrays: list[NDArray[Any] | None] = []
+    offset = 0
+    try:
+        for part in parts:
+            if part is None:
+                arrays.append(None)
+                continue
+            kind, shape = np.dtype(part[0]), tuple(part[1])
+            count = int(np.prod(shape))
+            arrays.append(np.frombuffer(data, kind, count, offset).reshape(shape))
+            offset += count * kind.itemsize
+        frames, *others = arrays
+        if frames is None:
+            raise ValueError("its frames are missing")
+        return Prompt(frames, *others)
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"{len(data)} bytes are no prompt: {error}") from error

@@ -1,0 +1,77 @@
+"""An engine on a fake backend in a process of its own: ``python -m tests.ipc.engine_process JSON FD...``.
+
+Each descriptor is the engine's end of a front end's control socket. SIGUSR1 drains; it ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.fleet import Fleet
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.wake import EventWake
+from antiphon.errors import StepError
+from antiphon.models.spec import PipelineKind
+from tests.engine.fakes import MODEL, FakeBackend, fake_spec
+
+BROKEN = -99.0
+"""A frame that begins so makes its row fail."""
+
+
+class StepBackend(FakeBackend):
+    """A fake that takes its time, and fails for rows that hear :data:`BROKEN`."""
+
+    def __init__(self, kind: PipelineKind, slots: int, step_ms: float) -> None:
+        super().__init__(fake_spec(kind), slots)
+        self._step_s = step_ms / 1000.0
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        time.sleep(self._step_s)
+        outputs = super().step(inputs)
+        if inputs.pcm is not None and (broken := np.flatnonzero(inputs.pcm[:, 0] == BROKEN)).size:
+            raise StepError("a broken frame", rows=inputs.rows[broken].tolist())
+        return outputs
+
+
+def make_engine(facts: dict[str, Any], *, pools: int | None) -> Engine:
+    """A started engine: ``kind``, ``slots``, ``step_ms``, and fields of its configuration."""
+    more = dict(facts)
+    kind, slots = PipelineKind(more.pop("kind", "codec")), more.pop("slots", 4)
+    backend = StepBackend(kind, slots, more.pop("step_ms", 0.0))
+    engine = Engine(
+        backend,
+        EngineConfig(**{"least_tick_ms": 0.0, **more}),
+        metrics=EngineMetrics(CollectorRegistry(), model=MODEL),
+        pools=pools,
+        wake=None if pools is None else EventWake(),
+    )
+    engine.start()
+    return engine
+
+
+def main() -> None:
+    facts, *descriptors = sys.argv[1:]
+    engine = make_engine(json.loads(facts), pools=len(descriptors))
+    signal.signal(signal.SIGUSR1, lambda *_: engine.drain())
+    fleet = Fleet({MODEL: engine})
+    fleet.start()
+    for pool, descriptor in enumerate(descriptors):
+        fleet.add(pool, socket.socket(fileno=int(descriptor)))
+    sys.stdin.read()
+    engine.stop(5.0)
+    fleet.stop()
+
+
+if __name__ == "__main__":
+    main()
