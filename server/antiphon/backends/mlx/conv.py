@@ -12,7 +12,7 @@ import mlx.core as mx
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.state import Packed, TensorSpec
 from antiphon.errors import UnsupportedError
-from antiphon.models.architecture import ConvShape
+from antiphon.models.codec_architecture import ConvShape
 
 
 class CausalConv1d:

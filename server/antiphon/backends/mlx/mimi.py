@@ -16,7 +16,7 @@ from antiphon.backends.mlx.quantizer import SplitQuantizer
 from antiphon.backends.mlx.seanet import Seanet
 from antiphon.backends.mlx.state import Layer, Packed, Step, TensorSpec, fused
 from antiphon.backends.mlx.transformer import StreamingTransformer
-from antiphon.models.architecture import MimiConfig
+from antiphon.models.codec_architecture import MimiConfig
 
 
 class Mimi:

@@ -14,7 +14,7 @@ import mlx.core as mx
 from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.state import Layer, Packed, TensorSpec
-from antiphon.models.architecture import ConvShape, SeanetConfig, SeanetLayer
+from antiphon.models.codec_architecture import ConvShape, SeanetConfig, SeanetLayer
 
 
 class Seanet:

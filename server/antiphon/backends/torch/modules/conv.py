@@ -15,7 +15,7 @@ from torch.nn import functional
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
-from antiphon.models.architecture import ConvShape
+from antiphon.models.codec_architecture import ConvShape
 
 SHORT_POSITIONS = 16
 """Up to so many output positions a frame, a convolution runs as a matrix product (measured on CPU)."""

@@ -19,7 +19,7 @@ from antiphon.backends.torch.modules.seanet import Seanet
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
-from antiphon.models.architecture import MimiConfig
+from antiphon.models.codec_architecture import MimiConfig
 
 
 class Mimi(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.step import Step
-from antiphon.models.architecture import ResidualShape, SeanetConfig, SeanetLayer
+from antiphon.models.codec_architecture import ResidualShape, SeanetConfig, SeanetLayer
 
 
 class ResidualBlock(nn.Module):
