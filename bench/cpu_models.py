@@ -32,6 +32,7 @@ from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 
 from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.weights.lm_weights import lm_tensors
@@ -85,8 +86,8 @@ def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
 def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> LanguageModel:
     """Our model with the same weights."""
     with torch.device("meta"):
-        kv_dtype = attention_dtype(torch.device("cpu"))
-        ours = LanguageModel(config, steps=0, dtype=upstream.dtype, kv_dtype=kv_dtype)
+        compute = Compute(upstream.dtype, attention_dtype(torch.device("cpu")))
+        ours = LanguageModel(config, steps=0, compute=compute)
     tensors = {name: tensor.clone() for name, tensor in lm_tensors(upstream.state_dict(), ours).items()}
     assign(ours, tensors, Path("seeded"))
     return ours.prepare(pack=True, int8=int8)

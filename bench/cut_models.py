@@ -28,7 +28,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from antiphon.backends.torch.weights.lm_weights import renamed, weight_sets
+from antiphon.backends.torch.weights.lm_weights import renamed
+from antiphon.models.architecture import stored_sets
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import sha256
@@ -114,7 +115,7 @@ def is_matrix(name: str, tensor: Tensor) -> bool:
 def sparse(plan: Plan, tensors: Tensors, *, listens: bool) -> dict[str, Any]:
     """Make 2 of 4 weights of every layer's matrices zero; ``listens`` weighs them by what they meet."""
     assert plan.source.spec.lm is not None
-    sets = weight_sets(plan.source.spec.lm.config)
+    sets = stored_sets(plan.source.spec.lm.config)
     chosen = [name for name, tensor in tensors.items() if is_matrix(name, tensor)]
     parts = {name: list(renamed(name, tensors[name], sets)) for name in chosen}
     rows = recorded(

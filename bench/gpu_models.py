@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
@@ -152,10 +153,8 @@ def meta_modules(size: Size, form: Form, attention: str = "torch") -> tuple[Mimi
         model = LanguageModel(
             size.lm,
             steps=size.lm["dep_q"],
-            dtype=form.dtype,
-            int8_kv=form.int8_kv,
             cross_positions=size.cross_positions,
-            attention=attention,
+            compute=Compute(form.dtype, int8_kv=form.int8_kv, attention=attention),
         )
     return mimi, model
 

@@ -173,7 +173,7 @@ class DepformerStage(Stage):
             scaled = logits.float() * inverse_temperature[:, None]
             return race(scaled, noise[:, codebook], topk, widest)
 
-        hidden = hidden.to(self.depformer.config.dtype)
+        hidden = hidden.to(self.depformer.dtype)
         return (self.depformer(hidden[:, None], text, sample),)
 
     def example(self, rows: int) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import torch
 
 from antiphon import __version__
-from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.weights.conditions import load_conditions
 from antiphon.backends.torch.weights.lm_weights import load_lm
@@ -206,7 +206,7 @@ def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[
                 f"{spec.name} is guided by {guidance:g}, which makes two sequences of every row; graphs have "
                 "one, so only the torch backend runs it"
             )
-    with told_as_misfit(spec.name):
+    with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
         model = load_lm(
             checkpoint.file("lm"),
             lm.config,

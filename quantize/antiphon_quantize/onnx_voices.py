@@ -27,7 +27,12 @@ class LookingAttention(CrossAttention):
     def __init__(self, whole: CrossAttention) -> None:
         """Take over what a step needs of a loaded layer."""
         nn.Module.__init__(self)
-        self.name, self.config, self.out_proj = whole.name, whole.config, whole.out_proj
+        self.name, self.config, self.dtype, self.out_proj = (
+            whole.name,
+            whole.config,
+            whole.dtype,
+            whole.out_proj,
+        )
         self.in_proj = _lines(whole.in_proj, 0, whole.config.dim)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:

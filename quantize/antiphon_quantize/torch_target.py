@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from antiphon import __version__
-from antiphon.backends.torch.weights.lm_weights import weight_sets
 from antiphon.errors import UnsupportedError
+from antiphon.models.architecture import stored_sets
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.manifest import (
     MANIFEST_NAME,
@@ -92,7 +92,7 @@ def quantize(
         raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
     if "lora" in checkpoint.files:
         raise UnsupportedError(f"{checkpoint.spec.name} has a LoRA; merge it into the weights first")
-    plan = make_plan(checkpoint.file("lm"), recipe, weight_sets(checkpoint.spec.lm.config))
+    plan = make_plan(checkpoint.file("lm"), recipe, stored_sets(checkpoint.spec.lm.config))
     copied = {role: checkpoint.files[role] for role in NAMES if role != "lm" and role in checkpoint.files}
     before, after = plan.bytes
     room_bytes = after + sum(path.stat().st_size for path in copied.values())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.backends.registry import make_backend
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -43,13 +43,13 @@ def test_a_model_that_does_not_fit_itself_cannot_be_loaded(
     "error", [torch.OutOfMemoryError("full"), UnsupportedError("not this"), KeyboardInterrupt()]
 )
 def test_what_is_no_misfit_is_not_called_one(error: BaseException) -> None:
-    with pytest.raises(type(error)), told_as_misfit("model"):
+    with pytest.raises(type(error)), as_checkpoint_error("model", torch.OutOfMemoryError):
         raise error
 
 
 def test_the_cause_is_told_in_one_line() -> None:
     with (
         pytest.raises(CheckpointFormatError, match=r"or the program: RuntimeError: size mismatch$"),
-        told_as_misfit("model"),
+        as_checkpoint_error("model"),
     ):
         raise RuntimeError("size\n  mismatch")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.mlx_layout import Source, find_sources, is_mlx_layout, unrounded_parameters, weight_sets
+from antiphon.models.architecture import weight_sets
+from antiphon.models.mlx_layout import Source, find_sources, is_mlx_layout, unrounded_parameters
 from antiphon.models.shapes import lm_spec
 from antiphon.models.weights import TensorInfo, count_parameters
 

@@ -19,6 +19,7 @@ from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig, quantize_
 from antiphon import cli
 from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.backends.registry import make_backend
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.int8 import follows_recipe, int8_linears
@@ -71,7 +72,10 @@ def pair(
 def lm_of(checkpoint: Checkpoint) -> LanguageModel:
     assert checkpoint.spec.lm is not None
     return load_lm(
-        checkpoint.file("lm"), checkpoint.spec.lm.config, steps=checkpoint.spec.lm.dep_q, dtype=torch.bfloat16
+        checkpoint.file("lm"),
+        checkpoint.spec.lm.config,
+        steps=checkpoint.spec.lm.dep_q,
+        compute=Compute(torch.bfloat16),
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from antiphon.audio.wav import write_wav
 from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.int4 import Int4Linear
 from antiphon.backends.torch.quantised.int8 import Int8Linear
@@ -83,7 +84,7 @@ def lm_of(checkpoint: Checkpoint) -> LanguageModel:
         checkpoint.file("lm"),
         checkpoint.spec.lm.config,
         steps=checkpoint.spec.lm.dep_q,
-        int8_kv=options.get("kv") == "int8",
+        compute=Compute(int8_kv=options.get("kv") == "int8"),
     )
     return model.prepare(pack=True, rounds_input=options.get("activations") != "compute")
 

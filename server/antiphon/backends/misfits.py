@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from antiphon.errors import CheckpointFormatError
 
 
 @contextmanager
-def told_as_misfit(name: str) -> Iterator[None]:
+def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
     """Turn what modules raise while they are built and filled into an error of the model called ``name``.
 
     A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
+    Exceptions of the types ``unless`` go through.
 
     Raises:
-        CheckpointFormatError: with the words of whoever noticed.
+        CheckpointFormatError: with the words of the exception.
     """
     try:
         yield
-    except torch.OutOfMemoryError:
+    except unless:
         raise
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())

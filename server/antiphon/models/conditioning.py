@@ -47,6 +47,23 @@ def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
     return values.index(wanted) if wanted in values else None
 
 
+def description_entry(config: Mapping[str, Any], family: str) -> int | None:
+    """Which entry of its description's table Hibiki adds to every input: "very_good".
+
+    None for a model without conditioners, and for tts, whose conditions are read apart.
+
+    Raises:
+        UnsupportedError: another family with conditioners.
+    """
+    conditioners = config.get("conditioners") or {}
+    if not conditioners or family == "tts":
+        return None
+    if family != "hibiki" or set(conditioners) != {"description"}:
+        raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")
+    entry: int = conditioners["description"]["lut"]["possible_values"].index("very_good")
+    return entry
+
+
 def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray[np.float32]:
     """What is added to the ``count`` positions of a cross-attention source, ``[count, dim]``.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from antiphon.models.architecture import stored_sets, weight_sets
 from antiphon.models.weights import TensorInfo, count_modules
 
 AUDIO_EMBEDDINGS: Final = "audio_embs"
@@ -79,13 +80,6 @@ def find_sources(
     return dict(_from_torch(header, config, steps))
 
 
-def weight_sets(config: Mapping[str, Any], steps: int) -> tuple[int, ...]:
-    """For each of ``steps`` depformer steps, the number of the set of weights it uses."""
-    if not config.get("depformer_weights_per_step", False):
-        return (0,) * steps
-    return tuple(config.get("depformer_weights_per_step_schedule") or range(steps))[:steps]
-
-
 def _from_mlx(
     header: Mapping[str, TensorInfo], config: Mapping[str, Any], steps: int
 ) -> Iterator[tuple[str, Source]]:
@@ -116,7 +110,7 @@ def _from_torch(
             )
             new = re.sub(r"\.(linear[12])\.", r".gating.\1.", new)
         yield new.replace(".alpha", ".weight"), Source(name, is_flat=name.endswith(".alpha"))
-    stacks = max(weight_sets(config, config["dep_q"]), default=0) + 1
+    stacks = stored_sets(config)
     for step, which in enumerate(weight_sets(config, steps)):
         yield from _slice_from_torch(header, step, which, stacks)
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.state import State
@@ -135,7 +136,7 @@ def test_a_restored_row_continues_bit_identically(moshi: LMPair) -> None:
 def test_int8_keys_and_values_stay_close(moshi: LMPair) -> None:
     config = moshi.ours.model.config
     with torch.device("meta"):
-        model = LanguageModel(config, steps=moshi.spec.dep_q, int8_kv=True)
+        model = LanguageModel(config, steps=moshi.spec.dep_q, compute=Compute(int8_kv=True))
     model.load_state_dict(moshi.ours.model.state_dict(), assign=True)
     small, full = State(model.specs(), 2), State(moshi.ours.specs(), 2)
     assert small.bytes() < State(moshi.ours.model.specs(), 2).bytes() / 2
@@ -321,7 +322,7 @@ def test_a_condition_of_an_unknown_family_is_said(tmp_path: Path) -> None:
     assert checkpoint.spec.lm is not None
     message = r"a moshi model with the conditions \['cfg', 'speaker_wavs'\] cannot be run"
     with pytest.raises(UnsupportedError, match=message):
-        load_lm(checkpoint.file("lm"), checkpoint.spec.lm.config, steps=8, family="moshi")
+        load_lm(checkpoint.file("lm"), checkpoint.spec.lm.config, steps=8, family="moshi", cross_positions=5)
 
 
 def test_only_heard_steps_of_personaplex_are_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -63,14 +63,19 @@ def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
 
 def _choice(weights: Weights, config: Mapping[str, Any], name: str) -> mx.array:
     """The vector ``[1, dim]`` of what we choose from a table, or of no choice."""
-    prefix, dim, entry = f"{PROVIDER}.{name}", config["dim"], chosen_entry(config, name)
+    entry = chosen_entry(config, name)
     if entry is None:
-        return _padding(weights, prefix, dim)[None]
-    width = config["conditioners"][name]["lut"]["dim"]
+        return _padding(weights, f"{PROVIDER}.{name}", config["dim"])[None]
+    return embed_choice(weights, config, name, entry)
+
+
+def embed_choice(weights: Weights, config: Mapping[str, Any], name: str, entry: int) -> mx.array:
+    """One entry of a lookup conditioner's table as a vector ``[1, dim]``."""
+    prefix, width = f"{PROVIDER}.{name}", config["conditioners"][name]["lut"]["dim"]
     chosen = weights.matrix(f"{prefix}.embed", None, width).rows(mx.array([entry]))
     if not weights.has(f"{prefix}.output_proj.weight"):
         return chosen
-    return weights.matrix(f"{prefix}.output_proj", dim, width).product(chosen)
+    return weights.matrix(f"{prefix}.output_proj", config["dim"], width).product(chosen)
 
 
 def _padding(weights: Weights, prefix: str, dim: int) -> mx.array:

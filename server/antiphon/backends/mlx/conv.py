@@ -6,25 +6,13 @@ Layout is ``[n, positions, channels]``, mlx's own. Published weights are ``[out,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import mlx.core as mx
 
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.state import Packed, TensorSpec
 from antiphon.errors import UnsupportedError
-
-
-@dataclass(frozen=True, slots=True)
-class ConvShape:
-    """Shape of a convolution."""
-
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int = 1
-    dilation: int = 1
-    bias: bool = True
+from antiphon.models.codec_architecture import ConvShape
 
 
 class CausalConv1d:

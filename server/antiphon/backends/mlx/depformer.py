@@ -7,7 +7,6 @@ part of the state. Each step is a slice with its own weights; slices that share 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import mlx.core as mx
@@ -17,6 +16,7 @@ from antiphon.backends.mlx.feedforward import load_feed_forward
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.norms import load_norm
 from antiphon.backends.mlx.transformer import load_layer_scales, merge_heads, scaled, split_projection
+from antiphon.models.architecture import DepformerConfig
 
 Chooser: TypeAlias = Callable[[int, mx.array], mx.array]
 """Called with (step, logits ``[n, card]``), returns the tokens int32 ``[n]``."""
@@ -24,40 +24,13 @@ Chooser: TypeAlias = Callable[[int, mx.array], mx.array]
 Past: TypeAlias = tuple[mx.array, mx.array]
 
 
-@dataclass(frozen=True, slots=True)
-class DepformerConfig:
-    """Shape of a depth transformer.
-
-    ``steps`` is how many codebooks are generated, ``feed_forward`` has one width per step. ``hidden_dim``
-    is the width of the main transformer. ``demux``: text tokens carry two.
-    """
-
-    steps: int
-    hidden_dim: int
-    dim: int
-    heads: int
-    layers: int
-    feed_forward: tuple[int, ...]
-    card: int
-    text_card: int
-    kv_repeat: int = 1
-    gating: str = "silu"
-    norm: str = "rms_norm_f32"
-    output_norm: str | None = None
-    low_rank: int | None = None
-    bias: bool = False
-    layer_scale: bool = False
-    demux: bool = False
-
-
 class DepformerLayer:
     """One layer of one slice."""
 
     def __init__(self, config: DepformerConfig, width: int, weights: Weights, prefix: str) -> None:
         """Take the layer's weights."""
-        dim, head_dim = config.dim, config.dim // config.heads
-        kv_dim = head_dim * (config.heads // config.kv_repeat)
-        self._dims = (dim, kv_dim, head_dim)
+        dim, kv_dim = config.dim, config.kv_dim
+        self._dims = (dim, kv_dim, config.head_dim)
         self.in_proj = weights.linear(f"{prefix}.self_attn.in_proj", dim, dim + 2 * kv_dim)
         self.out_proj = weights.linear(f"{prefix}.self_attn.out_proj", dim, dim)
         self.gating = load_feed_forward(config.gating, weights, f"{prefix}.gating", dim, width)
@@ -83,8 +56,9 @@ class DepformerSlice:
         self.linear_in = weights.linear(f"{prefix}.linear_in", config.hidden_dim, dim)
         demux = config.demux and step == 0
         self.emb = load_embedding(weights, f"{prefix}.emb", entries, dim, config.low_rank, demux=demux)
+        width = config.feed_forward[config.schedule[step]]
         self.layers = [
-            DepformerLayer(config, config.feed_forward[step], weights, f"{prefix}.transformer.layers.{i}")
+            DepformerLayer(config, width, weights, f"{prefix}.transformer.layers.{i}")
             for i in range(config.layers)
         ]
         self.norm = None

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from antiphon.backends.mlx.matrix import Linear, Weights
 from antiphon.errors import UnsupportedError
+from antiphon.models.architecture import gated_hidden
 
 Activation: TypeAlias = Callable[[mx.array], mx.array]
 
@@ -56,11 +57,6 @@ class GatedFeedForward:
 
 
 FeedForward: TypeAlias = PlainFeedForward | GatedFeedForward
-
-
-def gated_hidden(dim: int, feed_forward: int) -> int:
-    """Hidden width of a gated block: two thirds of the nominal one, except 21/8 of ``dim`` at exactly 4 x."""
-    return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
 
 
 def load_feed_forward(gating: str, weights: Weights, name: str, dim: int, feed_forward: int) -> FeedForward:

@@ -10,59 +10,14 @@ from typing import Any
 
 import mlx.core as mx
 
-from antiphon.backends.mlx.depformer import Depformer, DepformerConfig
+from antiphon.backends.mlx.depformer import Depformer
 from antiphon.backends.mlx.embedding import StreamEmbeddings, load_embedding
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.norms import load_norm
 from antiphon.backends.mlx.state import Step, TensorSpec
-from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
-from antiphon.backends.published import demuxes, depth_transformer, temporal_transformer
-from antiphon.errors import UnsupportedError
-from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, weight_sets
-
-_FIXED = {
-    "causal": True,
-    "norm_emb": False,
-    "skip_self_attn": False,
-}
-
-
-def transformer_config(
-    config: Mapping[str, Any], *, int8_kv: bool, cross_positions: int = 0
-) -> TransformerConfig:
-    """The temporal transformer's shape from published LM arguments.
-
-    Raises:
-        UnsupportedError: an option this backend does not run.
-    """
-    for key, wanted in _FIXED.items():
-        if config.get(key, wanted) != wanted:
-            raise UnsupportedError(f"{key} is {config[key]!r}; the mlx backend runs only {wanted!r}")
-    if bool(config.get("cross_attention")) != bool(cross_positions):
-        raise UnsupportedError(
-            f"cross_attention is {config.get('cross_attention')!r}, "
-            f"but there are {cross_positions} positions of voices to look at"
-        )
-    return TransformerConfig(
-        **temporal_transformer(config),
-        int8_kv=int8_kv,
-        cross_positions=cross_positions,
-    )
-
-
-def depformer_config(config: Mapping[str, Any], steps: int) -> DepformerConfig:
-    """The depth transformer's shape for its first ``steps`` steps, from published LM arguments.
-
-    Raises:
-        UnsupportedError: an option no published model uses.
-    """
-    shape = depth_transformer(config)
-    width = config.get("depformer_dim_feedforward")
-    if width is None:
-        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
-    sets = weight_sets(config, steps)
-    widths = tuple(width[which] if isinstance(width, list | tuple) else width for which in sets)
-    return DepformerConfig(steps=steps, feed_forward=widths, **shape)
+from antiphon.backends.mlx.transformer import StreamingTransformer
+from antiphon.models.architecture import LanguageConfig
+from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES
 
 
 class LanguageModel:
@@ -82,18 +37,18 @@ class LanguageModel:
         cross_positions: int = 0,
     ) -> None:
         """Take the weights."""
-        dim, text_card, dtype = config["dim"], config["text_card"], weights.dtype
-        self.steps, self.dtype = steps, dtype
-        self.shape = transformer_config(config, int8_kv=int8_kv, cross_positions=cross_positions)
-        self.audio_emb = StreamEmbeddings(weights, AUDIO_EMBEDDINGS, config["n_q"], config["card"] + 1, dim)
-        self.text_emb = load_embedding(weights, "text_emb", text_card + 1, dim, demux=demuxes(config))
-        self.transformer = StreamingTransformer("lm", self.shape, weights, "transformer")
-        self.out_norm = load_norm(self.shape.norm, weights, "out_norm", dim)
-        text_out = config.get("text_card_out") or text_card
-        self.text_linear = weights.linear("text_linear", dim, text_out, bias=config.get("bias_proj", False))
-        heads, width = config.get("extra_heads_num_heads", 0), config.get("extra_heads_dim", 6)
-        self.extra_heads = [weights.linear(f"extra_heads.{i}", dim, width) for i in range(heads)]
-        self.depformer = Depformer(depformer_config(config, steps), weights, SLICES) if steps else None
+        shape = LanguageConfig.from_published(config, steps, cross_positions)
+        dim, temporal = shape.dim, shape.transformer
+        self.steps, self.dtype, self.int8_kv = steps, weights.dtype, int8_kv
+        self.audio_emb = StreamEmbeddings(weights, AUDIO_EMBEDDINGS, shape.streams, shape.card + 1, dim)
+        self.text_emb = load_embedding(weights, "text_emb", shape.text_card + 1, dim, demux=shape.demux)
+        self.transformer = StreamingTransformer("lm", temporal, weights, "transformer", int8_kv=int8_kv)
+        self.out_norm = load_norm(temporal.norm, weights, "out_norm", dim)
+        self.text_linear = weights.linear("text_linear", dim, shape.text_out, bias=shape.bias)
+        self.extra_heads = [
+            weights.linear(f"extra_heads.{i}", dim, shape.pause_width) for i in range(shape.pause_heads)
+        ]
+        self.depformer = None if shape.depformer is None else Depformer(shape.depformer, weights, SLICES)
         self.condition: mx.array | None = None
 
     def specs(self) -> Iterator[TensorSpec]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 
+from antiphon.backends.mlx.conditions import embed_choice
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.lm import LanguageModel
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.errors import UnsupportedError
+from antiphon.models.conditioning import description_entry
 from antiphon.models.mlx_layout import Source, find_sources
 from antiphon.models.weights import read_header
 
@@ -52,8 +54,9 @@ def load_lm(
     if family == "hibiki":
         # As upstream: an end of text that is sampled too early is heard by the model as padding.
         model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
-    condition = sum_condition(weights, config, family)
-    model.condition = None if condition is None else condition.astype(dtype)
+    entry = description_entry(config, family)
+    if entry is not None:
+        model.condition = embed_choice(weights, config, "description", entry).astype(dtype)
     weights.finish(ignored=(_CONDITIONS,))
     return model
 
@@ -65,25 +68,3 @@ def cut(whole: mx.array, source: Source) -> mx.array:
     if source.parts == 1:
         return whole
     return whole.reshape(source.parts, -1, *whole.shape[1:])[source.part]
-
-
-def sum_condition(weights: Weights, config: Mapping[str, Any], family: str) -> mx.array | None:
-    """The constant that Hibiki adds to every input, ``[1, dim]``: its description, "very_good".
-
-    None for a model without conditioners, and for tts, whose conditions are read apart.
-
-    Raises:
-        UnsupportedError: another family with conditioners.
-    """
-    conditioners = config.get("conditioners") or {}
-    if not conditioners or family == "tts":
-        return None
-    if family != "hibiki" or set(conditioners) != {"description"}:
-        raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")
-    table = conditioners["description"]["lut"]
-    prefix = f"{_CONDITIONS}conditioners.description"
-    entries = weights.matrix(f"{prefix}.embed", None, table["dim"])
-    entry = entries.rows(mx.array([table["possible_values"].index("very_good")]))
-    if not weights.has(f"{prefix}.output_proj.weight"):
-        return entry
-    return weights.matrix(f"{prefix}.output_proj", config["dim"], table["dim"]).product(entry)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
+from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.backends.mlx.conditions import Conditions, load_conditions
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.generation import Generator
@@ -17,7 +17,7 @@ from antiphon.backends.mlx.lm_weights import load_lm
 from antiphon.backends.mlx.matrix import Matrix, Weights
 from antiphon.backends.mlx.mimi import Mimi
 from antiphon.backends.mlx.mimi_weights import load_mimi
-from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.script import ScriptRules
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import PipelineKind
@@ -92,7 +92,7 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
     spec = checkpoint.spec
     if "lora" in checkpoint.files:
         raise UnsupportedError(f"{spec.name} has a LoRA; merge it into the weights first")
-    with _told_as_misfit(spec.name):
+    with as_checkpoint_error(spec.name):
         mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
         generator = conditions = None
         if spec.lm is not None:
@@ -123,7 +123,7 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
 def quantization_of(loaded: Loaded) -> str:
     """What of a model is in few bits: "weights-int4+kv-int8", parts of it, or "none"."""
     parts = [f"weights-int{bits}" for bits in loaded.bits]
-    if loaded.generator is not None and loaded.generator.model.shape.int8_kv:
+    if loaded.generator is not None and loaded.generator.model.int8_kv:
         parts.append("kv-int8")
     return "+".join(parts) or "none"
 
@@ -149,19 +149,3 @@ def _weights_of(modules: list[object]) -> tuple[list[mx.array], tuple[int, ...]]
             names = getattr(value, "__dataclass_fields__", None) or vars(value)
             waiting.extend(getattr(value, name) for name in names)
     return list(arrays.values()), tuple(sorted(bits))
-
-
-@contextmanager
-def _told_as_misfit(name: str) -> Iterator[None]:
-    """Turn what modules raise while they are built into an error of the model called ``name``.
-
-    A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
-    """
-    try:
-        yield
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        words = " ".join(str(error).split())
-        raise CheckpointFormatError(
-            f"{name} cannot be loaded: its weights and configuration do not fit each other, or the program: "
-            f"{type(error).__name__}: {words:.500}"
-        ) from error

@@ -5,19 +5,18 @@ Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dial
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
 
-from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d, ConvShape
+from antiphon.backends.mlx.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.quantizer import SplitQuantizer
 from antiphon.backends.mlx.seanet import Seanet
 from antiphon.backends.mlx.state import Layer, Packed, Step, TensorSpec, fused
-from antiphon.backends.mlx.transformer import StreamingTransformer, TransformerConfig
-from antiphon.backends.published import SeanetConfig, codec_transformer
+from antiphon.backends.mlx.transformer import StreamingTransformer
+from antiphon.models.codec_architecture import MimiConfig
 
 
 class Mimi:
@@ -25,29 +24,18 @@ class Mimi:
 
     def __init__(self, config: Mapping[str, Any], codebooks: int, weights: Weights) -> None:
         """Take the weights."""
-        seanet, table = SeanetConfig.from_published(config["seanet"]), config["quantizer"]
-        self.codebooks = codebooks
-        self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
-        stride = self.frame_samples // math.prod(seanet.ratios)
-        shape = TransformerConfig(**codec_transformer(config["transformer"], stride))
-        self.encoder, self.decoder = (Seanet(name, seanet, weights) for name in ("encoder", "decoder"))
+        shape = MimiConfig.from_published(config)
+        self.codebooks, self.frame_samples = codebooks, shape.frame_samples
+        self.encoder, self.decoder = (Seanet(name, shape.seanet, weights) for name in ("encoder", "decoder"))
         self.encoder_transformer, self.decoder_transformer = (
-            StreamingTransformer(name, shape, weights, name)
+            StreamingTransformer(name, shape.transformer, weights, name)
             for name in ("encoder_transformer", "decoder_transformer")
         )
-        self.quantizer = SplitQuantizer(
-            weights,
-            codebooks,
-            table.get("n_q_semantic", 1),
-            (table["bins"], table["dimension"]),
-            seanet.dimension,
-        )
-        width = seanet.dimension
-        resample = ConvShape(width, width, 2 * stride, stride, bias=False)
-        self.downsample = CausalConv1d("encoder.downsample", resample, weights, "downsample", replicate=True)
-        self.upsample = CausalConvTranspose1d(
-            "decoder.upsample", resample, weights, "upsample", depthwise=True
-        )
+        tables, width = (shape.cardinality, shape.code_width), shape.seanet.dimension
+        self.quantizer = SplitQuantizer(weights, codebooks, shape.semantic, tables, width)
+        down, up = (shape.resampling(is_transposed=back) for back in (False, True))
+        self.downsample = CausalConv1d("encoder.downsample", down, weights, "downsample", replicate=True)
+        self.upsample = CausalConvTranspose1d("decoder.upsample", up, weights, "upsample", depthwise=True)
 
         self._analyse: Layer = self.encoder
         self._to_codes: Layer = self._quantize

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.matrix import Weights
 from antiphon.backends.mlx.mimi import Mimi
-from antiphon.errors import CheckpointFormatError
-
-_CODEBOOK: Final = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")
-_PROJECTION: Final = re.compile(r"quantizer\.\w+\.(in|out)put_proj\.weight")
-_USAGE_FLOOR: Final = 1e-5
-_RENAMES: Final = (
-    (re.compile(r"\.conv\.conv\."), "."),
-    (re.compile(r"\.convtr\.convtr\."), "."),
-    (re.compile(r"^(downsample)\.conv\."), r"\1."),
-    (re.compile(r"^(upsample)\.convtr\."), r"\1."),
-    (re.compile(r"_transformer\.transformer\."), "_transformer."),
-    (re.compile(r"\.in_proj_weight$"), ".in_proj.weight"),
-    (re.compile(r"\.(in|out)_projs\.0\."), r".\1_proj."),
-    (re.compile(r"\.(linear[12])\."), r".gating.\1."),
-)
+from antiphon.models.mimi_layout import USAGE_FLOOR, find_codebooks, is_projection, own_names
 
 
 def load_mimi(path: Path, config: Mapping[str, Any], codebooks: int) -> Mimi:
@@ -44,23 +29,13 @@ def load_mimi(path: Path, config: Mapping[str, Any], codebooks: int) -> Mimi:
 def mimi_arrays(published: Mapping[str, mx.array]) -> dict[str, mx.array]:
     """Rename a published Mimi's tensors and turn its codebook averages into tables."""
     renamed: dict[str, mx.array] = {}
-    books: dict[str, dict[str, mx.array]] = {}
-    for name, array in published.items():
-        if (found := _CODEBOOK.fullmatch(name)) is not None:
-            books.setdefault(f"quantizer.{found[1]}.tables.{found[2]}", {})[found[3]] = array
-        elif _PROJECTION.fullmatch(name):
-            renamed[name] = array.reshape(array.shape[:2])
-        else:
-            for pattern, replacement in _RENAMES:
-                name = pattern.sub(replacement, name)
-            renamed[name] = array
-    return renamed | {name: _table(book) for name, book in books.items()}
-
-
-def _table(book: Mapping[str, mx.array]) -> mx.array:
-    total = book.get("embedding_sum", book.get("embed_sum", book.get("embed_avg")))
-    usage = book.get("cluster_usage", book.get("cluster_size"))
-    if total is None or usage is None:
-        raise CheckpointFormatError(f"a Mimi codebook has only {sorted(book)}")
-    # Widened first: a table is what float32 makes of the averages, whatever they were stored in.
-    return total.astype(mx.float32) / mx.maximum(usage.astype(mx.float32), _USAGE_FLOOR)[:, None]
+    for name, own in own_names(published, "gating").items():
+        array = published[name]
+        renamed[own] = array.reshape(array.shape[:2]) if is_projection(name) else array
+    for book in find_codebooks(published):
+        # Widened first: a table is what float32 makes of the averages, whatever they were stored in.
+        total, usage = (published[part].astype(mx.float32) for part in (book.total, book.usage))
+        renamed[f"quantizer.{book.part}.tables.{book.level}"] = (
+            total / mx.maximum(usage, USAGE_FLOOR)[:, None]
+        )
+    return renamed

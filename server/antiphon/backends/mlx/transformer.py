@@ -13,46 +13,7 @@ from antiphon.backends.mlx.matrix import Linear, Weights
 from antiphon.backends.mlx.norms import load_norm
 from antiphon.backends.mlx.rope import rotate, rotation
 from antiphon.backends.mlx.state import Step, TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class TransformerConfig:
-    """Shape of a streaming transformer.
-
-    ``context`` is the window in positions, and the ring's capacity. ``cross_positions`` is the length of the
-    cross-attention source, 0 for none. ``frame_positions`` is how many positions one frame brings (1 for the
-    language model, 2 for Mimi). ``rope`` is "rope" (interleaved pairs), "rope_concat" (halves) or "none".
-    """
-
-    dim: int
-    heads: int
-    layers: int
-    context: int
-    feed_forward: int
-    kv_repeat: int = 1
-    gating: str = "none"
-    norm: str = "layer_norm"
-    rope: str = "rope"
-    max_period: float = 10000.0
-    layer_scale: bool = False
-    int8_kv: bool = False
-    cross_positions: int = 0
-    frame_positions: int = 1
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        return self.dim // self.heads
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
-        return self.heads // self.kv_repeat
-
-    @property
-    def kv_dim(self) -> int:
-        """Width of a position's keys."""
-        return self.kv_heads * self.head_dim
+from antiphon.models.architecture import TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +98,9 @@ class TransformerLayer:
     the ring is a function of packed arrays alone.
     """
 
-    def __init__(self, name: str, config: TransformerConfig, weights: Weights, prefix: str) -> None:
+    def __init__(
+        self, name: str, config: TransformerConfig, weights: Weights, prefix: str, *, int8_kv: bool
+    ) -> None:
         """Take the layer's weights; ``name`` is that of its ring, the transformer's name before it."""
         dim, attention = config.dim, f"{prefix}.self_attn"
         self._dims, self._interleaved = (dim, config.kv_dim, config.head_dim), config.rope == "rope"
@@ -150,7 +113,7 @@ class TransformerLayer:
             config.head_dim,
             weights.dtype,
             f"{name.rpartition('.')[0]}.position",
-            config.int8_kv,
+            int8_kv,
         )
         self.norm1 = load_norm(config.norm, weights, f"{prefix}.norm1", dim)
         self.norm2 = load_norm(config.norm, weights, f"{prefix}.norm2", dim)
@@ -213,11 +176,13 @@ def scaled(x: mx.array, scale: mx.array | None) -> mx.array:
 class StreamingTransformer:
     """Layers over a common position counter. State ``{name}.position`` int32: positions seen."""
 
-    def __init__(self, name: str, config: TransformerConfig, weights: Weights, prefix: str) -> None:
+    def __init__(
+        self, name: str, config: TransformerConfig, weights: Weights, prefix: str, *, int8_kv: bool = False
+    ) -> None:
         """Take the weights whose names begin with ``prefix``."""
         self.name, self.config = name, config
         self.layers = [
-            TransformerLayer(f"{name}.{i}", config, weights, f"{prefix}.layers.{i}")
+            TransformerLayer(f"{name}.{i}", config, weights, f"{prefix}.layers.{i}", int8_kv=int8_kv)
             for i in range(config.layers)
         ]
 

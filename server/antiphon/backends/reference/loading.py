@@ -11,7 +11,7 @@ from moshi.models.lm import LMModel
 from moshi.models.loaders import get_mimi, get_moshi_lm
 from moshi.run_inference import get_condition_tensors
 
-from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
     """Load Mimi, always float32, with as many codebooks as the model uses."""
     spec = checkpoint.spec.mimi
     config = deepcopy(dict(spec.config)) or None  # None is upstream's full-size Mimi
-    with told_as_misfit(checkpoint.spec.name):
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
         return get_mimi(checkpoint.file("mimi"), config, device=device, num_codebooks=spec.codebooks)
 
 
@@ -50,7 +50,7 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
             "moshi 0.2.13 cannot load its own INT8 checkpoints correctly; use the bf16 one"
         )
     lora = checkpoint.files.get("lora")
-    with told_as_misfit(checkpoint.spec.name):
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
         model = get_moshi_lm(
             checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
         )

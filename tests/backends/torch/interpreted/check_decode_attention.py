@@ -13,11 +13,12 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.modules import transformer
-from antiphon.backends.torch.modules.attention import TransformerConfig
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.kv import KVRing, RingView
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW, PackedStep, Run
+from antiphon.models.architecture import TransformerConfig
 
 CAPACITY, SPLIT, BLOCK = 44, 32, 16  # two splits, the second one ragged
 ROWS = 4
@@ -135,9 +136,9 @@ def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, in
     Rows that are not named keep every bit of their rings.
     """
     config = TransformerConfig(
-        dim=64, heads=4, layers=2, context=10, feed_forward=64, kv_repeat=2, frame_positions=2, int8_kv=int8
+        dim=64, heads=4, layers=2, context=10, feed_forward=64, kv_repeat=2, frame_positions=2
     )
-    model = StreamingTransformer("t", config)
+    model = StreamingTransformer("t", config, Compute(int8_kv=int8))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     states = [State(model.specs(), 3), State(model.specs(), 3)]

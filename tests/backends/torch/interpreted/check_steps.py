@@ -16,7 +16,7 @@ from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
 from antiphon.backends.torch.kernels.steps import cross_step, queries
 from antiphon.backends.torch.kernels.tokens import drawn_noise
-from antiphon.backends.torch.modules.attention import CrossAttention, SelfAttention, TransformerConfig, Window
+from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention, Window
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import quantize_tokens
@@ -28,6 +28,7 @@ from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
+from antiphon.models.architecture import TransformerConfig
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
@@ -158,8 +159,8 @@ def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], see
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_a_place_without_a_row_writes_nothing(is_int8: bool) -> None:
     """Neither keys nor values, wherever they might go; a named row's ring changes in its slot alone."""
-    config = TransformerConfig(dim=64, heads=4, layers=1, context=5, feed_forward=64, int8_kv=is_int8)
-    attention = SelfAttention("t.0", config)
+    config = TransformerConfig(dim=64, heads=4, layers=1, context=5, feed_forward=64)
+    attention = SelfAttention("t.0", config, Compute(int8_kv=is_int8))
     state = State(attention.ring.specs(), 3)
     for tensor in state.tensors.values():
         tensor.fill_(77)
@@ -174,9 +175,7 @@ def test_a_place_without_a_row_writes_nothing(is_int8: bool) -> None:
 
 
 def test_a_voice_is_looked_at_where_it_lies() -> None:
-    config = TransformerConfig(
-        dim=64, heads=4, layers=1, context=5, feed_forward=64, cross_attention=True, cross_positions=7
-    )
+    config = TransformerConfig(dim=64, heads=4, layers=1, context=5, feed_forward=64, cross_positions=7)
     attention = CrossAttention("t.0", config)
     randomize(attention, seed=6)
     state = State(attention.specs(), 3)
@@ -211,7 +210,9 @@ class Session:
 def with_kernels(pair: LMPair, attention: str, *, is_int8: bool) -> LanguageModel:
     """The pair's weights in a model whose attention is as asked for."""
     spec = pair.spec
-    model = LanguageModel(spec.config, steps=spec.dep_q, attention=attention, int8_kv=is_int8)
+    model = LanguageModel(
+        spec.config, steps=spec.dep_q, compute=Compute(attention=attention, int8_kv=is_int8)
+    )
     model.load_state_dict(pair.ours.model.state_dict())
     model.condition = pair.ours.model.condition
     return model.prepare(int8=is_int8)

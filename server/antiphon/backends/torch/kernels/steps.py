@@ -52,7 +52,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
     """Projections ``[n, dim + 2 * kv_dim]`` to queries ``[n, H, 1, D]``, keys and values into the ring."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
     places = projected.shape[0]
-    q = projected.new_empty(places, config.heads, 1, config.head_dim, dtype=config.attention_dtype)
+    q = projected.new_empty(places, config.heads, 1, config.head_dim, dtype=attention.compute.attention_dtype)
     turn_and_write[(config.heads + 2 * config.kv_heads, places)](
         projected,
         q if turn is None else turn.cos,
@@ -110,17 +110,10 @@ def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) 
 def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
     """See :meth:`antiphon.backends.torch.modules.depformer.Depformer.forward`."""
     config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
-    head_dim = config.dim // config.heads
-    shape = (
-        len(depformer.layers),
-        flat.shape[0],
-        2,
-        config.heads // config.kv_repeat,
-        config.steps,
-        head_dim,
-    )
+    heads = config.heads // config.kv_repeat
+    shape = (len(depformer.layers), flat.shape[0], 2, heads, config.steps, config.head_dim)
     pasts = flat.new_empty(shape)
-    for step, which in enumerate(config.schedule[: config.steps]):
+    for step, which in enumerate(config.schedule):
         table = depformer.text_emb if step == 0 else depformer.emb[step - 1]
         assert isinstance(table, TokenEmbedding)
         entry = embedded(table, chosen[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.rope import Rotation
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Run, Step
+from antiphon.models.architecture import TransformerConfig
 
 VOICE_PARTS = ("cross_k", "cross_v")
 """What a layer keeps of a voice."""
@@ -25,50 +27,26 @@ Without it, the NaN a session left in its row's ring would come back through a w
 
 
 @dataclass(frozen=True, slots=True)
-class TransformerConfig:
-    """Shape of a streaming transformer.
+class Compute:
+    """How a network computes: ``dtype`` is that of weights and activations.
 
-    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
-    positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
-    of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
-    (halves) or "none". Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``.
-    ``attention`` says by what, for one frame at a time: see
-    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``. ``attention`` says by
+    what, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
-    dim: int
-    heads: int
-    layers: int
-    context: int
-    feed_forward: int
-    kv_repeat: int = 1
-    frame_positions: int = 1
-    gating: str = "none"
-    norm: str = "layer_norm"
-    rope: str = "rope"
-    max_period: float = 10000.0
-    layer_scale: bool = False
-    cross_attention: bool = False
-    cross_positions: int = 0
     dtype: torch.dtype = torch.float32
     kv_dtype: torch.dtype | None = None
     int8_kv: bool = False
     attention: str = "torch"
 
     @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        return self.dim // self.heads
-
-    @property
     def attention_dtype(self) -> torch.dtype:
         """The dtype of queries, keys and values."""
         return self.kv_dtype or self.dtype
 
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
-        return self.heads // self.kv_repeat
+
+PLAIN: Final = Compute()
+"""All in float32, by torch's own operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +104,30 @@ def merge_heads(x: Tensor, out_proj: nn.Module) -> Tensor:
 class SelfAttention(nn.Module):
     """Causal attention over a KV ring. Weights: ``in_proj`` (q, k, v stacked) and ``out_proj``."""
 
-    def __init__(self, name: str, config: TransformerConfig) -> None:
+    def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.config = config
-        kv_dim = config.kv_heads * config.head_dim
-        self.in_proj = Linear(config.dim, config.dim + 2 * kv_dim, dtype=config.dtype)
-        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+        self.config, self.compute = config, compute
+        self.in_proj = Linear(config.dim, config.dim + 2 * config.kv_dim, dtype=compute.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=compute.dtype)
         self.ring = KVRing(
             name,
             config.kv_heads,
             config.context,
             config.head_dim,
-            config.attention_dtype,
+            compute.attention_dtype,
             f"{name.rpartition('.')[0]}.position",
-            int8=config.int8_kv,
+            int8=compute.int8_kv,
         )
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
         """``[n, T, dim]`` to the same."""
-        config = self.config
-        kv_dim = config.kv_heads * config.head_dim
+        config, dtype = self.config, self.compute.attention_dtype
         projected = self.in_proj(x)
         if step.in_place:  # where a reset hides rings instead of erasing them; in pure functions it erases
             projected = projected.nan_to_num_(nan=0.0).clamp_(-LARGEST, LARGEST)
-        parts = projected.split([config.dim, kv_dim, kv_dim], dim=-1)
-        q, k, v = (split_heads(part.to(config.attention_dtype), config.head_dim) for part in parts)
+        parts = projected.split([config.dim, config.kv_dim, config.kv_dim], dim=-1)
+        q, k, v = (split_heads(part.to(dtype), config.head_dim) for part in parts)
         if window.rotation is not None:
             q, k = window.rotation.apply(q), window.rotation.apply(k)
         return merge_heads(self._attend(q, k, v, step, window).to(x.dtype), self.out_proj)
@@ -191,18 +167,18 @@ class CrossAttention(nn.Module):
     State, row first: ``{name}.cross_k`` and ``{name}.cross_v`` ``[H, cross_positions, D]``.
     """
 
-    def __init__(self, name: str, config: TransformerConfig) -> None:
+    def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.name, self.config = name, config
-        self.in_proj = Linear(config.dim, 3 * config.dim, dtype=config.dtype)
-        self.out_proj = Linear(config.dim, config.dim, dtype=config.dtype)
+        self.name, self.config, self.dtype = name, config, compute.dtype
+        self.in_proj = Linear(config.dim, 3 * config.dim, dtype=compute.dtype)
+        self.out_proj = Linear(config.dim, config.dim, dtype=compute.dtype)
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
         shape = (self.config.heads, self.config.cross_positions, self.config.head_dim)
         for part in VOICE_PARTS:
-            yield TensorSpec(f"{self.name}.{part}", shape, self.config.dtype, is_kept=True)
+            yield TensorSpec(f"{self.name}.{part}", shape, self.dtype, is_kept=True)
 
     def project_source(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values ``[1, H, P, D]`` of a source ``[1, P, dim]``."""

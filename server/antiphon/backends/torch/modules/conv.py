@@ -15,6 +15,7 @@ from torch.nn import functional
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
+from antiphon.models.codec_architecture import ConvShape
 
 SHORT_POSITIONS = 16
 """Up to so many output positions a frame, a convolution runs as a matrix product (measured on CPU)."""
@@ -22,6 +23,10 @@ SHORT_POSITIONS = 16
 
 def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
     return layer.weight.dtype if layer.linear is None else layer.linear.weight.dtype
+
+
+def _parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape), requires_grad=False)
 
 
 class CausalConv1d(nn.Module):
@@ -36,23 +41,19 @@ class CausalConv1d(nn.Module):
     def __init__(
         self,
         name: str,
-        in_channels: int,
-        out_channels: int,
-        kernel: int,
+        shape: ConvShape,
         *,
         positions: int,
-        stride: int = 1,
-        dilation: int = 1,
-        bias: bool = True,
         replicate: bool = False,
     ) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Shape the layer for frames of so many positions; its weights come with the checkpoint."""
         super().__init__()
+        kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
         self.name, self.stride, self.dilation, self.replicate = name, stride, dilation, replicate
-        self.in_channels, self.kernel = in_channels, kernel
+        self.in_channels, self.kernel = shape.inputs, kernel
         self.past_positions = (kernel - 1) * dilation + 1 - stride
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False) if bias else None
+        self.weight = _parameter(shape.outputs, shape.inputs, kernel)
+        self.bias = _parameter(shape.outputs) if shape.bias else None
         self.is_short = positions // stride <= SHORT_POSITIONS and dilation == 1 and kernel % stride == 0
         self.linear: Linear | None = None
 
@@ -126,24 +127,19 @@ class CausalConvTranspose1d(nn.Module):
     def __init__(
         self,
         name: str,
-        in_channels: int,
-        out_channels: int,
-        kernel: int,
+        shape: ConvShape,
         *,
         positions: int,
-        stride: int,
-        groups: int = 1,
-        bias: bool = True,
+        depthwise: bool = False,
     ) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Shape the layer for frames of so many positions; ``depthwise``: no channel sees another."""
         super().__init__()
+        kernel, stride, groups = shape.kernel, shape.stride, shape.inputs if depthwise else 1
         self.name, self.kernel, self.stride, self.groups = name, kernel, stride, groups
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels, self.out_channels = shape.inputs, shape.outputs
         self.tail_positions = kernel - stride
-        self.weight = nn.Parameter(
-            torch.empty(in_channels, out_channels // groups, kernel), requires_grad=False
-        )
-        self.bias = nn.Parameter(torch.empty(out_channels), requires_grad=False) if bias else None
+        self.weight = _parameter(shape.inputs, shape.outputs // groups, kernel)
+        self.bias = _parameter(shape.outputs) if shape.bias else None
         self.is_short = positions <= SHORT_POSITIONS and groups == 1 and kernel == 2 * stride
         self.linear: Linear | None = None
 

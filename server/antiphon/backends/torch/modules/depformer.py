@@ -7,18 +7,18 @@ part of the state. Steps have their own weights, shared between steps where a sc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.kernels.fused import is_fused, load_steps
-from antiphon.backends.torch.modules.attention import merge_heads, split_heads
+from antiphon.backends.torch.modules.attention import PLAIN, Compute, merge_heads, split_heads
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.linear import Linear
-from antiphon.backends.torch.modules.norms import LayerScale, make_norm
+from antiphon.backends.torch.modules.norms import make_norm, make_scale
+from antiphon.models.architecture import DepformerConfig
 
 Chooser = Callable[[int, Tensor], Tensor]
 """Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""
@@ -26,53 +26,14 @@ Chooser = Callable[[int, Tensor], Tensor]
 Past = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class DepformerConfig:
-    """Shape of a depth transformer.
-
-    ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
-    ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer.
-    ``attention`` says by what it runs: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
-    """
-
-    steps: int
-    schedule: tuple[int, ...]
-    hidden_dim: int
-    dim: int
-    heads: int
-    layers: int
-    feed_forward: tuple[int, ...]
-    card: int
-    text_card: int
-    multi_linear: bool
-    kv_repeat: int = 1
-    gating: str = "silu"
-    norm: str = "rms_norm_f32"
-    output_norm: str | None = None
-    low_rank: int | None = None
-    demux: bool = False
-    bias: bool = False
-    layer_scale: bool = False
-    dtype: torch.dtype = torch.float32
-    attention: str = "torch"
-
-    @property
-    def sets(self) -> int:
-        """How many sets of weights the steps share."""
-        return max(self.schedule) + 1
-
-
 class DepformerLayer(nn.Module):
     """One layer, with ``sets`` sets of projections and feed-forwards, and common norms."""
 
-    def __init__(self, config: DepformerConfig) -> None:
+    def __init__(self, config: DepformerConfig, dtype: torch.dtype) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.head_dim = config.dim // config.heads
-        self.kv_dim = self.head_dim * (config.heads // config.kv_repeat)
-        self.dim = config.dim
-        out_dim = config.dim + 2 * self.kv_dim
-        dtype = config.dtype
+        self.dim, self.kv_dim, self.head_dim = config.dim, config.kv_dim, config.head_dim
+        out_dim = config.dim + 2 * config.kv_dim
         self.in_projs = nn.ModuleList(Linear(config.dim, out_dim, dtype=dtype) for _ in range(config.sets))
         self.out_projs = nn.ModuleList(
             Linear(config.dim, config.dim, dtype=dtype) for _ in range(config.sets)
@@ -82,9 +43,8 @@ class DepformerLayer(nn.Module):
         )
         self.norm1 = make_norm(config.norm, config.dim, dtype)
         self.norm2 = make_norm(config.norm, config.dim, dtype)
-        scaled = config.layer_scale
-        self.layer_scale_1 = LayerScale(config.dim, dtype) if scaled else nn.Identity()
-        self.layer_scale_2 = LayerScale(config.dim, dtype) if scaled else nn.Identity()
+        self.layer_scale_1 = make_scale(config.dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_2 = make_scale(config.dim, dtype, wanted=config.layer_scale)
 
     def forward(self, x: Tensor, which: int, past: Past | None) -> tuple[Tensor, Past]:
         """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
@@ -101,11 +61,13 @@ class DepformerLayer(nn.Module):
 class Depformer(nn.Module):
     """Generates ``steps`` audio tokens from the main transformer's output and the text token."""
 
-    def __init__(self, config: DepformerConfig) -> None:
+    def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.config = config
-        dim, dtype, steps = config.dim, config.dtype, config.steps
+        self.config, self.dtype = config, compute.dtype
+        # The attention of the language model is asked for by name; these heads need not suit its kernels.
+        self._attention = "torch" if compute.attention == "torch" else "auto"
+        dim, dtype, steps = config.dim, compute.dtype, config.steps
         inputs = config.sets if config.multi_linear else 1
         self.inputs = nn.ModuleList(Linear(config.hidden_dim, dim, dtype=dtype) for _ in range(inputs))
         self.text_emb = TokenEmbedding(
@@ -114,7 +76,7 @@ class Depformer(nn.Module):
         self.emb = nn.ModuleList(
             TokenEmbedding(config.card + 1, dim, dtype, low_rank=config.low_rank) for _ in range(steps - 1)
         )
-        self.layers = nn.ModuleList(DepformerLayer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(DepformerLayer(config, dtype) for _ in range(config.layers))
         self.norms = nn.ModuleList(
             make_norm(config.output_norm, dim, dtype) if config.output_norm else nn.Identity()
             for _ in range(steps)
@@ -128,7 +90,7 @@ class Depformer(nn.Module):
 
         ``choose`` samples each step's logits, in their dtype.
         """
-        if is_fused(self.config.attention, hidden.device, self.config.dim // self.config.heads):
+        if is_fused(self._attention, hidden.device, self.config.head_dim):
             fused: Tensor = load_steps().depformer_steps(self, hidden, text_tokens, choose)
             return fused
         pasts: list[Past | None] = [None] * len(self.layers)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.errors import UnsupportedError
+from antiphon.models.architecture import gated_hidden
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -53,11 +54,6 @@ class GatedFeedForward(nn.Module):
         gate, value = self.linear_in(x).chunk(2, dim=-1)
         out: Tensor = self.linear_out(self.activation(gate) * value)
         return out
-
-
-def gated_hidden(dim: int, feed_forward: int) -> int:
-    """Hidden width of a gated block: two thirds of the nominal one, except 21/8 of ``dim`` at exactly 4 x."""
-    return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
 
 
 def make_feed_forward(gating: str, dim: int, feed_forward: int, dtype: torch.dtype) -> nn.Module:

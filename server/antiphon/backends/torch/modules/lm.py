@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.published import demuxes, depth_transformer, temporal_transformer
-from antiphon.backends.torch.kernels.fused import is_fused
-from antiphon.backends.torch.modules.attention import TransformerConfig
-from antiphon.backends.torch.modules.depformer import Depformer, DepformerConfig
+from antiphon.backends.torch.modules.attention import PLAIN, Compute
+from antiphon.backends.torch.modules.depformer import Depformer
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.linear import Linear, pack_linears
 from antiphon.backends.torch.modules.norms import make_norm
@@ -24,55 +22,7 @@ from antiphon.backends.torch.quantised.int4 import Int4Linear
 from antiphon.backends.torch.quantised.int8 import int8_linears, quantize_linears
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
-from antiphon.errors import UnsupportedError
-
-
-def transformer_config(config: Mapping[str, Any], dtype: torch.dtype, **options: Any) -> TransformerConfig:
-    """The temporal transformer's shape from published LM arguments; ``options`` are our own fields.
-
-    Raises:
-        UnsupportedError: an option no published model uses.
-    """
-    fixed = {"causal": True, "norm_emb": False, "skip_self_attn": False}
-    for key, wanted in fixed.items():
-        if config.get(key, wanted) != wanted:
-            raise UnsupportedError(f"{key} is {config[key]!r}; only {wanted!r} can be run")
-    return TransformerConfig(
-        **temporal_transformer(config),
-        cross_attention=config.get("cross_attention", False),
-        dtype=dtype,
-        **options,
-    )
-
-
-def depformer_config(
-    config: Mapping[str, Any], steps: int, dtype: torch.dtype, attention: str = "torch"
-) -> DepformerConfig:
-    """The depth transformer's shape for its first ``steps`` steps, from published LM arguments.
-
-    Raises:
-        UnsupportedError: an option no published model uses.
-    """
-    shape = depth_transformer(config)
-    if shape["gating"] == "none":
-        raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")
-    schedule = config.get("depformer_weights_per_step_schedule")
-    if not config.get("depformer_weights_per_step", False):
-        schedule = [0] * config["dep_q"]
-    schedule = tuple(schedule or range(config["dep_q"]))[:steps]
-    width = config.get("depformer_dim_feedforward")
-    if width is None:
-        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
-    widths = tuple(width) if isinstance(width, list | tuple) else (width,) * (max(schedule) + 1)
-    return DepformerConfig(
-        steps=steps,
-        schedule=schedule,
-        feed_forward=widths[: max(schedule) + 1],
-        multi_linear=config.get("depformer_multi_linear", False),
-        **shape,
-        dtype=dtype,
-        attention="torch" if attention == "torch" else "auto",  # its heads need not suit the kernels
-    )
+from antiphon.models.architecture import LanguageConfig
 
 
 class LanguageModel(nn.Module):
@@ -89,27 +39,22 @@ class LanguageModel(nn.Module):
         config: Mapping[str, Any],
         *,
         steps: int,
-        dtype: torch.dtype = torch.float32,
-        **options: Any,
+        cross_positions: int = 0,
+        compute: Compute = PLAIN,
     ) -> None:
-        """Shape the model; its weights come with the checkpoint.
-
-        ``options`` are TransformerConfig's ``cross_positions``, ``kv_dtype``, ``int8_kv`` and ``attention``.
-        """
+        """Shape the model; its weights come with the checkpoint."""
         super().__init__()
-        dim, text_card = config["dim"], config["text_card"]
-        self.config, self.steps, self.dtype = dict(config), steps, dtype
-        shape = transformer_config(config, dtype, **options)
-        self.audio_emb = StreamEmbeddings(config["n_q"], config["card"] + 1, dim, dtype)
-        self.text_emb = TokenEmbedding(text_card + 1, dim, dtype, demux=demuxes(config))
-        self.transformer = StreamingTransformer("lm", shape)
-        self.out_norm = make_norm(shape.norm, dim, dtype)
-        text_out = config.get("text_card_out") or text_card
-        self.text_linear = Linear(dim, text_out, bias=config.get("bias_proj", False), dtype=dtype)
-        heads, width = config.get("extra_heads_num_heads", 0), config.get("extra_heads_dim", 6)
-        self.extra_heads = nn.ModuleList(Linear(dim, width, dtype=dtype) for _ in range(heads))
-        deep = depformer_config(config, steps, dtype, shape.attention) if steps else None
-        self.depformer = None if deep is None else Depformer(deep)
+        shape, dtype = LanguageConfig.from_published(config, steps, cross_positions), compute.dtype
+        self.config, self.steps, self.dtype, dim = dict(config), steps, dtype, shape.dim
+        self.audio_emb = StreamEmbeddings(shape.streams, shape.card + 1, dim, dtype)
+        self.text_emb = TokenEmbedding(shape.text_card + 1, dim, dtype, demux=shape.demux)
+        self.transformer = StreamingTransformer("lm", shape.transformer, compute)
+        self.out_norm = make_norm(shape.transformer.norm, dim, dtype)
+        self.text_linear = Linear(dim, shape.text_out, bias=shape.bias, dtype=dtype)
+        self.extra_heads = nn.ModuleList(
+            Linear(dim, shape.pause_width, dtype=dtype) for _ in range(shape.pause_heads)
+        )
+        self.depformer = None if shape.depformer is None else Depformer(shape.depformer, compute)
         self.condition = None
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -118,8 +63,7 @@ class LanguageModel(nn.Module):
 
     def is_fused(self, device: torch.device) -> bool:
         """Whether one frame runs by Triton kernels there."""
-        shape = self.transformer.config
-        return is_fused(shape.attention, device, shape.head_dim)
+        return self.transformer.is_fused(device)
 
     def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
         """After loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.

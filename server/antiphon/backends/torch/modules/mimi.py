@@ -5,23 +5,21 @@ Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dial
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.published import SeanetConfig, codec_transformer
-from antiphon.backends.torch.kernels.fused import is_fused
-from antiphon.backends.torch.modules.attention import TransformerConfig
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
 from antiphon.backends.torch.modules.linear import pack_linears
 from antiphon.backends.torch.modules.quantizer import ResidualQuantizer, SplitQuantizer
-from antiphon.backends.torch.modules.seanet import SeanetDecoder, SeanetEncoder
+from antiphon.backends.torch.modules.seanet import Seanet
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
+from antiphon.models.codec_architecture import MimiConfig
 
 
 class Mimi(nn.Module):
@@ -33,46 +31,25 @@ class Mimi(nn.Module):
     def __init__(self, config: Mapping[str, Any], codebooks: int, *, attention: str = "torch") -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        seanet = SeanetConfig.from_published(config["seanet"])
-        quantizer = config["quantizer"]
+        shape, compute = MimiConfig.from_published(config), Compute(attention=attention)
         self.codebooks = codebooks
-        self.frame_samples = round(config["sample_rate"] / config["frame_rate"])
-        hop = math.prod(seanet.ratios)
-        self.frame_positions = self.frame_samples // hop
-        self.encoder = SeanetEncoder("encoder", seanet, self.frame_samples)
-        self.decoder = SeanetDecoder("decoder", seanet, self.frame_positions)
-        shape = TransformerConfig(
-            **codec_transformer(config["transformer"], self.frame_positions), attention=attention
+        self.frame_samples, self.frame_positions = shape.frame_samples, shape.frame_positions
+        self.encoder = Seanet("encoder", shape.seanet, self.frame_samples)
+        self.decoder = Seanet("decoder", shape.seanet, self.frame_positions)
+        self.encoder_transformer, self.decoder_transformer = (
+            StreamingTransformer(name, shape.transformer, compute)
+            for name in ("encoder_transformer", "decoder_transformer")
         )
-        self.encoder_transformer = StreamingTransformer("encoder_transformer", shape)
-        self.decoder_transformer = StreamingTransformer("decoder_transformer", shape)
-        self.quantizer = SplitQuantizer(
-            codebooks,
-            quantizer.get("n_q_semantic", 1),
-            quantizer["bins"],
-            quantizer["dimension"],
-            seanet.dimension,
-        )
-        stride = self.frame_positions
+        width = shape.seanet.dimension
+        self.quantizer = SplitQuantizer(codebooks, shape.semantic, shape.cardinality, shape.code_width, width)
         self.downsample = CausalConv1d(
             "encoder.downsample",
-            seanet.dimension,
-            seanet.dimension,
-            2 * stride,
-            stride=stride,
-            positions=stride,
-            bias=False,
+            shape.resampling(is_transposed=False),
+            positions=self.frame_positions,
             replicate=True,
         )
         self.upsample = CausalConvTranspose1d(
-            "decoder.upsample",
-            seanet.dimension,
-            seanet.dimension,
-            2 * stride,
-            stride=stride,
-            positions=1,
-            groups=seanet.dimension,
-            bias=False,
+            "decoder.upsample", shape.resampling(is_transposed=True), positions=1, depthwise=True
         )
 
     def prepare(self, *, pack: bool = False) -> Mimi:
@@ -107,8 +84,7 @@ class Mimi(nn.Module):
 
     def is_fused(self, device: torch.device) -> bool:
         """Whether its attention runs by Triton kernels there."""
-        shape = self.encoder_transformer.config
-        return is_fused(shape.attention, device, shape.head_dim)
+        return self.encoder_transformer.is_fused(device)
 
     @property
     def device(self) -> torch.device:

@@ -58,6 +58,11 @@ class LayerScale(nn.Module):
         return x * self.scale
 
 
+def make_scale(dim: int, dtype: torch.dtype, *, wanted: bool) -> nn.Module:
+    """A layer scale, or nothing where a configuration has none."""
+    return LayerScale(dim, dtype) if wanted else nn.Identity()
+
+
 def make_norm(kind: str, dim: int, dtype: torch.dtype | None = None) -> nn.Module:
     """The layer a configuration's ``norm`` names.
 

@@ -9,18 +9,20 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.kernels.fused import is_fused, load_steps
 from antiphon.backends.torch.modules.attention import (
+    PLAIN,
     VOICE_PARTS,
+    Compute,
     CrossAttention,
     Look,
     SelfAttention,
-    TransformerConfig,
     Window,
 )
 from antiphon.backends.torch.modules.feedforward import make_feed_forward
-from antiphon.backends.torch.modules.norms import LayerNorm, LayerScale, make_norm
+from antiphon.backends.torch.modules.norms import LayerNorm, make_norm, make_scale
 from antiphon.backends.torch.modules.rope import rotation
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Run, Step
+from antiphon.models.architecture import TransformerConfig
 
 
 def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
@@ -29,27 +31,24 @@ def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
 
 
-def _layer_scale(config: TransformerConfig) -> nn.Module:
-    return LayerScale(config.dim, config.dtype) if config.layer_scale else nn.Identity()
-
-
 class TransformerLayer(nn.Module):
     """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
 
-    def __init__(self, name: str, config: TransformerConfig) -> None:
+    def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.self_attn = SelfAttention(name, config)
-        self.norm1 = make_norm(config.norm, config.dim, config.dtype)
-        self.norm2 = make_norm(config.norm, config.dim, config.dtype)
-        self.feed_forward = make_feed_forward(config.gating, config.dim, config.feed_forward, config.dtype)
+        dim, dtype = config.dim, compute.dtype
+        self.self_attn = SelfAttention(name, config, compute)
+        self.norm1 = make_norm(config.norm, dim, dtype)
+        self.norm2 = make_norm(config.norm, dim, dtype)
+        self.feed_forward = make_feed_forward(config.gating, dim, config.feed_forward, dtype)
         self.cross_attention: CrossAttention | None = None
-        if config.cross_attention:
-            self.cross_attention = CrossAttention(name, config)
-            self.norm_cross = LayerNorm(config.dim, eps=1e-5, in_float32=False, dtype=config.dtype)
-            self.layer_scale_cross = _layer_scale(config)
-        self.layer_scale_1 = _layer_scale(config)
-        self.layer_scale_2 = _layer_scale(config)
+        if config.cross_positions:
+            self.cross_attention = CrossAttention(name, config, compute)
+            self.norm_cross = LayerNorm(dim, eps=1e-5, in_float32=False, dtype=dtype)
+            self.layer_scale_cross = make_scale(dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_1 = make_scale(dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_2 = make_scale(dim, dtype, wanted=config.layer_scale)
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
@@ -72,11 +71,13 @@ class TransformerLayer(nn.Module):
 class StreamingTransformer(nn.Module):
     """Layers over a common position counter. State ``{name}.position`` int64: positions seen."""
 
-    def __init__(self, name: str, config: TransformerConfig) -> None:
+    def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__()
-        self.name, self.config = name, config
-        self.layers = nn.ModuleList(TransformerLayer(f"{name}.{i}", config) for i in range(config.layers))
+        self.name, self.config, self.compute = name, config, compute
+        self.layers = nn.ModuleList(
+            TransformerLayer(f"{name}.{i}", config, compute) for i in range(config.layers)
+        )
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this transformer keeps."""
@@ -93,11 +94,15 @@ class StreamingTransformer(nn.Module):
         if config.rope != "none":
             turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
         slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
-        if not wide and step.in_place and is_fused(config.attention, positions.device, config.head_dim):
+        if not wide and step.in_place and self.is_fused(positions.device):
             length = self._length(step.filled)
             return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn)
         looks = tuple(self._look(positions, run, wide=wide) for run in step.runs)
         return Window(positions[:, 0], slots, looks, config.context, wide, turn)
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Whether its attention to one frame runs by Triton kernels there."""
+        return is_fused(self.compute.attention, device, self.config.head_dim)
 
     def _length(self, filled: int | None) -> int:
         """Ring slots that hold what so many frames brought."""
@@ -138,7 +143,7 @@ class StreamingTransformer(nn.Module):
             assert isinstance(layer, TransformerLayer)
             cross = layer.cross_attention
             if cross is not None:
-                parts = cross.project_source(sources.to(self.config.dtype))
+                parts = cross.project_source(sources.to(self.compute.dtype))
                 for part, tensor in zip(VOICE_PARTS, parts, strict=True):
                     found[f"{cross.name}.{part}"] = tensor.squeeze(0)
         return found

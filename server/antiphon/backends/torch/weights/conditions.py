@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from antiphon.backends.torch.weights.lm_weights import dequantized
+from antiphon.backends.torch.weights.lm_weights import dequantized, embed_choice
 from antiphon.models.conditioning import PROVIDER, check_conditions, chosen_entry, source_positions
 from antiphon.models.speaker import CONDITION, SpeakerShape
 from antiphon.models.spec import ModelSpec
@@ -90,12 +90,8 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
     """The vector ``[1, dim]`` of what we choose from a table; where it has no such value, of no choice."""
-    prefix, index = f"{PROVIDER}.{name}", chosen_entry(config, name)
-    if index is None:
-        return _no_choice(published, config, name)
-    entry = published[f"{prefix}.embed.weight"][index].float()
-    projection = f"{prefix}.output_proj.weight"
-    return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]
+    index = chosen_entry(config, name)
+    return _no_choice(published, config, name) if index is None else embed_choice(published, name, index)
 
 
 def _no_choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:

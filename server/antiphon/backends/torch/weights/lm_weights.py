@@ -11,10 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from antiphon.backends.torch.modules.attention import PLAIN, Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.stored import BESIDE, LAYERS, NAMES, VALUES, Parts, expect_stored
-from antiphon.backends.torch.weights.mimi_weights import assign, rename
-from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.backends.torch.weights.mimi_weights import assign
+from antiphon.errors import CheckpointFormatError
+from antiphon.models.architecture import stored_sets
+from antiphon.models.conditioning import PROVIDER, description_entry
 
 _RENAMES = (
     (re.compile(r"^depformer_(emb|text_emb|norms)\."), r"depformer.\1."),
@@ -43,21 +46,21 @@ def load_lm(
     steps: int,
     family: str = "moshi",
     lora: Path | None = None,
-    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    **options: Any,
+    cross_positions: int = 0,
+    compute: Compute = PLAIN,
 ) -> LanguageModel:
     """Load a published language model, its LoRA merged in, with the corrections upstream makes.
 
-    ``options`` are LanguageModel's. Linears that were rounded in the file stay so, bit by bit, with their
-    scales in float32; under a LoRA, which cannot be added to integers, they become weights of ``dtype``.
+    Linears that were rounded in the file stay so, bit by bit, with their
+    scales in float32; under a LoRA, which cannot be added to integers, they become weights as all others.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
         UnsupportedError: an option no published model uses.
     """
     with torch.device("meta"):
-        model = LanguageModel(config, steps=steps, dtype=dtype, **options)
+        model = LanguageModel(config, steps=steps, cross_positions=cross_positions, compute=compute)
     published = load_file(path)
     tensors = lm_tensors(published, model, keep_rounded=lora is None)
     for name in [name for name, tensor in tensors.items() if tensor.dtype in LAYERS]:
@@ -65,16 +68,16 @@ def load_lm(
         beside = {part: tensors[f"{base}.{part}"] for part in BESIDE if f"{base}.{part}" in tensors}
         expect_stored(model, base, {"weight": tensors[name], **beside})
     if lora is not None:
-        sets = weight_sets(config)
+        sets = stored_sets(config)
         adapters = dict(pair for item in load_file(lora).items() for pair in renamed(*item, sets))
         merge_lora(tensors, adapters, float(config.get("lora_scaling", 2.0)))
     if family == "hibiki":
         # As upstream: an end of text that is sampled too early is heard by the model as padding.
         tensors["text_emb.weight"][2] = tensors["text_emb.weight"][3]
     assign(model, tensors, path)
-    condition = sum_condition(published, config, family)
-    if condition is not None:
-        model.condition = condition.to(device, dtype)
+    entry = description_entry(config, family)
+    if entry is not None:
+        model.condition = embed_choice(published, "description", entry).to(device, compute.dtype)
     return model.to(device)
 
 
@@ -86,7 +89,7 @@ def lm_tensors(
     With ``keep_rounded``, a rounded weight stays what it is, and what lies beside ``X.weight`` comes with it:
     ``X.scale``, and ``X.prescale`` and ``X.step`` where they are.
     """
-    wanted, sets = model.state_dict().keys(), weight_sets(model.config)
+    wanted, sets = model.state_dict().keys(), stored_sets(model.config)
     tensors: dict[str, Tensor] = {}
     for name, tensor in published.items():
         if name.startswith(("condition_provider.", "fuser.", "emb.")) or name.endswith(_BESIDE):
@@ -109,17 +112,10 @@ def lm_tensors(
     return tensors
 
 
-def weight_sets(config: Mapping[str, Any]) -> int:
-    """How many sets of depformer weights a file holds."""
-    if not config.get("depformer_weights_per_step", False):
-        return 1
-    schedule = config.get("depformer_weights_per_step_schedule")
-    return max(schedule) + 1 if schedule else int(config["dep_q"])
-
-
 def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
     """Our name for one tensor, or several where a depformer projection stacks its steps' weights."""
-    name = rename(name, _RENAMES)
+    for pattern, replacement in _RENAMES:
+        name = pattern.sub(replacement, name)
     stacked = _STACKED.match(name)
     if stacked is None:
         yield name, tensor
@@ -188,26 +184,9 @@ def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scali
         tensors[f"{base}.weight"] = (weight.float() + change).to(weight.dtype)
 
 
-def sum_condition(published: Mapping[str, Tensor], config: Mapping[str, Any], family: str) -> Tensor | None:
-    """The constant that Hibiki adds to every input, ``[1, dim]``: its description, "very_good".
-
-    None for a model without conditioners, and for tts, whose conditions are a session's own.
-
-    Raises:
-        UnsupportedError: another family with conditioners.
-    """
-    conditioners = config.get("conditioners") or {}
-    if not conditioners or family == "tts":
-        return None
-    if family != "hibiki" or set(conditioners) != {"description"}:
-        raise UnsupportedError(f"a {family} model with the conditions {sorted(conditioners)} cannot be run")
-    values = conditioners["description"]["lut"]["possible_values"]
-    return embed_choice(published, "description", values, "very_good")
-
-
-def embed_choice(published: Mapping[str, Tensor], name: str, values: list[str], value: str) -> Tensor:
-    """One of a lookup conditioner's values as a vector ``[1, dim]`` float32."""
-    prefix = f"condition_provider.conditioners.{name}"
-    entry = published[f"{prefix}.embed.weight"][values.index(value)].float()
+def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tensor:
+    """One entry of a lookup conditioner's table as a vector ``[1, dim]`` float32."""
+    prefix = f"{PROVIDER}.{name}"
+    entry = published[f"{prefix}.embed.weight"][index].float()
     projection = f"{prefix}.output_proj.weight"
     return (dequantized(published, projection).float() @ entry if projection in published else entry)[None]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from antiphon.backends.misfits import told_as_misfit
+from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.guidance import GuidedGenerator
 from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.quantised.int8 import int8_linears
@@ -57,7 +58,7 @@ def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "a
     ``attention`` is as in :func:`load_generator`; kernels asked for by name are the language model's.
     """
     spec = checkpoint.spec.mimi
-    with told_as_misfit(checkpoint.spec.name):
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
         mimi = load_mimi(
             checkpoint.file("mimi"),
             spec.config,
@@ -96,18 +97,15 @@ def load_generator(
     is_fused(attention, device, spec.lm.dim // spec.lm.num_heads)  # refuse before anything is read
     is_tts = spec.kind is PipelineKind.TTS
     speakers = SpeakerShape.of(spec) if is_tts else None
-    with told_as_misfit(spec.name):
+    with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
         model = load_lm(
             checkpoint.file("lm"),
             spec.lm.config,
             steps=spec.lm.dep_q,
             family=spec.family,
             lora=checkpoint.files.get("lora"),
-            dtype=dtype,
             device=device,
-            kv_dtype=attention_dtype(device),
-            int8_kv=int8_kv,
-            attention=attention,
+            compute=Compute(dtype, attention_dtype(device), int8_kv, attention),
             cross_positions=0 if speakers is None else speakers.positions,
         )
     model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
@@ -130,6 +128,6 @@ def quantization_of(model: LanguageModel) -> str:
         parts.append("activations-int8")
     if "weights-fp8" in parts:
         parts.append("activations-fp8")
-    if model.transformer.config.int8_kv:
+    if model.transformer.compute.int8_kv:
         parts.append("kv-int8")
     return "+".join(parts) or "none"

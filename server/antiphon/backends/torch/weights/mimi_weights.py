@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,7 @@ from torch import Tensor, nn
 
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.errors import CheckpointFormatError
-
-_CODEBOOK = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")
-_USAGE_FLOOR = 1e-5
-
-_MIMI_RENAMES = (
-    (re.compile(r"\.conv\.conv\."), "."),
-    (re.compile(r"\.convtr\.convtr\."), "."),
-    (re.compile(r"^(downsample)\.conv\."), r"\1."),
-    (re.compile(r"^(upsample)\.convtr\."), r"\1."),
-    (re.compile(r"_transformer\.transformer\."), "_transformer."),
-    (re.compile(r"\.self_attn\.in_proj_weight$"), ".self_attn.in_proj.weight"),
-    (re.compile(r"\.(in|out)_projs\.0\."), r".\1_proj."),
-    (re.compile(r"\.(linear[12])\."), r".feed_forward.\1."),
-)
+from antiphon.models.mimi_layout import USAGE_FLOOR, find_codebooks, is_projection, own_names
 
 
 def load_mimi(
@@ -54,36 +40,19 @@ def load_mimi(
 def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, Tensor]:
     """Rename a published Mimi's tensors and turn its codebook averages into tables."""
     renamed: dict[str, Tensor] = {}
-    books: dict[str, dict[int, dict[str, Tensor]]] = {"rvq_first": {}, "rvq_rest": {}}
-    for name, tensor in published.items():
-        if found := _CODEBOOK.fullmatch(name):
-            part, level, what = found.groups()
-            books[part].setdefault(int(level), {})[what] = tensor
-            continue
-        if re.fullmatch(r"quantizer\.\w+\.(in|out)put_proj\.weight", name):
-            tensor = tensor.squeeze(-1)
-        renamed[rename(name, _MIMI_RENAMES)] = tensor
-    semantic = len(books["rvq_first"])
+    for name, own in own_names(published, "feed_forward").items():
+        tensor = published[name]
+        renamed[own] = tensor.squeeze(-1) if is_projection(name) else tensor
+    books = find_codebooks(published)
+    semantic = sum(book.part == "rvq_first" for book in books)
     for part, levels in (("rvq_first", semantic), ("rvq_rest", codebooks - semantic)):
-        tables = [_table(books[part][level]) for level in range(levels)]
+        used = [book for book in books if book.part == part and book.level < levels]
+        tables = [
+            published[book.total] / published[book.usage].clamp(min=USAGE_FLOOR)[:, None] for book in used
+        ]
         renamed[f"quantizer.{part}.tables"] = torch.stack(tables)
-        renamed[f"quantizer.{part}.half_norms"] = torch.zeros(levels, tables[0].shape[0])
+        renamed[f"quantizer.{part}.half_norms"] = torch.zeros(len(tables), tables[0].shape[0])
     return renamed
-
-
-def _table(book: Mapping[str, Tensor]) -> Tensor:
-    total = book.get("embedding_sum", book.get("embed_sum", book.get("embed_avg")))
-    usage = book.get("cluster_usage", book.get("cluster_size"))
-    if total is None or usage is None:
-        raise CheckpointFormatError(f"a Mimi codebook has only {sorted(book)}")
-    return total / usage.clamp(min=_USAGE_FLOOR)[:, None]
-
-
-def rename(name: str, renames: tuple[tuple[re.Pattern[str], str], ...]) -> str:
-    """Apply ``(pattern, replacement)`` pairs to a name, in order."""
-    for pattern, replacement in renames:
-        name = pattern.sub(replacement, name)
-    return name
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -1,0 +1,268 @@
+"""Shapes of networks as published configurations say them; every framework builds its modules from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from antiphon.errors import UnsupportedError
+
+_TEMPORAL: Final = {"causal": True, "norm_emb": False, "skip_self_attn": False}
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """Shape of a streaming transformer.
+
+    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
+    positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
+    of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
+    (halves) or "none".
+    """
+
+    dim: int
+    heads: int
+    layers: int
+    context: int
+    feed_forward: int
+    kv_repeat: int = 1
+    frame_positions: int = 1
+    gating: str = "none"
+    norm: str = "layer_norm"
+    rope: str = "rope"
+    max_period: float = 10000.0
+    layer_scale: bool = False
+    cross_positions: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.dim // self.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
+        return self.heads // self.kv_repeat
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of a position's keys."""
+        return self.kv_heads * self.head_dim
+
+    @classmethod
+    def of_codec(cls, table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
+        """Mimi's, from its published table.
+
+        Raises:
+            UnsupportedError: it is wider inside than outside.
+        """
+        dim, inputs, outputs = table["d_model"], table["input_dimension"], table["output_dimensions"]
+        if dim != inputs or list(outputs) != [dim]:
+            raise UnsupportedError(
+                f"a Mimi transformer of width {dim} between {inputs} and {outputs}: "
+                "all of them have to be equal"
+            )
+        return cls(
+            dim,
+            table["num_heads"],
+            table["num_layers"],
+            table["context"],
+            table["dim_feedforward"],
+            kv_repeat=table.get("kv_repeat", 1),
+            frame_positions=frame_positions,
+            gating=table.get("gating", "none"),
+            norm=table["norm"],
+            rope=table["positional_embedding"],
+            max_period=table["max_period"],
+            layer_scale=table.get("layer_scale") is not None,
+        )
+
+    @classmethod
+    def of_language(cls, config: Mapping[str, Any], cross_positions: int = 0) -> TransformerConfig:
+        """A language model's, from its published arguments.
+
+        Raises:
+            UnsupportedError: an option no published model uses, or voices without cross-attention.
+        """
+        for key, wanted in _TEMPORAL.items():
+            if config.get(key, wanted) != wanted:
+                raise UnsupportedError(f"{key} is {config[key]!r}; only {wanted!r} can be run")
+        rope = config.get("positional_embedding", "sin")
+        if rope not in ("rope", "rope_concat", "none"):
+            raise UnsupportedError(f"positional_embedding is {rope!r}; it can be rope, rope_concat or none")
+        if bool(config.get("cross_attention")) != bool(cross_positions):
+            raise UnsupportedError(
+                f"cross_attention is {config.get('cross_attention')!r}, "
+                f"but there are {cross_positions} positions of voices to look at"
+            )
+        return cls(
+            config["dim"],
+            config["num_heads"],
+            config["num_layers"],
+            config["context"],
+            int(config.get("hidden_scale", 4) * config["dim"]),
+            kv_repeat=config.get("kv_repeat", 1),
+            gating=config.get("gating", "none"),
+            norm=config.get("norm", "layer_norm"),
+            rope=rope,
+            max_period=config.get("max_period", 10000),
+            layer_scale=config.get("layer_scale") is not None,
+            cross_positions=cross_positions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DepformerConfig:
+    """Shape of a depth transformer.
+
+    ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
+    ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer. ``demux``:
+    text tokens carry two.
+    """
+
+    steps: int
+    schedule: tuple[int, ...]
+    hidden_dim: int
+    dim: int
+    heads: int
+    layers: int
+    feed_forward: tuple[int, ...]
+    card: int
+    text_card: int
+    multi_linear: bool
+    kv_repeat: int = 1
+    gating: str = "silu"
+    norm: str = "rms_norm_f32"
+    output_norm: str | None = None
+    low_rank: int | None = None
+    demux: bool = False
+    bias: bool = False
+    layer_scale: bool = False
+
+    @property
+    def sets(self) -> int:
+        """How many sets of weights the steps share."""
+        return max(self.schedule) + 1
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.dim // self.heads
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of a step's keys."""
+        return self.head_dim * (self.heads // self.kv_repeat)
+
+    @classmethod
+    def of_language(cls, config: Mapping[str, Any], steps: int) -> DepformerConfig:
+        """The first ``steps`` steps of a language model's, from its published arguments.
+
+        Raises:
+            UnsupportedError: an option no published model uses.
+        """
+        position = config.get("depformer_pos_emb", "sin")
+        if position != "none":
+            raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
+        gating = config.get("depformer_gating", config.get("gating", "none"))
+        if gating == "none":
+            raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")
+        schedule = weight_sets(config, steps)
+        return cls(
+            steps,
+            schedule,
+            config["dim"],
+            config["depformer_dim"],
+            config["depformer_num_heads"],
+            config["depformer_num_layers"],
+            _widths(config, max(schedule) + 1),
+            config["card"],
+            config["text_card"],
+            multi_linear=config.get("depformer_multi_linear", False),
+            kv_repeat=config.get("depformer_kv_repeat", config.get("kv_repeat", 1)),
+            gating=gating,
+            norm=config.get("norm", "layer_norm"),
+            output_norm=config.get("depformer_norm"),
+            low_rank=config.get("depformer_low_rank_embeddings"),
+            demux=_demuxes(config),
+            bias=config.get("bias_proj", False),
+            layer_scale=config.get("depformer_layer_scale", config.get("layer_scale")) is not None,
+        )
+
+
+def weight_sets(config: Mapping[str, Any], steps: int) -> tuple[int, ...]:
+    """For each of ``steps`` depformer steps, the number of the set of weights it uses."""
+    if not config.get("depformer_weights_per_step", False):
+        return (0,) * steps
+    return tuple(config.get("depformer_weights_per_step_schedule") or range(steps))[:steps]
+
+
+def stored_sets(config: Mapping[str, Any]) -> int:
+    """How many sets of depformer weights a file in PyTorch's layout holds."""
+    return max(weight_sets(config, config["dep_q"]), default=0) + 1
+
+
+def _widths(config: Mapping[str, Any], sets: int) -> tuple[int, ...]:
+    """The nominal width of each set's feed-forward."""
+    width = config.get("depformer_dim_feedforward")
+    if width is None:
+        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
+    return tuple(width)[:sets] if isinstance(width, list | tuple) else (width,) * sets
+
+
+def _demuxes(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("demux_second_text_stream", config.get("demux_second_stream", False)))
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageConfig:
+    """Shape of a Moshi-family language model that generates the first ``steps`` audio streams.
+
+    ``streams`` is how many audio streams it hears, ``text_out`` the text logits, ``pause_heads`` the extra
+    heads, ``pause_width`` wide. ``demux``: text tokens carry two. Without steps there is no depformer.
+    """
+
+    dim: int
+    streams: int
+    card: int
+    text_card: int
+    text_out: int
+    steps: int
+    transformer: TransformerConfig
+    depformer: DepformerConfig | None
+    bias: bool = False
+    demux: bool = False
+    pause_heads: int = 0
+    pause_width: int = 6
+
+    @classmethod
+    def from_published(
+        cls, config: Mapping[str, Any], steps: int, cross_positions: int = 0
+    ) -> LanguageConfig:
+        """Read published arguments.
+
+        ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that no reply uses.
+
+        Raises:
+            UnsupportedError: an option no published model uses.
+        """
+        return cls(
+            config["dim"],
+            config["n_q"],
+            config["card"],
+            config["text_card"],
+            config.get("text_card_out") or config["text_card"],
+            steps,
+            TransformerConfig.of_language(config, cross_positions),
+            DepformerConfig.of_language(config, steps) if steps else None,
+            bias=config.get("bias_proj", False),
+            demux=_demuxes(config),
+            pause_heads=config.get("extra_heads_num_heads", 0),
+            pause_width=config.get("extra_heads_dim", 6),
+        )
+
+
+def gated_hidden(dim: int, feed_forward: int) -> int:
+    """Hidden width of a gated block: two thirds of the nominal one, except 21/8 of ``dim`` at exactly 4 x."""
+    return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
