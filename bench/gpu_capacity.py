@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +28,6 @@ from antiphon.backends.torch.frames import TorchFrames
 from bench.gpu_models import (
     Form,
     Size,
-    fill_randomly,
     make_modules,
     model_spec,
     published_sizes,
@@ -41,12 +38,12 @@ from bench.gpu_report import plot, render
 from bench.gpu_ticks import (
     copy_bytes_per_s,
     fill_context,
-    mark,
     memory,
     our_tick,
     time_ticks,
     warm_up,
 )
+from bench.gpu_upstream import upstream_tick
 from bench.harness import Results, Values, tell, terminable, warn_if_busy
 
 BATCHES = (1, 8, 32, 64, 128, 256, 512)
@@ -91,34 +88,9 @@ def measure_ours(case: Case, modules: Callable[[], Any], ticks: int, device: tor
 
 
 def measure_upstream(case: Case, ticks: int, device: torch.device) -> Values:
-    """Upstream's own loop: ``MimiModel`` and ``LMGen``, the host waiting after every stage."""
-    from moshi.models import loaders
-    from moshi.models.lm import LMGen
-    from moshi.utils.compile import no_compile
-
-    size, form = case.size, case.form
-    mimi = loaders.get_mimi(None, {**size.mimi}, device=device, num_codebooks=size.codebooks)
-    lm = loaders.get_moshi_lm(None, {**size.lm}, device=device, dtype=form.dtype)
-    for module in (mimi, lm):
-        fill_randomly(module)
-    generation = LMGen(lm)
-    pcm = torch.randn(case.batch, 1, mimi.frame_size, device=device) * 0.1
-
-    def tick() -> dict[str, float]:
-        marks = [time.perf_counter()]
-        codes = mimi.encode(pcm)
-        mark(marks, device)
-        tokens = generation.step(codes[:, : size.heard])
-        mark(marks, device)
-        if tokens is not None and size.lm["dep_q"]:
-            mimi.decode(tokens[:, 1:].clamp(min=0))
-            mark(marks, device)
-        pairs = zip(("encode", "lm", "decode"), marks, marks[1:], strict=False)
-        return {name: 1000 * (end - start) for name, start, end in pairs}
-
-    compiled = nullcontext() if device.type == "cuda" else no_compile()  # as upstream serves, where it can
-    with compiled, mimi.streaming(case.batch), generation.streaming(case.batch):
-        times = time_ticks(tick, ticks, silent=max(size.lm["delays"]))
+    """Upstream's own loop."""
+    with upstream_tick(case.size, case.form, case.batch, device) as tick:
+        times = time_ticks(tick, ticks, silent=max(case.size.lm["delays"]))
         return {"times": times, **memory(device)}
 
 
