@@ -42,7 +42,8 @@ from antiphon.models.catalog import load_checkpoint
 from bench import model_memory, onnx_models
 from bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from bench.long_call import Call, judge_call, measure_call, render_call
-from bench.seeded_models import SMALL_LM, STT_1B, make_lm, make_mimi
+from bench.published import STT_1B
+from bench.seeded_models import SMALL_LM, make_lm, make_mimi
 from bench.turns import UNTIMED_TURNS, clock_name, take_turns
 from tools.small_models import mimi_config
 

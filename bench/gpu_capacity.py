@@ -6,7 +6,7 @@
 
 Weights are random and seeded, sizes the published ones. For every configuration: what has to be read and
 how long that takes at the copy bandwidth measured on this card (the floor), the tick's p50 and p99 and
-each stage's, memory, launches. "empty" is the first ticks of fresh calls, "full" a whole ring in every
+each stage's, memory. "empty" is the first ticks of fresh calls, "full" a whole ring in every
 row. Without a GPU it says so, prints the arithmetic alone, and measures shrunk models on the CPU, which
 say nothing about any GPU.
 """
@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +28,6 @@ from antiphon.backends.torch.frames import TorchFrames
 from bench.gpu_models import (
     Form,
     Size,
-    fill_randomly,
     make_modules,
     model_spec,
     published_sizes,
@@ -40,14 +37,13 @@ from bench.gpu_models import (
 from bench.gpu_report import plot, render
 from bench.gpu_ticks import (
     copy_bytes_per_s,
-    count_launches,
     fill_context,
-    mark,
     memory,
     our_tick,
     time_ticks,
     warm_up,
 )
+from bench.gpu_upstream import upstream_tick
 from bench.harness import Results, Values, tell, terminable, warn_if_busy
 
 BATCHES = (1, 8, 32, 64, 128, 256, 512)
@@ -86,41 +82,16 @@ def measure_ours(case: Case, modules: Callable[[], Any], ticks: int, device: tor
         if case.context == "full":
             fill_context(backend, case.batch, context)
         times = time_ticks(tick, ticks, silent=max(case.size.lm["delays"]))
-        return {"times": times, **count_launches(tick, device), **memory(device)}
+        return {"times": times, **memory(device)}
     finally:
         backend.close()
 
 
 def measure_upstream(case: Case, ticks: int, device: torch.device) -> Values:
-    """Upstream's own loop: ``MimiModel`` and ``LMGen``, the host waiting after every stage."""
-    from moshi.models import loaders
-    from moshi.models.lm import LMGen
-    from moshi.utils.compile import no_compile
-
-    size, form = case.size, case.form
-    mimi = loaders.get_mimi(None, {**size.mimi}, device=device, num_codebooks=size.codebooks)
-    lm = loaders.get_moshi_lm(None, {**size.lm}, device=device, dtype=form.dtype)
-    for module in (mimi, lm):
-        fill_randomly(module)
-    generation = LMGen(lm)
-    pcm = torch.randn(case.batch, 1, mimi.frame_size, device=device) * 0.1
-
-    def tick() -> dict[str, float]:
-        marks = [time.perf_counter()]
-        codes = mimi.encode(pcm)
-        mark(marks, device)
-        tokens = generation.step(codes[:, : size.heard])
-        mark(marks, device)
-        if tokens is not None and size.lm["dep_q"]:
-            mimi.decode(tokens[:, 1:].clamp(min=0))
-            mark(marks, device)
-        pairs = zip(("encode", "lm", "decode"), marks, marks[1:], strict=False)
-        return {name: 1000 * (end - start) for name, start, end in pairs}
-
-    compiled = nullcontext() if device.type == "cuda" else no_compile()  # as upstream serves, where it can
-    with compiled, mimi.streaming(case.batch), generation.streaming(case.batch):
-        times = time_ticks(tick, ticks, silent=max(size.lm["delays"]))
-        return {"times": times, **count_launches(tick, device), **memory(device)}
+    """Upstream's own loop."""
+    with upstream_tick(case.size, case.form, case.batch, device) as tick:
+        times = time_ticks(tick, ticks, silent=max(case.size.lm["delays"]))
+        return {"times": times, **memory(device)}
 
 
 def batches_that_fit(size: Size, form: Form, wanted: list[int] | None, device: torch.device) -> list[int]:
@@ -130,21 +101,34 @@ def batches_that_fit(size: Size, form: Form, wanted: list[int] | None, device: t
     cost, (free, _) = reads(size, form), torch.cuda.mem_get_info(device)
     most = max(0, int(USED_SHARE * (free - cost.resident_bytes)) // cost.state_bytes)
     fitting = [batch for batch in wanted or BATCHES if batch <= most]
+    for batch in wanted or ():
+        if batch > most:
+            tell(
+                f"{size.name}, batch {batch}: left out, {most} rows of {cost.state_bytes:,} bytes fit beside "
+                f"{cost.resident_bytes:,} bytes of weights into {free:,}"
+            )
     return fitting if wanted else sorted({*fitting, most} - {0})
 
 
-def cases(options: argparse.Namespace, sizes: list[Size], device: torch.device) -> Iterator[Case]:
-    """Every configuration, a model's form after the other, so that weights are made once each."""
+def cases(
+    options: argparse.Namespace, sizes: list[Size], device: torch.device, drop: Callable[[], None]
+) -> Iterator[Case]:
+    """Every configuration, a model's form after the other, so that weights are made once each.
+
+    ``drop`` frees the weights of the form before: what fits is asked of the memory without them.
+    """
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     for size in sizes:
         for weights in options.weights or ("compute", "int8"):
             for kv in options.kv or ("compute", "int8"):
                 form = Form(weights == "int8", kv == "int8", dtype)
+                drop()
                 for batch in batches_that_fit(size, form, options.batch, device):
                     for context in options.context or ("empty", "full"):
                         yield Case("ours", size, form, batch, context)
         form = Form(int8_weights=False, int8_kv=False, dtype=dtype)
         if not options.no_upstream and not size.cross_positions:  # its tts wants conditions with every step
+            drop()
             for batch in batches_that_fit(size, form, options.batch, device):
                 yield Case("upstream", size, form, batch, "any")
 
@@ -152,7 +136,7 @@ def cases(options: argparse.Namespace, sizes: list[Size], device: torch.device) 
 def run_case(
     case: Case, modules: Callable[[], Any], options: argparse.Namespace, device: torch.device
 ) -> Values:
-    """Measure one configuration beside its prediction; one that does not fit after all says so."""
+    """Measure one configuration beside its prediction; one that cannot be measured says why."""
     frames = case.size.lm["context"] if case.context != "empty" else options.ticks
     cost = reads(case.size, case.form)
     found: Values = {
@@ -169,7 +153,7 @@ def run_case(
         if case.who == "ours":
             return found | measure_ours(case, modules, options.ticks, device)
         return found | measure_upstream(case, options.ticks, device)
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, ImportError) as error:
         return found | {"error": str(error).splitlines()[0]}
 
 
@@ -213,9 +197,9 @@ def main(argv: list[str]) -> int:
         values["assumed_bytes_per_s"] = 1e12 * options.bandwidth_tb_s
         values["predictions"] = list(predictions(wanted))
         modules = Modules(device, options.attention)
-        for case in cases(options, [small_size(size) if is_small else size for size in wanted], device):
-            if case.who == "upstream":
-                modules.drop()
+        for case in cases(
+            options, [small_size(size) if is_small else size for size in wanted], device, modules.drop
+        ):
             tell(case.key)
             with torch.no_grad():
                 run = partial(run_case, case, partial(modules.get, case.size, case.form), options, device)

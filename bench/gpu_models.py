@@ -20,22 +20,8 @@ from antiphon.backends.torch.quantised.int8 import follows_recipe
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models import defaults
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
-from bench.seeded_models import STT_1B
+from bench.published import STT_1B, TTS_1_6B, VOICES_POSITIONS
 
-VOICES_POSITIONS = 625
-"""Positions of tts-1.6b's voices: five of 125."""
-
-TTS_1_6B: Mapping[str, Any] = {
-    "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 500, "n_q": 32, "dep_q": 32, "card": 2048,
-    "text_card": 8000, "hidden_scale": 4.125, "gating": "silu", "norm": "rms_norm_f32", "causal": True,
-    "positional_embedding": "rope", "max_period": 10000, "layer_scale": None, "cross_attention": True,
-    "demux_second_stream": True, "existing_text_padding_id": 3, "delays": [0, 16, *[18] * 31],
-    "depformer_dim": 1024, "depformer_num_heads": 16, "depformer_num_layers": 4,
-    "depformer_dim_feedforward": 3072, "depformer_multi_linear": True, "depformer_layer_scale": None,
-    "depformer_gating": "silu", "depformer_pos_emb": "none", "depformer_weights_per_step": True,
-    "depformer_low_rank_embeddings": 128,
-    "depformer_weights_per_step_schedule": [*range(8), *[8] * 8, *[9] * 8, *[10] * 8],
-}  # fmt: skip
 SHRUNK: Mapping[str, Any] = {
     "dim": 64, "num_layers": 2, "num_heads": 4, "context": 80, "text_card": 300, "card": 64,
     "depformer_dim": 32, "depformer_num_heads": 2, "depformer_num_layers": 1,
@@ -178,10 +164,13 @@ def lm_spec(size: Size) -> LMSpec:
 
 
 def fill_randomly(module: nn.Module) -> None:
-    """Give a module weights that keep its activations alive: ones for vectors, noise for matrices."""
+    """Give a module weights that keep its activations alive: ones for vectors, noise for matrices.
+
+    A norm's weight ``[1, 1, dim]`` is a vector too.
+    """
     torch.manual_seed(0)
     for tensor in module.state_dict().values():
-        if tensor.dim() < 2:
+        if tensor.dim() < 2 or tensor.numel() == tensor.shape[-1]:
             tensor.fill_(1)
         else:
             tensor.normal_(0, tensor[0].numel() ** -0.5)

@@ -59,7 +59,7 @@ def _predicted(values: Values) -> Iterator[str]:
 def _measured(values: Values) -> Iterator[str]:
     head = (
         *("who", "model", "weights", "KV", "batch", "context", "read GB", "floor ms", "tick p50 ms", "p99"),
-        *("encode p50", "lm p50", "decode p50", "of bandwidth", "memory GB", "launches", "kernels"),
+        *("encode p50", "lm p50", "decode p50", "of bandwidth", "memory GB"),
     )
     yield f"| {' | '.join(head)} |"
     yield "|---" * len(head) + "|"
@@ -73,15 +73,14 @@ def _measured_cells(found: Values, bytes_per_s: float | None) -> list[str]:
     floor_ms = None if bytes_per_s is None else 1000 * found["tick_bytes"] / bytes_per_s
     cells.append(NOT_MEASURED if floor_ms is None else f"{floor_ms:.2f}")
     if "error" in found:
-        return [*cells, found["error"], *[""] * 8]
+        return [*cells, found["error"], *[""] * 6]
     times = found["times"]
     cells += [f"{times['tick'][name]:.2f}" for name in ("p50", "p99")]
     cells += [f"{times[name]['p50']:.2f}" if name in times else "" for name in ("encode", "lm", "decode")]
     share = None if floor_ms is None else floor_ms / times["tick"]["p50"]
     cells.append(NOT_MEASURED if share is None else f"{share:.0%}")
     memory = found.get("memory_bytes")
-    cells.append(NOT_MEASURED if memory is None else f"{memory / 1e9:.1f}")
-    return cells + [str(found.get(name, NOT_MEASURED)) for name in ("launches", "kernels")]
+    return [*cells, NOT_MEASURED if memory is None else f"{memory / 1e9:.1f}"]
 
 
 def plot(values: Values, path: Path) -> None:

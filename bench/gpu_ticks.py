@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,10 @@ import torch
 from antiphon.backends.base import RowSnapshot, StepInputs
 from antiphon.backends.host import FRAMES, HostBackend
 from antiphon.backends.torch.executor import TorchRows
-from bench.harness import Values
 
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+if TYPE_CHECKING:
+    from bench.harness import Values
+
 WARM_UP_TICKS = 4
 
 
@@ -53,19 +55,6 @@ def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int)
         for name, value_ms in stages.items():
             times.setdefault(name, []).append(value_ms)
     return {name: quantiles(found) for name, found in times.items()}
-
-
-def count_launches(tick: Callable[[], object], device: torch.device) -> Values:
-    """What one tick asks of CUDA, and how many kernels and copies then run; empty without a GPU."""
-    if device.type != "cuda":
-        return {}
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as trace:
-        tick()
-    events = list(trace.events() or [])
-    on_device = [event for event in events if event.device_type.name == "CUDA"]
-    asked = [event for event in events if event.name.startswith(LAUNCHES)]
-    return {"launches": len(asked), "kernels": len(on_device)}
 
 
 def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from antiphon.serve.operator.http import cpu_name
+from antiphon.backends.machine import cpu_name
 from tools import launch
 from tools.launch import ANTIPHON, free_port
 

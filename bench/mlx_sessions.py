@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from antiphon.models.defaults import MIMI_CONFIG, MOSHI_CONFIG
-from bench.seeded_models import STT_1B
+from bench.published import STT_1B
 
 TICK_S: Final = 0.040
 ALONE: Final = 2

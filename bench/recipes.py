@@ -44,9 +44,10 @@ from antiphon_quantize.gate_speed import disk_bytes, memory_bytes
 from antiphon_quantize.main import TARGETS
 from antiphon_quantize.recipe import load_recipe, recipe_names
 from bench.harness import BenchError, Results, Values, tell, terminable, warn_if_busy
+from bench.published import STT_1B
 from bench.quantize_7b import measured, write_model
 from bench.recipes_report import render
-from bench.seeded_models import SMALL_LM, STT_1B
+from bench.seeded_models import SMALL_LM
 from tools.launch import ANTIPHON
 from tools.small_models import mimi_config
 

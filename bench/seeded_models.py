@@ -17,14 +17,9 @@ from moshi.models.lm import LMModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
 from antiphon.models import defaults
+from bench.published import STT_1B
 from tools.small_models import mimi_config
 
-STT_1B: Mapping[str, Any] = {
-    "dim": 2048, "num_layers": 16, "num_heads": 16, "context": 750, "n_q": 32, "dep_q": 0, "card": 2048,
-    "text_card": 8000, "hidden_scale": 4.125, "gating": "silu", "norm": "rms_norm_f32", "causal": True,
-    "positional_embedding": "rope", "max_period": 100000.0, "layer_scale": None, "delays": [0] * 33,
-    "existing_text_padding_id": 3, "extra_heads_num_heads": 4, "extra_heads_dim": 6,
-}  # fmt: skip
 SMALL_LM: Mapping[str, Any] = {
     **STT_1B, "dim": 64, "num_layers": 2, "num_heads": 4, "context": 16, "card": 64, "text_card": 100,
 }  # fmt: skip

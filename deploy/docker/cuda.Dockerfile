@@ -19,7 +19,7 @@ FROM python:3.11.10-slim-bookworm
 # Triton builds its launchers with a C compiler when the first kernel runs.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models /kernels
 COPY --from=build /opt/antiphon /opt/antiphon
 # No bytecode: the file system is read-only. HOME for libraries that insist on a cache.
 ENV PATH=/opt/antiphon/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HOME=/models HOME=/tmp \

@@ -91,3 +91,42 @@ def test_what_does_not_fit_says_so_and_the_run_goes_on(
     words = [*WORDS, "--model", "stt-1b", "--no-upstream", "--out", str(tmp_path)]
     assert gpu_capacity.main(words) == 0
     assert "| CUDA out of memory. Tried to allocate 2 TiB. |" in (tmp_path / "gpu-capacity.md").read_text()
+
+
+def test_what_was_not_brought_along_says_so_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'moshi'")
+
+    monkeypatch.setattr(gpu_capacity, "measure_upstream", refuse)
+    assert gpu_capacity.main([*WORDS, "--model", "moshi-7b", "--out", str(tmp_path)]) == 0
+    assert "| No module named 'moshi' |" in (tmp_path / "gpu-capacity.md").read_text()
+
+
+def test_a_batch_that_does_not_fit_is_named_with_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory is asked without the weights of the form before."""
+    dropped: list[bool] = []
+    size = published_sizes()["moshi-7b"]
+
+    def free_bytes(_: object) -> tuple[int, int]:
+        return (85_000_000_000 if dropped else 70_000_000_000), 0
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", free_bytes)
+    options = gpu_capacity.arguments(
+        ["--weights", "int8", "--kv", "int8", "--batch", "64", "--batch", "128", "--no-upstream"]
+    )
+    found = gpu_capacity.cases(options, [size], torch.device("cuda"), lambda: dropped.append(True))
+    assert {case.batch for case in found} == {64}
+    lost = capsys.readouterr().err
+    assert lost.startswith("moshi-7b, batch 128: left out, 83 rows of ")
+    assert "into 85,000,000,000" in lost
+
+
+def test_random_norms_are_ones() -> None:
+    _, generator = make_modules(small_size(published_sizes()["moshi-7b"]), COMPUTE, CPU)
+    norms = [tensor for name, tensor in generator.model.state_dict().items() if name.endswith("alpha")]
+    assert norms
+    assert all((norm == 1).all() for norm in norms)

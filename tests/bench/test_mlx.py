@@ -7,7 +7,7 @@ import pytest
 from antiphon.models.defaults import MOSHI_CONFIG
 from bench import mlx_sessions, mlx_soak
 from bench.mlx_sessions import CHIPS, MODELS, Chip, load_of, read_parameters, table_parameters
-from bench.seeded_models import STT_1B
+from bench.published import STT_1B
 from tests.house.tracked import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks" / "mlx-sessions.md"

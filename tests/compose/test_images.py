@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -123,3 +124,12 @@ def test_the_workflow_starts_what_compose_has() -> None:
     for secret in ("tls.pem", "grafana-password"):
         assert f"deploy/secrets/{secret}" in text
     assert "--profile edge up" in text
+
+
+@pytest.mark.parametrize("name", ["duplex-gpu", "stt-gpu", "tts-gpu"])
+def test_compiled_kernels_outlast_a_container(name: str) -> None:
+    """In a volume that takes its owner from a folder of the image, which the server's user may write."""
+    raw = services()[name].raw
+    folder = raw["environment"]["TRITON_CACHE_DIR"]
+    assert f"kernels:{folder}" in raw["volumes"]
+    assert re.search(rf"install -d -o antiphon .*{folder}\b", (DOCKER / "cuda.Dockerfile").read_text())

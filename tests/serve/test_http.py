@@ -16,12 +16,12 @@ import aiohttp
 import pytest
 
 from antiphon import __version__
+from antiphon.backends.machine import cpu_name
 from antiphon.backends.null import NullFaults
 from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import moshi
 from antiphon.serve.access.security import origin_allowed
 from antiphon.serve.hosting.app import BURST_LINES
-from antiphon.serve.operator.http import cpu_name
 from antiphon.serve.routes.static import StaticFiles, web_root
 from tests.serve.harness import DUPLEX, serving, speech
 from tests.serve.hostile import UPGRADE

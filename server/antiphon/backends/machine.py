@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 _CUDA_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 
@@ -21,6 +22,15 @@ def look_at_machine() -> Machine:
     """Find out."""
     is_apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     return Machine(has_cuda=_cuda_devices() > 0, is_apple_silicon=is_apple)
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's own name, or what the platform calls it."""
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _cuda_devices() -> int:

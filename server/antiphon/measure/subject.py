@@ -13,13 +13,13 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.backends.machine import cpu_name
 from antiphon.backends.registry import make_backend
 from antiphon.backends.threads import model_threads
 from antiphon.engine.memory import process_bytes
 from antiphon.measure.card import HardwareFacts, MemoryFacts, ModelFacts, QuantizationFacts, SubjectFacts
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.serve.operator.http import cpu_name
 
 NONE = "none"
 NOT_TOLD = "not told by its manifest"

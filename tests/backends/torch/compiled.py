@@ -54,6 +54,7 @@ def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         kept = {name: value for name, value in named.items() if name not in OPTIONS}
         given = inspect.signature(kernel.fn).bind(*values, **kept).arguments
         assert not warmup
+        assert "enable_fp_fusion" in named, "Triton warns where the choice is left to it"
         assert 1 <= len(grid) <= 3
         assert all(size > 0 for size in grid)
         for name, value in given.items():

@@ -20,6 +20,7 @@ from antiphon.backends.torch.quantised.int8 import (
 )
 from antiphon.backends.torch.state import State
 from antiphon.errors import CheckpointFormatError
+from tests.backends.torch.recorded import Recorder
 from tests.backends.torch.small import Greedy, LMPair
 
 
@@ -148,3 +149,16 @@ def test_packed_layers_run_on_the_integer_product_of_onednn(moshi: LMPair) -> No
     assert len(int8_linears(model)) > layers
     kernel = "onednn::qlinear_pointwise" if has_integer_units() else "aten::_int_mm"
     assert ran[kernel] == layers
+
+
+@pytest.mark.parametrize(("rows", "given"), [(1, 32), (32, 32), (33, 64), (75, 96)])
+def test_a_card_multiplies_whole_tiles_of_rows(rows: int, given: int) -> None:
+    """cuBLASLt wants a multiple of 8 in every size; which rows it takes otherwise differs by release."""
+    with torch.device("meta"):
+        linear = Int8Linear(torch.empty(48, 64, dtype=torch.int8), torch.empty(48))
+        x = torch.empty(rows, 64, dtype=torch.bfloat16)
+    with Recorder() as recorder:
+        out = linear(x)
+    assert out.shape == (rows, 48)
+    (product,) = [one for one in recorder.operations if one.name == "_int_mm"]
+    assert product.arguments[0].shape[0] == given

@@ -14,6 +14,7 @@ import torch
 from antiphon.backends.torch.stages import StageRunner
 
 CUDA = torch.device("cuda", 1)
+CUDNN: Any = torch.backends.cudnn
 
 
 @dataclass
@@ -47,19 +48,24 @@ class FakeEvent:
 
 
 class FakeStream:
-    """The one stream that work is put on."""
+    """A stream that work is put on; ``behind`` are those whose work it was made to wait for."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, notes: Notes, device: torch.device) -> None:
+        self._notes, self.device = notes, device
+        self.behind: list[FakeStream] = []
 
     def synchronize(self) -> None:
         self._notes.did.append("wait")
 
+    def wait_stream(self, other: FakeStream) -> None:
+        self.behind.append(other)
+
 
 @pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    notes = Notes()
-    notes.stream = FakeStream(notes)
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    notes, precision = Notes(), CUDNN.conv.fp32_precision
+    CUDNN.conv.fp32_precision = "tf32"
+    notes.stream = FakeStream(notes, CUDA)
 
     @contextmanager
     def on_device(device: torch.device) -> Iterator[None]:
@@ -81,7 +87,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     def capture(graph: FakeGraph, *, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
         before = notes.stream
         assert notes.current == CUDA
-        assert stream == ("a stream of", CUDA)
+        assert isinstance(stream, FakeStream)
+        assert stream.device == CUDA
         assert capture_error_mode == "thread_local"
         notes.pools.append(pool)
         notes.is_capturing = True
@@ -90,24 +97,24 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         notes.is_capturing = False
         notes.stream = before
 
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(torch.cuda, "device", on_device)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(notes))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("a stream of", device))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(notes, device))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: notes.stream)
     monkeypatch.setattr(torch.cuda, "stream", on_stream)
-    return notes
+    yield notes
+    CUDNN.conv.fp32_precision = precision
 
 
 def run(runner: StageRunner, notes: Notes, key: object, times: int = 1) -> list[str]:
     """Ticks of one stage; what was done since."""
     notes.did.clear()
     for _ in range(times):
-        runner.begin()
-        runner.run("lm", key, lambda: notes.did.append("capture" if notes.is_capturing else "run"))
+        with runner.tick():
+            runner.run("lm", key, lambda: notes.did.append("capture" if notes.is_capturing else "run"))
     return notes.did[:]
 
 
@@ -133,8 +140,7 @@ def test_a_stage_that_fails_is_tried_again(notes: Notes) -> None:
     def fail() -> None:
         raise RuntimeError("no memory")
 
-    runner.begin()
-    with pytest.raises(RuntimeError, match="no memory"):
+    with runner.tick(), pytest.raises(RuntimeError, match="no memory"):
         runner.run("lm", 1, fail)
     assert run(runner, notes, 1, 3) == ["run", "capture", "replay", "replay"]
 
@@ -147,12 +153,31 @@ def test_a_capture_that_fails_leaves_the_stream_as_it_was(notes: Notes) -> None:
         if notes.is_capturing:
             raise RuntimeError("not allowed in a capture")
 
-    runner.begin()
-    runner.run("lm", 1, fail_captured)
-    with pytest.raises(RuntimeError, match="not allowed in a capture"):
+    with runner.tick():
         runner.run("lm", 1, fail_captured)
+        inside = notes.stream
+        with pytest.raises(RuntimeError, match="not allowed in a capture"):
+            runner.run("lm", 1, fail_captured)
+        assert notes.stream is inside
     assert runs == [False, True]
     assert notes.stream is before
+
+
+def test_each_model_has_a_stream_behind_what_came_before_and_before_what_comes_after(notes: Notes) -> None:
+    outside, used = notes.stream, []
+
+    def midway(runner: StageRunner) -> None:
+        with runner.tick():
+            used.append(notes.stream)
+            raise RuntimeError("midway")
+
+    for runner in (StageRunner(CUDA), StageRunner(CUDA)):
+        with pytest.raises(RuntimeError, match="midway"):
+            midway(runner)
+        assert notes.stream is outside
+    assert len({id(stream) for stream in (*used, outside)}) == 3
+    assert [stream.behind for stream in used] == [[outside], [outside]]
+    assert outside.behind == used
 
 
 def test_a_tick_waits_for_its_stream_and_for_no_other(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,16 +193,16 @@ def test_a_tick_waits_for_its_stream_and_for_no_other(notes: Notes, monkeypatch:
 
 def test_convolutions_keep_their_whole_mantissa(notes: Notes) -> None:
     StageRunner(torch.device("cpu"))
-    assert torch.backends.cudnn.allow_tf32
+    assert CUDNN.conv.fp32_precision == "tf32"
     StageRunner(CUDA)
-    assert not torch.backends.cudnn.allow_tf32
+    assert CUDNN.conv.fp32_precision == "ieee"
 
 
 def test_on_a_cpu_every_stage_runs_and_is_timed() -> None:
     runner, done = StageRunner(torch.device("cpu")), list[str]()
-    runner.begin()
-    for name in ("encode", "lm"):
-        runner.run(name, 1, partial(done.append, name))
+    with runner.tick():
+        for name in ("encode", "lm"):
+            runner.run(name, 1, partial(done.append, name))
     assert done == ["encode", "lm"]
     stage_ms = runner.finish()
     assert list(stage_ms) == done

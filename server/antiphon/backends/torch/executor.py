@@ -122,10 +122,10 @@ class TorchRows:
             rows = np.arange(size, dtype=np.int32)
             places = self._place(rows, np.full(size, frames - 1, np.int64))
             for _ in range(WARM_UP_TICKS):
-                self._runner.begin()
-                self._arrive(places)
-                self._warm_up_stages(places)
-                self._runner.finish()
+                with self._runner.tick():
+                    self._arrive(places)
+                    self._warm_up_stages(places)
+                    self._runner.finish()
         progress(len(shapes), len(shapes), "ready")
 
     def _warm_up_stages(self, places: Places) -> None:

@@ -30,21 +30,21 @@ class TorchFrames(TorchRows):
     def run(self, work: Work) -> Result:
         """One tick."""
         pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
-        self._runner.begin()
-        self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
-        places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
-        decoded = None
-        if kind is not PipelineKind.STT and work.is_emitting.any():
-            emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
-            decoded = self._place(*emitting, is_fixed=work.is_fixed)
-        self._arrive(places, work.pcm, decoded)
-        self._run("encode", pipeline.encode, places)
-        if pipeline.generator is not None:
-            self._run("lm", pipeline.think, places)
-            self._choose("forget", FORGOTTEN, work.rows[work.is_forgotten], pipeline.forget)
-        if decoded is not None:
-            self._run("decode", pipeline.decode, decoded)
-        stage_ms = self._leave(places)
+        with self._runner.tick():
+            self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
+            places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
+            decoded = None
+            if kind is not PipelineKind.STT and work.is_emitting.any():
+                emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
+                decoded = self._place(*emitting, is_fixed=work.is_fixed)
+            self._arrive(places, work.pcm, decoded)
+            self._run("encode", pipeline.encode, places)
+            if pipeline.generator is not None:
+                self._run("lm", pipeline.think, places)
+                self._choose("forget", FORGOTTEN, work.rows[work.is_forgotten], pipeline.forget)
+            if decoded is not None:
+                self._run("decode", pipeline.decode, decoded)
+            stage_ms = self._leave(places)
         pcm = tokens = vad = None
         if kind is not PipelineKind.STT:
             pcm = np.zeros_like(work.pcm)
@@ -106,10 +106,10 @@ class TorchFrames(TorchRows):
         """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
         self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
-        self._runner.begin()
-        self._arrive(places)
-        self._run("lm", self.pipeline.think, places)
-        self._runner.finish()
+        with self._runner.tick():
+            self._arrive(places)
+            self._run("lm", self.pipeline.think, places)
+            self._runner.finish()
 
     @property
     def _model(self) -> LanguageModel:

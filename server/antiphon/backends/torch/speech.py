@@ -67,9 +67,9 @@ class TorchSpeech(TorchRows):
     @torch.inference_mode()
     def renew(self, rows: IntArray) -> None:
         """Make rows fresh, fast: rings are hidden instead of erased; voices stay."""
-        self._runner.begin()
-        self._choose("renew", RENEWED, rows, self.pipeline.renew)
-        self._runner.finish()
+        with self._runner.tick():
+            self._choose("renew", RENEWED, rows, self.pipeline.renew)
+            self._runner.finish()
 
     @torch.inference_mode()
     def advance(self, step: TextStep) -> TextResult:
@@ -79,15 +79,15 @@ class TorchSpeech(TorchRows):
         if step.is_emitting.any():
             emitting = step.rows[step.is_emitting], step.frames[step.is_emitting]
             decoded = self._place(*emitting, is_fixed=step.is_fixed)
-        self._runner.begin()
-        self._arrive(places, decoded=decoded)
-        self._chosen[: places.count] = 0
-        self._chosen.numpy()[places.at] = step.choices
-        self._choices[: places.count].copy_(self._chosen[: places.count], non_blocking=True)
-        self._think(places, is_silent=step.is_silent)
-        if decoded is not None:
-            self._run("decode", self.pipeline.decode, decoded)
-        stage_ms = self._leave(places)
+        with self._runner.tick():
+            self._arrive(places, decoded=decoded)
+            self._chosen[: places.count] = 0
+            self._chosen.numpy()[places.at] = step.choices
+            self._choices[: places.count].copy_(self._chosen[: places.count], non_blocking=True)
+            self._think(places, is_silent=step.is_silent)
+            if decoded is not None:
+                self._run("decode", self.pipeline.decode, decoded)
+            stage_ms = self._leave(places)
         pcm = None if decoded is None else self._pcm(decoded)
         return TextResult(self._text(places), pcm, stage_ms)
 

@@ -6,7 +6,8 @@ A stage reads and writes only buffers that stay where they are, so the same func
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +23,11 @@ class StageRunner:
     they never run at the same time, and leave nothing behind but what they wrote into the buffers. A
     stage has no host sync, draws from no generator of torch's, and allocates only what it throws away.
 
-    On CUDA this turns cuDNN's TF32 off for the process: with its ten bits of mantissa Mimi's convolutions
-    would give other codes than they give on a CPU.
+    Ticks have a stream of their own, so that two models of one process do not wait for each other's.
+
+    On CUDA this turns cuDNN's TF32 off for convolutions of the process: with its ten bits of mantissa Mimi's
+    would give other codes than they give on a CPU. torch refuses a process that sets TF32 by both of its
+    interfaces; this is the newer one.
 
     Not measured: the graphs have been run on no GPU yet.
     """
@@ -32,7 +36,8 @@ class StageRunner:
         """Begin with nothing captured."""
         self._device = device
         if self.on_cuda:
-            torch.backends.cudnn.allow_tf32 = False
+            cudnn: Any = torch.backends.cudnn
+            cudnn.conv.fp32_precision = "ieee"
         # Its own: torch's default one for captures is one a process, on the device that first captured.
         self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
@@ -44,15 +49,27 @@ class StageRunner:
         """Whether stages become graphs."""
         return self._device.type == "cuda"
 
-    def begin(self) -> None:
-        """Start the clock of a tick."""
-        self._marks = [("", self._now())]
+    @contextmanager
+    def tick(self) -> Iterator[None]:
+        """A tick: its clock starts, and its copies and stages go behind what the device was given before."""
+        if self._stream is None:
+            self._marks = [("", self._now())]
+            yield
+            return
+        with torch.cuda.device(self._device):  # each thread has a current one; capture takes place there
+            outside = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(outside)
+            with torch.cuda.stream(self._stream):
+                self._marks = [("", self._now())]
+                try:
+                    yield
+                finally:
+                    outside.wait_stream(self._stream)
 
     def run(self, name: str, key: Hashable, stage: Stage) -> None:
         """Run a stage. ``key`` holds everything its captured form depends on."""
         if self.on_cuda:
-            with torch.cuda.device(self._device):  # each thread has a current one; capture takes place there
-                self._run_on_cuda((name, key), stage)
+            self._run_on_cuda((name, key), stage)
         else:
             stage()
         self._marks.append((name, self._now()))
@@ -87,7 +104,10 @@ class StageRunner:
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
     def forget(self) -> None:
-        """Drop every captured graph: something that was baked into them has changed."""
+        """Drop every captured graph: something that was baked into them has changed.
+
+        All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any.
+        """
         self._graphs.clear()
         self._pool = self._new_pool()  # torch refuses a pool that no graph holds any more
 

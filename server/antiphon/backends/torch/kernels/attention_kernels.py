@@ -36,10 +36,9 @@ def attend_split(
 ):
     """One split of one place's key-value head, for the queries of its group: sums not yet divided."""
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    row = tl.load(rows_ptr + place)
+    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
     if row < 0:
         return
-    newest = tl.load(first_ptr + place) + (COUNT - 1)
     filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
     begin = split * SPLIT
     if begin >= filled:

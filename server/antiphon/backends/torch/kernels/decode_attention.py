@@ -85,6 +85,7 @@ def decode_attention(
         SPLIT=split_slots,
         BLOCK=block_slots or block_slots_of(width, ring.k.element_size()),
         IS_INT8=is_int8,
+        enable_fp_fusion=True,
     )
     join_splits[(kv_heads, places)](
         out,
@@ -101,5 +102,6 @@ def decode_attention(
         WIDTH=width,
         QUERIES=queries,
         SPLIT=split_slots,
+        enable_fp_fusion=True,
     )
     return out

@@ -153,5 +153,5 @@ def embedded(embedding: TokenEmbedding, tokens: Tensor) -> Tensor:
     table, count = embedding.weight, tokens.shape[0]
     out = table.new_empty(count, table.shape[1])
     grid = (triton.cdiv(table.shape[1], PIECE), count)
-    embed_rows[grid](tokens.contiguous(), table, out, table.shape[1], BLOCK=PIECE)
+    embed_rows[grid](tokens.contiguous(), table, out, table.shape[1], BLOCK=PIECE, enable_fp_fusion=False)
     return out if embedding.low_rank is None else linear_rows(embedding.low_rank, Rows(out, None, out.dtype))

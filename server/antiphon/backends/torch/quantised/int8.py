@@ -18,7 +18,7 @@ from antiphon.backends.torch.modules.linear import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError
 
 CUDA_ROWS = 32
-"""Fewest rows given to ``torch._int_mm`` on CUDA, which refuses 16 and less."""
+"""Rows of ``torch._int_mm`` on CUDA are a multiple: it refuses 16 and less, and 8 has to divide them."""
 
 RECIPE = ("transformer.layers.", "depformer.layers.")
 """What becomes INT8: the layers' projections. Everything else is small and near the output, where an
@@ -129,8 +129,8 @@ class Int8Linear(nn.Module):
             )  # fmt: skip
             return out
         count = rows.shape[0]
-        if rows.device.type != "cpu" and count < CUDA_ROWS:
-            rows = functional.pad(rows, (0, 0, 0, CUDA_ROWS - count))
+        if rows.device.type != "cpu":
+            rows = functional.pad(rows, (0, 0, 0, -count % CUDA_ROWS))
         return torch._int_mm(rows, self.weight.t())[:count].float() * self.scale
 
 
