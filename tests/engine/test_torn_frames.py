@@ -6,64 +6,32 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState, SessionStats
 from antiphon.models.sampling import SamplingParameters
-from tests.engine.fakes import MODEL, FakeBackend, fake_spec
+from tests.engine.echo import EchoBackend, Frames
+from tests.engine.fakes import MODEL
 
 LEAST_S = 3.0
 MOST_S = 60.0
 CALLERS = 3
 BULK = 2
-SAMPLES = 1920
 CONFIG = EngineConfig(input_frames=2, output_frames=3, max_queue=CALLERS + BULK)
-
-
-class EchoBackend(FakeBackend):
-    """What is said comes back."""
-
-    def step(self, inputs: StepInputs) -> StepOutputs:
-        assert inputs.pcm is not None
-        return StepOutputs(np.ones(inputs.count, np.bool_), np.ones(inputs.count, np.bool_), inputs.pcm)
-
-
-class Frames:
-    """Frames that say whose they are, which they are, and what all their samples add up to."""
-
-    def __init__(self, owner: int) -> None:
-        self.owner = owner
-        self.random = np.random.default_rng(owner)
-        self.checked, self.last = 0, -1
-
-    def make(self, number: int) -> FloatArray:
-        frame = self.random.integers(0, 1000, SAMPLES).astype(np.float32)
-        frame[:2] = self.owner, number
-        frame[-1] = frame[:-1].sum(dtype=np.float64) % 4096
-        return frame
-
-    def check(self, number: int, frame: FloatArray) -> None:
-        assert frame[-1] == frame[:-1].sum(dtype=np.float64) % 4096, "a torn frame"
-        assert (frame[0], frame[1]) == (self.owner, number), "another session's frame"
-        assert number > self.last
-        self.checked, self.last = self.checked + 1, number
 
 
 class Harness:
     """The engine, threads that run until the time is over, and what went wrong on any of them."""
 
     def __init__(self) -> None:
-        spec = replace(fake_spec(), mimi=replace(fake_spec().mimi, sample_rate=24_000))
-        backend = EchoBackend(spec, CALLERS + BULK)
+        backend = EchoBackend(CALLERS + BULK)
         self.engine = Engine(backend, CONFIG, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
         self.is_over = threading.Event()
         self.failures: list[BaseException] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import weakref
 from typing import Final
 
 from antiphon.ipc.memory import hush, ring
@@ -52,6 +53,7 @@ class EventWake(Wake):
         """Start lowered."""
         super().__init__()
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLIN)
 
@@ -70,7 +72,3 @@ class EventWake(Wake):
             self._poll.poll(None if timeout_s is None else 1000 * min(timeout_s, LONGEST_S))
         hush(self.descriptor)
         return not self._is_stopped
-
-    def close(self) -> None:
-        """Be waited for no more."""
-        os.close(self.descriptor)

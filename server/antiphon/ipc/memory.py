@@ -15,6 +15,7 @@ import mmap
 import os
 import platform
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -136,6 +137,7 @@ class SharedArena(Arena):
             ConfigError: there is not so much memory.
         """
         self.plan, self.descriptor = plan, allocate(plan)
+        weakref.finalize(self, os.close, self.descriptor)  # what is mapped goes with the arrays
         memory = mmap.mmap(self.descriptor, plan.total_bytes)
         count = plan.pools * plan.leases
         caller, engine = (np.zeros((kind.ROWS, count), np.int64) for kind in (CallerCounts, EngineCounts))
@@ -145,10 +147,6 @@ class SharedArena(Arena):
         self.slabs = [_slab(plan, pool, memory, plan.slab_offset(pool)) for pool in range(plan.pools)]
         for lease in range(count):
             self.clear(lease)
-
-    def close(self) -> None:
-        """Keep no descriptor; what is mapped goes with the arrays."""
-        os.close(self.descriptor)
 
     def look(self) -> None:
         """See what callers have counted, within the bounds that a ring has."""

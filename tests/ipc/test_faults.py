@@ -1,0 +1,257 @@
+"""Front ends that die, stop, or never read: what is theirs comes back, and no other call notices."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.fleet import Fleet
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.wake import EventWake
+from antiphon.ipc import messages
+from tests.engine.echo import EchoBackend
+from tests.engine.fakes import MODEL
+
+POOLS = 2
+SLOTS = 8
+
+
+def until(is_so: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.01)
+
+
+def reasons(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """The reasons of all log lines of one event."""
+    return [vars(it)["fields"]["reason"] for it in caplog.records if it.getMessage() == event]
+
+
+class FrontEndProcess:
+    """A front end in a process of its own."""
+
+    def __init__(self, fleet: Fleet, pool: int, **facts: Any) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        facts = {"owner": 100 * pool, "calls": 4, "pace_s": 0.01, "seconds": 3.0, **facts}
+        command = [
+            sys.executable,
+            "-m",
+            "tests.ipc.front_end_process",
+            str(theirs.fileno()),
+            json.dumps(facts),
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[theirs.fileno()])
+        theirs.close()
+        fleet.add(pool, ours)
+
+    def wait_ready(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def reap(self) -> None:
+        self.process.wait(20.0)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def counts(self) -> dict[str, int]:
+        """What it counted, once it has ended well."""
+        output, _ = self.process.communicate(timeout=60.0)
+        assert self.process.returncode == 0, "a check of its own failed"
+        counts: dict[str, int] = json.loads(output.splitlines()[-1])
+        return counts
+
+
+class Host:
+    """An engine that echoes, and its fleet."""
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+        self.registry = CollectorRegistry()
+        self.engine = Engine(
+            EchoBackend(SLOTS),
+            EngineConfig(least_tick_ms=0.0, max_queue=SLOTS),
+            metrics=EngineMetrics(self.registry, model=MODEL),
+            pools=POOLS,
+            wake=EventWake(),
+        )
+        self.engine.start()
+        self.fleet = Fleet({MODEL: self.engine}, on_dropped=self.dropped.append)
+        self.fleet.start()
+
+    def front_end(self, pool: int, **facts: Any) -> FrontEndProcess:
+        return FrontEndProcess(self.fleet, pool, **facts)
+
+    @property
+    def abandoned(self) -> float:
+        return self.registry.get_sample_value("antiphon_abandoned_sessions_total", {"model": MODEL}) or 0.0
+
+    def assert_all_is_free(self) -> None:
+        leases = self.engine._rows.leases
+        until(lambda: self.engine.health().active == 0, "rows are taken")
+        until(lambda: sum(map(len, leases._free)) == leases.count, "leases are taken")
+        arena = self.engine._rows.arena
+        assert not arena.caller.written.any()
+        assert not arena.engine.taken.any()
+
+    def stop(self) -> None:
+        assert self.engine.health().alive
+        assert self.engine.stop(10.0)
+        self.fleet.stop()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    found = Host()
+    yield found
+    found.stop()
+
+
+def assert_undisturbed(counts: dict[str, int]) -> None:
+    assert counts["frames_in"] == counts["frames_out"] == counts["checked"] > 100
+    assert counts["lost"] == counts["dropped_in"] == counts["dropped_out"] == 0
+
+
+def test_no_frame_is_torn_or_anothers_at_full_speed(host: Host) -> None:
+    ends = [host.front_end(pool, pace_s=0.0, frames=50, seconds=5.0) for pool in range(POOLS)]
+    for counts in [end.counts() for end in ends]:
+        assert counts["checked"] > 1000
+        assert counts["calls"] > 20, "leases were used again and again"
+        assert counts["lost"] == 0
+        assert counts["frames_in"] == counts["frames_out"] + counts["dropped_in"] + counts["dropped_out"]
+    until(lambda: sorted(host.dropped) == [0, 1], "both have left")
+    for pool in range(POOLS):
+        host.fleet.take_back(pool)
+    host.assert_all_is_free()
+
+
+def test_a_front_end_that_is_killed_leaves_its_rows_and_disturbs_nobody(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    dies, stays = host.front_end(0, seconds=60.0), host.front_end(1, seconds=4.0)
+    dies.wait_ready()
+    stays.wait_ready()
+    dies.signal(signal.SIGKILL)
+    until(lambda: host.dropped == [0], "its end is seen", 2.0)
+    until(lambda: host.engine.health().active == 4, "its rows are free at once", 2.0)
+    dies.reap()
+    host.fleet.take_back(0)
+    assert host.abandoned == 4
+    (reason,) = set(reasons(caplog, "session ends"))
+    assert reason.startswith("its front end was dropped: its process has gone")
+    assert len(reasons(caplog, "session ends")) == 4
+    again = host.front_end(0, seconds=1.0)
+    again.wait_ready()
+    assert_undisturbed(stays.counts())
+    assert_undisturbed(again.counts())
+    for pool in range(POOLS):
+        host.fleet.take_back(pool)
+    host.assert_all_is_free()
+
+
+def test_front_ends_killed_at_any_moment_leave_nothing_behind(host: Host) -> None:
+    choice = random.Random(5)
+    stays = host.front_end(1, seconds=10.0)
+    stays.wait_ready()
+    for _ in range(8):
+        dies = host.front_end(0, pace_s=0.0, frames=5, seconds=60.0)
+        if choice.random() < 0.7:
+            dies.wait_ready()
+        time.sleep(choice.random() * 0.2)
+        dies.signal(signal.SIGKILL)
+        dies.reap()
+        host.fleet.take_back(0)
+    assert_undisturbed(stays.counts())
+    host.fleet.take_back(1)
+    host.assert_all_is_free()
+
+
+def test_a_front_end_that_stops_harms_nobody_and_goes_on(host: Host) -> None:
+    stops, stays = host.front_end(0, seconds=7.0), host.front_end(1, seconds=6.0)
+    stops.wait_ready()
+    stays.wait_ready()
+    stops.signal(signal.SIGSTOP)
+    time.sleep(5.0)
+    stops.signal(signal.SIGCONT)
+    assert_undisturbed(stays.counts())
+    assert stops.counts()["lost"] == 0
+    for pool in range(POOLS):
+        host.fleet.take_back(pool)
+    host.assert_all_is_free()
+
+
+def test_a_front_end_that_reads_nothing_is_dropped(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    host.fleet.add(0, ours)
+    question = messages.pack(messages.Check(0, 1, 0.0))
+    theirs.settimeout(0.1)
+    end_s = time.monotonic() + 15.0
+    while not host.dropped and time.monotonic() < end_s:
+        try:
+            theirs.send(question)
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    until(lambda: host.dropped == [0], "it is dropped")
+    theirs.close()
+    assert reasons(caplog, "front end dropped") == ["it takes no messages"]
+    host.fleet.take_back(0)
+    host.assert_all_is_free()
+
+
+def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    nonsense = [b"\xc1", messages.pack(messages.Open(7, "a", {}, 0.0, None)), b"\x90"]
+    for data in nonsense:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        host.dropped.clear()
+        host.fleet.add(0, ours)
+        theirs.send(data)
+        until(lambda: host.dropped == [0], "it is dropped")
+        theirs.close()
+        host.fleet.take_back(0)
+    said = reasons(caplog, "front end dropped")
+    assert ["no message of the seam" in said[0], "cannot be understood" in said[1]] == [True, True]
+    host.assert_all_is_free()
+
+
+def test_no_memory_and_no_descriptor_stays_behind() -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def maps() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:antiphon")
+
+    for run in range(2):  # what is loaded once stays
+        before = descriptors()
+        host = Host()
+        assert maps() == 1
+        dies = host.front_end(0)
+        dies.wait_ready()
+        dies.signal(signal.SIGKILL)
+        dies.reap()
+        host.fleet.take_back(0)
+        host.stop()
+        del host, dies
+        gc.collect()
+        assert maps() == 0
+        assert run == 0 or descriptors() == before
