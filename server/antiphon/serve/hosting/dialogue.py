@@ -171,12 +171,10 @@ class SocketConversation(Conversation):
         if seconds is not None:
             self._look = asyncio.get_running_loop().call_later(seconds, self._lane.wake)
 
-    async def _let_others(self, *, is_due: bool = False) -> None:
-        """Let the loop look at others after some messages, or after one whole step of work."""
-        self._read_in_a_row += 1
-        if is_due or self._read_in_a_row >= MESSAGES_A_TURN:
-            self._read_in_a_row = 0
-            await asyncio.sleep(0)
+    def _is_others_turn(self) -> bool:
+        """Count a message that was read, and whether the others are to have their turn now."""
+        self._read_in_a_row = (self._read_in_a_row + 1) % MESSAGES_A_TURN
+        return not self._read_in_a_row
 
     async def _wait_for_room(self, socket: Socket) -> None:
         """Take nothing more until :attr:`_room` is set, or it is over, or the peer has left."""

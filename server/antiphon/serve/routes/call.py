@@ -7,6 +7,7 @@ there, before it is encoded, since an Opus stream must not lose packets.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 from antiphon.audio.formats import AudioEncoder
@@ -91,8 +92,10 @@ class Call(SocketConversation):
             if isinstance(message, moshi.Audio) and message.data:
                 self._patience.heard(socket.seen_s)
                 self._ear.put(message.data)
-                while self._hear(socket.seen_s):
-                    await self._let_others(is_due=True)
+                received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
+                while has_more and not socket.has_ended:
+                    await asyncio.sleep(0)
+                    has_more = self._hear(received_s)
             elif isinstance(message, moshi.Control):
                 self._control(message.action)
             elif isinstance(message, moshi.Event) and self._request.extended:
@@ -100,7 +103,8 @@ class Call(SocketConversation):
             elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
                 self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
             # Everything else says nothing to a server, and unknown tags are to be discarded.
-            await self._let_others()
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
     def _hear(self, received_s: float, *, all_of_it: bool = False) -> bool:
         """Decode and push one step of what came; true when there may be more."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.backends.base import BackendInfo
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.port import CallSession, ModelFacts
 from antiphon.protocol import events
 from antiphon.protocol.chat import parameters_to_json
 from antiphon.protocol.moshi import Event
@@ -14,7 +13,7 @@ def queued(session: CallSession, ahead: int) -> Event:
     return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
 
 
-def ready(session: CallSession, model: str, info: BackendInfo, *, is_recorded: bool = False) -> Event:
+def ready(session: CallSession, model: str, info: ModelFacts, *, is_recorded: bool = False) -> Event:
     """It has a row, of the model that callers call so."""
     return events.ready(
         session=session.id,

@@ -5,6 +5,7 @@ Speech is made only as fast as the peer takes it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 from antiphon.audio.formats import AudioEncoder
@@ -67,7 +68,8 @@ class Synthesis(KyutaiConversation):
             else:
                 self._handle(message)
             self._lane.wake()
-            await self._let_others()
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
     async def _put(self, text: str, socket: Socket) -> None:
         """Read a text as far as there is room, then as there is room for more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import numpy as np
@@ -55,7 +56,8 @@ class Transcription(KyutaiConversation):
             else:
                 self._handle(message)
                 await self._pass_on(socket)
-            await self._let_others()
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
     def _handle(self, message: kyutai.Init | kyutai.Audio | kyutai.Marker) -> None:
         if isinstance(message, kyutai.Marker):
@@ -78,7 +80,7 @@ class Transcription(KyutaiConversation):
             self._hearing.put(np.clip(pcm, -1.0, 1.0))
             await self._pass_on(socket)
             if self._ear.has_more:
-                await self._let_others(is_due=True)
+                await asyncio.sleep(0)
 
     async def _pass_on(self, socket: Socket) -> None:
         """Have it moved to the engine, and wait for room if there is none for more."""

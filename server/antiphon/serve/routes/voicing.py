@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.backends.base import TextEntry
 from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import SessionState
+from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.hosting.served import ServedModel
