@@ -57,13 +57,10 @@ def _capacity_table(values: Values) -> Iterator[str]:
 
 def _codec(values: Values) -> str:
     codec, cores = values["attempts"]["codec"], values["machine"]["cores"]
-    speedups = codec["pool"]["speedups"]
     return (
         f"Server and generator are given in % of the whole machine. Raw codec cost of one frame: encode "
         f"{codec['encode_ms']:.3f} ms, decode {codec['decode_ms']:.3f} ms, so {cores} cores that did nothing "
-        f"else would carry {int(cores * FRAME_MS / codec['frame_ms'])} Opus sessions. The codec pool turns "
-        f"the same frames around {codec['pool']['speedup']:.2f} times as fast on two threads as on one "
-        f"(median of {len(speedups)} runs: {_range(speedups, 2)})."
+        f"else would carry {int(cores * FRAME_MS / codec['frame_ms'])} Opus sessions."
     )
 
 

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(results: Results, settings: Settings) -> None:
     """Measure everything, keeping each number as soon as it is known."""
     warn_if_busy()
-    tell("codec: encode, decode, one thread against two")
+    tell("codec: encode, decode")
     results.attempt("codec", lambda: measure(frames=settings.codec_frames, runs=settings.codec_runs))
     results.attempt(
         "reference",

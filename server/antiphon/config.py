@@ -121,7 +121,6 @@ class ServerConfig:
     voices: str | None = option(
         None, "voices for models that take a voice_prompt; voices/ beside the model if none", metavar="DIR"
     )
-    threads: int | None = option(None, "codec threads; auto is one a CPU", minimum=1)
     log_level: str = option("info", "how much is logged", choices=LEVELS)
     record: str | None = option(
         None, "where calls are recorded whose callers agree (consent=record); none are without", metavar="DIR"

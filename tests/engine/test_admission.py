@@ -144,14 +144,14 @@ def test_late_frames_close_the_door_and_the_queue_waits_for_it_to_open() -> None
     assert caught.value.outcome is Outcome.LATE
     assert str(caught.value) == (
         "12.0 % of the last 100 frames were late (more than 5.0 % closes the door) and 0 callers wait "
-        "(at most 3); try again in 10 s"
+        "(at most 3); try again in 5 s"
     )
     caller = FakeCaller()
     assert admission.submit(caller, 0.0, 60.0) is Outcome.QUEUED
-    assert admission.next_event_s(0.0) == pytest.approx(1.0), "looked at again once a cell of the window"
-    assert admission.settle(5.0) == Changes()
-    assert admission.settle(11.0).promoted == (caller,)
-    assert admission.load(11.0).is_admitting
+    assert admission.next_event_s(0.0) == pytest.approx(0.45), "looked at again once a cell of the window"
+    assert admission.settle(3.0) == Changes()
+    assert admission.settle(5.0).promoted == (caller,)
+    assert admission.load(5.0).is_admitting
 
 
 def test_an_idle_model_admits_at_once_however_late_its_last_frames_were() -> None:

@@ -25,6 +25,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.hosting.app import build_app, make_runner
+from antiphon.serve.hosting.engines import OwnEngine
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.routes.call import Call
@@ -213,10 +214,10 @@ async def serving(
     """
     config = ServerConfig(
         port=0,
-        threads=2,
         voices=None if voices is None else str(voices),
         allow_origin=allow_origin,
-        engine=replace(EngineConfig(), **(engine or {})),
+        # The clients of a test share its event loop and its interpreter: their load is not the server's.
+        engine=replace(EngineConfig(), **{"host_lag_ms": 60_000.0, **(engine or {})}),
         limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),
         **settings,
     )
@@ -230,21 +231,23 @@ async def serving(
     ]
     given += [(files.spec.name, files, rows) for files, rows in beside]
     served: list[ServedModel] = []
+    cores: list[Engine] = []
     for name, files, rows in given:
         core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name))
         core.start()
-        served.append(serve_model(config.served[0], name, files, core, families))
+        cores.append(core)
+        served.append(serve_model(config.served[0], name, files, OwnEngine(core), families))
     app = build_app(served, config, families, page=page)
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         async with aiohttp.ClientSession() as http:
-            yield Server(runner.addresses[0][1], http, app, served[0].engine)
+            yield Server(runner.addresses[0][1], http, app, cores[0])
     finally:
         await runner.cleanup()
-        for each in served:
-            each.engine.stop(5.0)
+        for core in cores:
+            core.stop(5.0)
 
 
 def speech(frames: int, seed: int = 0) -> FloatArray:

@@ -63,7 +63,7 @@ async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room()
         services = server.app[SERVICES]
         (model,) = services.models
         call = FullCall(services, model, parse_chat_query({}, defaults=model.defaults))
-        call.admit()
+        await call.admit()
         socket = LateSocket()
         async with asyncio.timeout(5.0):
             running = asyncio.create_task(call.run(cast("Socket", socket)))

@@ -19,7 +19,7 @@ import pytest
 
 from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.serve.hosting.conversation import SocketConversation
+from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket

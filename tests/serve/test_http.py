@@ -75,7 +75,7 @@ async def test_metrics_speak_prometheus() -> None:
             assert f'{name}{{model="null-echo"}} 1.0' in text
         for name in (
             "antiphon_frame_latency_seconds",
-            "antiphon_codec_busy_seconds",
+            "antiphon_loop_lag_seconds",
             "antiphon_loop_busy_seconds",
         ):
             assert f"# HELP {name}" in text

@@ -110,7 +110,7 @@ async def test_a_call_that_is_over_leaves_nothing_behind() -> None:
             for audio_format in ("ogg", "pcm_f32le"):
                 async with server.call(f"ext=1&format={audio_format}") as client:
                     await client.event("ready")
-                    calls += [weakref.ref(call._transcoder) for call in server.calls]
+                    calls += [weakref.ref(call) for call in server.calls]
                 await server.is_empty()
             await server.eventually(lambda: not any(call() for call in calls))
             assert len(calls) == 2

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import AudioError, SessionFailedError
+from antiphon.errors import SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.hosting.main import tls_context
-from antiphon.serve.media.transcoder import Batch
-from antiphon.serve.transport.frames import frame
 from tests.serve.harness import Client, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import levels, listening, speaking
 
@@ -44,20 +42,15 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
 
 async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
     async with serving() as server, server.caller() as client:
-        transcoder = only_call(server)._transcoder
-        collect = transcoder.collect
-
-        def collect_and_fail() -> Batch | None:
-            batch: Batch | None = collect()
-            if transcoder.error is None:  # a codec thread may, just after the loop has looked
-                transcoder._outbox.append(Batch(frame(moshi.encode(moshi.Text("last words"))), ()))
-                transcoder.fail(AudioError("that was no Opus"))
-            return batch
-
-        transcoder.collect = collect_and_fail
+        call = only_call(server)
+        call._lane.close()  # no turn finds the reply before the error is there
         await client.speak(speech(1))
-        assert await client.until(lambda it: isinstance(it, moshi.Text)) == moshi.Text("last words")
-        assert (await client.event("error")).fields["message"] == "that was no Opus"
+        await server.eventually(lambda: call._session.reply_frames == 1)
+        await client.send(moshi.Audio(b"three"))  # no whole number of samples
+        _, heard = await client.reply()
+        assert heard.size == 1920
+        error = (await client.event("error")).fields
+        assert error["code"] == 1007
         assert (await client.closed()).code == 1007
 
 

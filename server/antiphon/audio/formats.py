@@ -67,13 +67,13 @@ class AudioDecoder:
         """
         if self._convert is not None:
             return self._convert(data)
-        packets = [data] if self._ogg is None else self._ogg.feed(data)
+        packets = self.packets(data)
         if len(packets) == 1:
-            return self._decode(packets[0])
+            return self.decode(packets[0])
         pieces: list[FloatArray] = [np.zeros(0, np.float32)]
         total = 0
         for packet in packets:
-            pieces.append(self._decode(packet))
+            pieces.append(self.decode(packet))
             total += pieces[-1].size
             if total > MAX_FEED_SAMPLES:
                 raise AudioError(f"a message of {len(data)} bytes holds more than {MAX_FEED_SAMPLES} samples")
@@ -90,7 +90,20 @@ class AudioDecoder:
         packets = messages if self._opus is None or self._ogg is not None else join_packets(messages)
         return np.concatenate([self.feed(packet) for packet in packets])
 
-    def _decode(self, packet: bytes) -> FloatArray:
+    def packets(self, data: bytes) -> list[bytes]:
+        """The Opus packets that a message completes, to be given to :meth:`decode` a few at a time.
+
+        Raises:
+            AudioError: data that is no Ogg stream of Opus.
+        """
+        return [data] if self._ogg is None else self._ogg.feed(data)
+
+    def decode(self, packet: bytes) -> FloatArray:
+        """One packet of Opus to float32 ``[N]``.
+
+        Raises:
+            AudioError: it is none.
+        """
         assert self._opus is not None
         return self._opus.decode(packet)
 

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError
-from antiphon.engine.pressure import LatePressure
+from antiphon.engine.pressure import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
@@ -225,10 +225,7 @@ class Admission(Generic[C]):
         retry_after_s = self._estimate_s(ahead, now_s)
         count = self._pressure.count(now_s)
         if self._free and self._is_late(now_s):
-            why = (
-                f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
-                f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
-            )
+            why = self._why_late(now_s, count)
             outcome = Outcome.LATE
         else:
             why = f"all {self._rows} rows are taken"
@@ -238,6 +235,18 @@ class Admission(Generic[C]):
             f"try again in {retry_after_s} s",
             retry_after_s=retry_after_s,
             outcome=outcome,
+        )
+
+    def _why_late(self, now_s: float, count: LateCount) -> str:
+        lag_ms = 1000.0 * self._pressure.host_lag_s(now_s)
+        if lag_ms > self._config.host_lag_ms:
+            return (
+                f"the server's event loop runs {lag_ms:.0f} ms late "
+                f"(more than {self._config.host_lag_ms:g} ms closes the door)"
+            )
+        return (
+            f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
+            f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
         )
 
     def _expiry(self, seat: _Seat[C]) -> ServerFullError:

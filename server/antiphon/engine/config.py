@@ -43,7 +43,8 @@ class EngineConfig:
     )
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
-    late_window_s: float = option(10.0, "the recent past that late pressure looks at", minimum=0.1)
+    # Refusals stop within five seconds after the load has fallen.
+    late_window_s: float = option(4.5, "the recent past that late pressure looks at", minimum=0.1)
     # Late ones, not all: a server that hardly answers any more must not need many answers to notice it.
     late_min_frames: int = option(5, "late frames in the window before late pressure is believed", minimum=1)
     late_refuse_fraction: float = option(
@@ -51,6 +52,10 @@ class EngineConfig:
     )
     late_admit_fraction: float = option(
         0.01, "late frames in the window below which callers are admitted again", minimum=0
+    )
+    # Half a frame, as the median of half a second: beyond it no call can be on time.
+    host_lag_ms: float = option(
+        40.0, "lag of a server's event loop above which nobody is admitted", minimum=1
     )
     session_guess_s: float = option(120.0, "length of a session, until some were measured", minimum=1)
     retry_after_max_s: int = option(300, "the longest Retry-After ever told to a caller", minimum=1)

@@ -300,6 +300,10 @@ class Engine:
         """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""
         self._wake.nudge()
 
+    def note_host(self, host: str, lag_s: float) -> None:
+        """Tell admission how late the event loop of a process that feeds this engine runs."""
+        self._pressure.note_host(self.clock(), host, lag_s)
+
     def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now, who waits so long; nobody is taken, nor counted.
 

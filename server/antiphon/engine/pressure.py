@@ -12,6 +12,10 @@ CELLS = 10
 """The window is counted in so many cells; the oldest cell is forgotten as a whole."""
 
 
+HOST_FRESH_S = 2.0
+"""How long a host's word counts: one that says nothing more has ended, and another is in its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateCount:
     """Frames of the window: all, and those that were late."""
@@ -23,6 +27,13 @@ class LateCount:
     def fraction(self) -> float:
         """Late frames among all, 0 when there are none."""
         return self.late / self.frames if self.frames else 0.0
+
+
+class _HostLag(NamedTuple):
+    """What a host has last said of its event loop."""
+
+    lag_s: float
+    told_s: float
 
 
 class _RunningStep(NamedTuple):
@@ -43,6 +54,9 @@ class LatePressure:
     ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer
     late frames are left. A step that runs on counts while it does: one late frame of each of its rows
     for every whole frame length it has run, so that the door closes before the first late reply is out.
+
+    It is high as well while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
+    sockets, where no stamp sees them.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -54,6 +68,7 @@ class LatePressure:
         self._newest = 0  # number of the newest cell since the clock's zero
         self._is_high = False
         self._running: _RunningStep | None = None
+        self._hosts: dict[str, _HostLag] = {}
         self._lock = threading.Lock()
 
     @property
@@ -82,6 +97,20 @@ class LatePressure:
         with self._lock:
             self._running = None
 
+    def note_host(self, now_s: float, host: str, lag_s: float) -> None:
+        """The event loop of a process that feeds this engine runs so late."""
+        with self._lock:
+            self._hosts[host] = _HostLag(lag_s, now_s)
+
+    def host_lag_s(self, now_s: float) -> float:
+        """The largest lag that a host has told of within ``HOST_FRESH_S``."""
+        with self._lock:
+            return self._host_lag_s(now_s)
+
+    def _host_lag_s(self, now_s: float) -> float:
+        fresh = (it.lag_s for it in self._hosts.values() if now_s - it.told_s <= HOST_FRESH_S)
+        return max(fresh, default=0.0)
+
     def forget(self) -> None:
         """Empty the window; a step that runs still counts."""
         with self._lock:
@@ -104,7 +133,7 @@ class LatePressure:
                 self._is_high = True
             elif count.fraction < self._config.late_admit_fraction:
                 self._is_high = False
-            return self._is_high
+            return self._is_high or self._host_lag_s(now_s) > self._config.host_lag_ms / 1000.0
 
     def _count(self, now_s: float) -> LateCount:
         self._advance(now_s)

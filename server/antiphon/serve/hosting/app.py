@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -18,9 +17,11 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.security import allowed_hosts, host_check
-from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.hosting.helper import Helper
+from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import make_recorder
 from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
@@ -68,15 +69,19 @@ def build_app(
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
-        pool = WorkerPool(config.threads or _cpus(), asyncio.get_running_loop())
-        watch_process(families.registry, pool, door, recorder)
+        turns, helper = Turns(asyncio.get_running_loop()), Helper()
+        lag = LoopLag(clock, served.note_lag)
+        watch_process(families.registry, turns, lag, door, recorder)
+        lag.start()
         app[SERVICES] = Services(
             config=config,
             models=served,
             access=door,
             families=families,
             metrics=ServeMetrics(families, model=""),
-            pool=pool,
+            turns=turns,
+            helper=helper,
+            lag=lag,
             clock=clock,
             log=own_log,
             provoked=SparseLog(own_log, clock, burst=BURST_LINES),
@@ -84,7 +89,8 @@ def build_app(
             recorder=recorder,
         )
         yield
-        pool.close()
+        lag.close()
+        helper.close()
         if recorder is not None:
             recorder.close()
 
@@ -148,7 +154,3 @@ async def _no_sniffing(request: web.Request, handler: Handler) -> web.StreamResp
     if not response.prepared:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
     return response
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,13 +18,65 @@ from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.ipc.local import Doorbell, LocalEngine
+from antiphon.ipc.port import CallSession, ModelFacts, Notify
+from antiphon.ipc.values import Health
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
 from antiphon.option import AUTO
 from antiphon.serve.hosting.served import ServedModel, same_name, serve_model
 
 STOP_TIMEOUT_S = 10.0
 """For the step that still runs, of each engine."""
+
+
+class OwnEngine:
+    """An engine of this process behind the port of conversations; its loop is that of the first submit."""
+
+    def __init__(self, engine: Engine) -> None:
+        """``engine`` has been started."""
+        self._engine = engine
+        self._port: LocalEngine | None = None
+
+    @property
+    def info(self) -> ModelFacts:
+        """Facts about the model and its backend."""
+        return self._engine.info
+
+    async def submit(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Notify,
+        prompt: Prompt | None = None,
+    ) -> CallSession:
+        """A new session; see the port.
+
+        Raises:
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
+        """
+        if self._port is None:
+            self._port = LocalEngine(self._engine, Doorbell(asyncio.get_running_loop()))
+        return await self._port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
+
+    async def check_room(self, wait_s: float) -> None:
+        """Whether there would be one; raises as :meth:`submit` does."""
+        self._engine.check_room(wait_s)
+
+    def health(self) -> Health:
+        """How the engine is now."""
+        return self._engine.health()
+
+    def drain(self) -> None:
+        """Admit nobody any more."""
+        self._engine.drain()
+
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop runs."""
+        self._engine.note_host("loop", lag_s)
 
 
 @contextmanager
@@ -62,7 +115,7 @@ def running_models(
             engines.callback(stop_engine, engine)
             waiting[entry.device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
-            models.append(serve_model(entry, name, checkpoint, engine, families))
+            models.append(serve_model(entry, name, checkpoint, OwnEngine(engine), families))
         yield models
 
 

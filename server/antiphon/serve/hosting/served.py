@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from antiphon.config import ModelConfig
-from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import Families
 from antiphon.errors import ConfigError, UnknownModelError
+from antiphon.ipc.port import EnginePort
 from antiphon.ipc.values import Health
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
@@ -23,6 +24,18 @@ MAX_SHOWN_CHARS = 100
 """Of a name that nobody here has, no more is repeated to who asked for it."""
 
 
+class HostedEngine(EnginePort, Protocol):
+    """A model's engine, as the process that hosts conversations sees it."""
+
+    def drain(self) -> None:
+        """Admit nobody any more; who is active goes on."""
+        ...
+
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop of this process runs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One model and its running engine.
@@ -33,7 +46,7 @@ class ServedModel:
 
     name: str
     config: ModelConfig
-    engine: Engine
+    engine: HostedEngine
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
     defaults: SamplingParameters
@@ -52,7 +65,7 @@ class ServedModel:
 
 
 def serve_model(
-    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: Engine, families: Families
+    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: HostedEngine, families: Families
 ) -> ServedModel:
     """A started engine with all that request handlers need beside it.
 
@@ -130,6 +143,11 @@ class Models:
 
     def _by_name(self, name: str) -> ServedModel | None:
         return self._models.get(name) or next((it for it in self if it.config.model == name), None)
+
+    def note_lag(self, lag_s: float) -> None:
+        """Tell every engine's admission how late the event loop runs."""
+        for model in self:
+            model.engine.note_lag(lag_s)
 
     def health(self) -> Health:
         """All engines as one: alive when all are, ready when one is; what is wrong is said by name."""

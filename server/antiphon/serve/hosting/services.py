@@ -14,26 +14,28 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
 from antiphon.serve.access.callers import Access
-from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.hosting.helper import Helper
+from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.reading import Reading
 from antiphon.serve.hosting.served import Models
+from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import Recorder
 from antiphon.serve.operator.metrics import ServeMetrics
 
 
 class Conversation(Protocol):
-    """An open socket, of whatever protocol, as the end of the server sees it."""
+    """A conversation under way, of whatever protocol, as the end of the server sees it."""
 
     def announce_draining(self, deadline_s: float) -> None:
         """Tell a client that can understand it how long it may go on."""
         ...
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """Begin to close from our side; again changes nothing."""
+        """Begin to end from our side; again changes nothing."""
         ...
 
     async def closed(self) -> None:
-        """Wait until a close that has begun is over."""
+        """Wait until an end that has begun is over."""
         ...
 
 
@@ -41,8 +43,8 @@ class Conversation(Protocol):
 class Services:
     """The parts of one running server.
 
-    ``metrics`` counts what happens before a model was found; ``calls`` are the conversations with an open
-    socket, of all models; ``provoked`` takes the lines that any caller can cause again and again.
+    ``metrics`` counts what happens before a model was found; ``calls`` are the conversations under way, of
+    all models; ``provoked`` takes the lines that any caller can cause again and again.
     """
 
     config: ServerConfig
@@ -50,7 +52,9 @@ class Services:
     access: Access
     families: Families
     metrics: ServeMetrics
-    pool: WorkerPool
+    turns: Turns
+    helper: Helper
+    lag: LoopLag
     clock: Callable[[], float]
     log: Log
     provoked: SparseLog

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 from antiphon.engine.memory import host_bytes, process_bytes
 from antiphon.engine.metrics import Families
 from antiphon.serve.access.callers import Access
-from antiphon.serve.hosting.lanes import WorkerPool
+from antiphon.serve.hosting.lag import LoopLag
+from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import Recorder
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
@@ -45,34 +46,31 @@ class ServeMetrics:
 
 
 def watch_process(
-    registry: CollectorRegistry, pool: WorkerPool, access: Access, recorder: Recorder | None
+    registry: CollectorRegistry, turns: Turns, lag: LoopLag, access: Access, recorder: Recorder | None
 ) -> None:
-    """Report what all models share: memory, keys, recordings, and how busy codec threads and lanes are."""
-    registry.register(_ProcessCollector(pool, access, recorder))
+    """Report what all models share: memory, keys, recordings, and how busy and how late the event loop is."""
+    registry.register(_ProcessCollector(turns, lag, access, recorder))
     ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, pool: WorkerPool, access: Access, recorder: Recorder | None) -> None:
-        self._pool = pool
+    def __init__(self, turns: Turns, lag: LoopLag, access: Access, recorder: Recorder | None) -> None:
+        self._turns, self._lag = turns, lag
         self._access = access
         self._recorder = recorder
 
     def collect(self) -> Iterable[Metric]:
-        codec = CounterMetricFamily(
-            "antiphon_codec_busy_seconds",
-            "Time codec threads spent decoding and encoding.",
-            labels=("thread",),
-        )
-        for index, worker in enumerate(self._pool.threads):
-            codec.add_metric((str(index),), worker.busy_s)
-        yield codec
         yield CounterMetricFamily(
             "antiphon_loop_busy_seconds",
             "Time the event loop spent on sessions' turns.",
-            value=self._pool.loop.busy_s,
+            value=self._turns.busy_s,
+        )
+        yield GaugeMetricFamily(
+            "antiphon_loop_lag_seconds",
+            "How late the event loop runs: the worst look of the last 5 seconds.",
+            value=self._lag.worst_s,
         )
         yield GaugeMetricFamily(
             "antiphon_process_memory_bytes",

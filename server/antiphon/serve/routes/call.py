@@ -1,21 +1,28 @@
-"""One /api/chat conversation on the event loop: audio in, audio and text out, live.
+"""One /api/chat conversation: audio in, audio and text out, live.
 
-A call's reader hands audio to the call's transcoder. The transcoder, and through it the engine, wakes the
-call's lane, whose turn (:meth:`Call._advance`) writes what there is to write.
+What comes is decoded and pushed where it is read. What the engine has to say is taken, encoded and written in
+a turn of the call's lane, and stays in the engine's queue while the socket is congested: the oldest gives way
+there, before it is encoded, since an Opus stream must not lose packets.
 """
 
 from __future__ import annotations
 
-from antiphon.errors import AntiphonError
-from antiphon.ipc.session import Session
-from antiphon.ipc.values import SessionState
+import asyncio
+from collections import deque
+
+from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AntiphonError, AudioError, SessionFailedError
+from antiphon.ipc.port import CallSession
+from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
-from antiphon.protocol.chat import ChatRequest, parse_set
-from antiphon.serve.hosting.conversation import RECHECK_S, SocketConversation
+from antiphon.protocol.chat import AudioFormat, ChatRequest, parse_set
+from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.transcoder import PCM_FORMATS, Transcoder
+from antiphon.serve.media.ear import Ear
+from antiphon.serve.media.recording import Recording
 from antiphon.serve.routes import notices
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
@@ -40,40 +47,40 @@ class Call(SocketConversation):
     ) -> None:
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
-        self._request = request
-        self._prompt = prompt
-        self._transcoder = Transcoder(services, model, request, announce=self._lane.wake)
-        self._is_inline = request.format in PCM_FORMATS
-        make_lane = services.pool.loop_lane if self._is_inline else services.pool.thread_lane
-        self._codec_lane = make_lane(self._transcoder.turn, self._transcoder.fail)
+        self._request, self._prompt = request, prompt
+        self._ear = Ear(request.format, model.engine.info.spec.frame_samples)
+        self._encoder = AudioEncoder(request.format)
+        self._at_end += [self._ear.close, self._encoder.close]
+        self._is_stamped = request.extended and request.format is not AudioFormat.OGG
+        self._recording: Recording | None = None
+        self._tracer = services.tracer
+        self._is_muted = False
+        self._taken: deque[FrameReply] = deque()
+        self._kept_from: int | None = None  # replies to earlier frames never come, which is still to be said
         self._told_ahead: int | None = None
         self._stats_due_s = self._opened_s + STATS_PERIOD_S
 
-    def admit(self) -> None:
+    async def admit(self) -> None:
         """Ask the engine for a session.
 
         Raises:
             ServerFullError, DrainingError: there is no row, and no place in the queue.
         """
-        session = self._transcoder.session = self._submit(
+        session = await self._submit(
             self._request.parameters,
             wait_s=self._request.wait_s,
-            notify=self._codec_lane.wake,
             prompt=self._prompt,
             format=self._request.format,
             ext=self._request.extended,
         )
         recorder = self._services.recorder
         if recorder is not None and self._request.may_record:
-            self._transcoder.recording = recorder.open(session.id)
+            self._recording = recorder.open(session.id)
+            self._at_end.append(self._recording.close)
 
     def announce_draining(self, deadline_s: float) -> None:
         """Say it to an extended client."""
         self._say(events.draining(deadline_s))
-
-    def _release(self) -> None:
-        self._transcoder.close()
-        self._codec_lane.close()
 
     # What comes in.
 
@@ -84,9 +91,11 @@ class Call(SocketConversation):
             message = moshi.decode(data)
             if isinstance(message, moshi.Audio) and message.data:
                 self._patience.heard(socket.seen_s)
-                self._put(message.data, socket.seen_s)
-                if self._transcoder.is_full:
-                    await self._wait_for_room(socket)
+                self._ear.put(message.data)
+                received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
+                while has_more and not socket.has_ended:
+                    await asyncio.sleep(0)
+                    has_more = self._hear(received_s)
             elif isinstance(message, moshi.Control):
                 self._control(message.action)
             elif isinstance(message, moshi.Event) and self._request.extended:
@@ -94,19 +103,24 @@ class Call(SocketConversation):
             elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
                 self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
             # Everything else says nothing to a server, and unknown tags are to be discarded.
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
-    def _put(self, data: bytes | None, now_s: float) -> None:
-        """Give the transcoder audio, or a flush (None)."""
-        if self._is_inline:
-            self._transcoder.take_in_now(data, now_s)
-        else:
-            if self._transcoder.put(data, now_s):
-                self._codec_lane.wake()
-
-    async def _wait_for_room(self, socket: Socket) -> None:
-        self._transcoder.is_room_wanted = True
-        self._codec_lane.wake()
-        await super()._wait_for_room(socket)
+    def _hear(self, received_s: float, *, all_of_it: bool = False) -> bool:
+        """Decode and push one step of what came; true when there may be more."""
+        session = self._session
+        start_s = 0.0 if self._tracer is None else self._clock()
+        pcm = self._ear.step(all_of_it=all_of_it)
+        if pcm is None or session is None:
+            return False
+        self._trace("decode", start_s, session=session.id)
+        # Before admission the decoder only follows the stream: its headers come once.
+        if pcm.size and not self._is_muted and session.state is SessionState.ACTIVE:
+            if self._recording is not None:
+                self._recording.heard(pcm)
+            session.push(pcm, received_s)
+            self._ear.heard(pcm.size)
+        return self._ear.has_more
 
     def _control(self, action: moshi.ControlAction) -> None:
         """Obey a control message, as far as full duplex gives it a meaning.
@@ -115,9 +129,20 @@ class Call(SocketConversation):
         again; start: hear again; endTurn: nothing, since nobody holds the turn.
         """
         if action is moshi.ControlAction.RESTART:
-            self._put(None, self._clock())
+            self._flush()
         if action is not moshi.ControlAction.END_TURN:
-            self._transcoder.is_muted = action is moshi.ControlAction.PAUSE
+            self._hear(self._clock(), all_of_it=True)  # what came before it
+            self._is_muted = action is moshi.ControlAction.PAUSE
+
+    def _flush(self) -> None:
+        """Forget what is queued both ways, behind what came before."""
+        if self._session is None:
+            return
+        self._hear(self._clock(), all_of_it=True)
+        self._taken.clear()
+        # Told with the next replies, which may have to wait: of many flushes only the last is news.
+        self._kept_from = self._session.flush()
+        self._lane.wake()
 
     def _handle_event(self, event: moshi.Event) -> None:
         session = self._session
@@ -127,55 +152,93 @@ class Call(SocketConversation):
         if event.type == "set":
             session.set_parameters(parse_set(event.fields, session.parameters))
         elif event.type == "flush":
-            self._put(None, self._clock())
+            self._flush()
         elif event.type == "bye":
             self.end()
 
     # What goes out.
 
-    def _advance(self, socket: Socket, session: Session) -> None:
+    def _advance(self, socket: Socket, session: CallSession) -> bool:
         # Asked before writing: what was made before the end is written, whatever comes in between.
-        is_done, error = self._transcoder.is_done, self._transcoder.error
         is_closed = session.state is SessionState.CLOSED
         if not self._is_ready:
             self._follow_admission(session)
-        if self._is_ready:
-            self._write(socket, session)
-        if not self._transcoder.is_full:
-            self._transcoder.is_room_wanted = False
-            self._room.set()
-        if error is not None or is_closed:
-            self.end(error or session.error)
-        elif is_done:
+        has_more = self._is_ready and self._write(socket, session)
+        if has_more:
+            return True
+        if is_closed:
+            self.end(session.error)
+        elif session.is_done and not self._taken:
             self.end()
+        return False
 
-    def _follow_admission(self, session: Session) -> None:
+    def _follow_admission(self, session: CallSession) -> None:
         """Tell the place in the queue when it changes; once there is a row, begin."""
         if session.state is SessionState.ACTIVE:
             self._is_ready = True
             self._patience.begin(self._clock())
             self._send(moshi.Handshake())
-            is_recorded = self._transcoder.recording is not None
+            is_recorded = self._recording is not None
             info = self._model.engine.info
             self._say(notices.ready(session, self._model.name, info, is_recorded=is_recorded))
         elif (ahead := session.position) is not None and ahead != self._told_ahead:
             self._told_ahead = ahead
             self._say(notices.queued(session, ahead))
 
-    def _write(self, socket: Socket, session: Session) -> None:
-        batch = self._transcoder.collect()
-        if batch is not None:
-            start_s = self._clock()
-            socket.write(batch.frames)
-            now_s = self._clock()
-            for reply in batch.replies:
-                session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
-            self._trace("send", start_s, frames=len(batch.replies))
-        self._transcoder.is_congested = socket.is_congested()
-        if self._transcoder.is_waiting():
-            self._codec_lane.wake()
-        elif self._transcoder.is_congested:
+    def _write(self, socket: Socket, session: CallSession) -> bool:
+        """Encode and send some replies in one write; true when more are ready and can go."""
+        if socket.is_congested():
             self._look_again_in(RECHECK_S)
+            return False
+        parts: list[bytes] = []
+        if not self._taken:
+            replies, at_frame = session.take_with_gap()
+            self._taken.extend(replies)
+            self._interrupt(at_frame, parts)
+        sent = [self._taken.popleft() for _ in range(min(REPLIES_A_TURN, len(self._taken)))]
+        start_s = 0.0 if self._tracer is None else self._clock()
+        for reply in sent:
+            self._frame_reply(reply, parts)
+        if not parts:
+            return False
+        self._trace("encode", start_s, session=session.id)
+        start_s = self._clock()
+        socket.write(b"".join(parts))
+        now_s = self._clock()
+        for reply in sent:
+            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
+        self._trace("send", start_s, frames=len(sent))
+        return bool(self._taken)
+
+    def _interrupt(self, dropped_at_frame: int | None, parts: list[bytes]) -> None:
+        """Say once from which frame on replies may still come, after drops and flushes together."""
+        known = [it for it in (dropped_at_frame, self._kept_from) if it is not None]
+        self._kept_from = None
+        if known and self._request.extended:
+            parts.append(frame(moshi.encode(events.interrupted(max(known)))))
+
+    def _frame_reply(self, reply: FrameReply, parts: list[bytes]) -> None:
+        """Audio first, then its text, as upstream's server sends them."""
+        if reply.pcm is not None:
+            if self._recording is not None:
+                self._recording.said(reply.pcm)
+            for payload in self._encode(reply.pcm):
+                message = (
+                    moshi.StampedAudio(reply.frame, reply.step_ms, reply.wait_ms, payload)
+                    if self._is_stamped
+                    else moshi.Audio(payload)
+                )
+                parts.append(frame(moshi.encode(message)))
+        if reply.text_token is not None and self._model.tokenizer is not None:
+            text = self._model.tokenizer.piece(reply.text_token)
+            if text:
+                parts.append(frame(moshi.encode(moshi.Text(text))))
+
+    def _encode(self, pcm: FloatArray) -> list[bytes]:
+        try:
+            return self._encoder.encode(pcm)
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def _send(self, message: moshi.Message) -> None:
         if self._socket is not None:
@@ -189,19 +252,18 @@ class Call(SocketConversation):
     def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
         self._say(events.error_of(error))
 
-    def _watch(self, socket: Socket, session: Session, now_s: float) -> None:
+    def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
         """Now and then: timeouts, and a ping for a silent peer; once a second statistics."""
         silent_s = socket.silent_s()
         self._patience.check(now_s, silent_s)
-        if self._transcoder.is_congested:
+        if socket.is_congested():
             return
         if self._patience.wants_ping(silent_s):
             socket.ping()
         if self._request.extended and self._is_ready and now_s >= self._stats_due_s:
             self._stats_due_s += STATS_PERIOD_S
             self._say(notices.stats(session))
-        self._codec_lane.wake()  # a session that ends without a last reply has nobody else to notice
 
-    def _trace(self, name: str, start_s: float, **details: int) -> None:
-        if self._services.tracer is not None:
-            self._services.tracer.span(name, start_s, self._clock(), track="loop", **details)
+    def _trace(self, name: str, start_s: float, **details: int | str) -> None:
+        if self._tracer is not None:
+            self._tracer.span(name, start_s, self._clock(), track="loop", **details)

@@ -24,9 +24,8 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.call import Call
 from antiphon.serve.routes.prompts import prompt_of
-from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
-from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.transport.socket import is_upgrade
 
 SEED_BITS = 53
 """Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
@@ -43,17 +42,9 @@ async def handle_chat(
     chat = check_request(request, model)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
-    prompt = await prompt_of(model, chat, services.provoked)
-    check_upgrade(request, services, model, wait_s=chat.wait_s)
-    call = Call(services, model, chat, prompt, caller=caller.name)
-    try:
-        call.admit()
-        socket = await Socket.open(request, services.config.limits, services.clock)
-        with model.metrics.sockets.track_inprogress():
-            await call.run(socket)
-        return socket.response
-    finally:
-        call.abandon()
+    prompt = await prompt_of(model, chat, services)
+    await check_upgrade(request, services, model, wait_s=chat.wait_s)
+    return await Call(services, model, chat, prompt, caller=caller.name).converse(request)
 
 
 async def refuse_chat(
@@ -66,12 +57,7 @@ async def refuse_chat(
     """
     if request.query.get("ext") != "1" or not is_upgrade(request):
         raise refusal_of(request, error)
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        socket.write(frame(moshi.encode(events.error_of(error))))
-        await socket.close(events.close_code(error), str(error))
-    metrics.closed(socket.close_code)
-    return socket.response
+    return await tell(request, services, metrics, error, moshi.encode(events.error_of(error)))
 
 
 ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat),)
@@ -87,23 +73,6 @@ def check_request(request: web.Request, model: ServedModel) -> ChatRequest:
         return parse_chat_query(request.query, defaults=with_seeds(model.defaults))
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-
-
-def check_upgrade(request: web.Request, services: Services, model: ServedModel, *, wait_s: float) -> None:
-    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
-
-    A browser cannot read why an upgrade failed, so a page asks again without one.
-
-    Raises:
-        web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
-        ServerFullError, DrainingError, SessionFailedError: it would not.
-    """
-    if is_upgrade(request):
-        return
-    model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
-    raise web.HTTPUpgradeRequired(
-        text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
-    )
 
 
 def with_seeds(defaults: SamplingParameters) -> SamplingParameters:

@@ -15,7 +15,7 @@ import numpy as np
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.session import Session
+from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.transcript import MAX_MARKERS, Event, Heard, Marked, Transcript
@@ -48,7 +48,7 @@ class Hearing:
         if spec.lm is None or model.tokenizer is None:
             raise UnsupportedError(f"{model.name} writes no text")
         timing = SpeechTiming.of(spec)
-        self.session: Session | None = None
+        self.session: CallSession | None = None
         self.pending_samples = 0
         self._clock = clock
         self._padding_id = spec.lm.text_padding_id
@@ -113,7 +113,7 @@ class Hearing:
             events += self._transcript.hear(self._padding_id, ())
         return events + self._transcript.hear(token, reply.vad)
 
-    def _feed(self, session: Session) -> list[Event]:
+    def _feed(self, session: CallSession) -> list[Event]:
         """Push what there is room for; a marker is set when all audio before it was pushed."""
         events: list[Event] = []
         if session.state is not SessionState.ACTIVE:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from antiphon.errors import AntiphonError, ServerFullError, SessionTimeoutError
-from antiphon.ipc.session import Session
+from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
-from antiphon.serve.hosting.conversation import SocketConversation
+from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
 
@@ -27,9 +27,6 @@ class KyutaiConversation(SocketConversation):
 
     _congested_since_s: float | None = None
 
-    def announce_draining(self, deadline_s: float) -> None:
-        """Kyutai's clients have no word for it: they are served until they end, or the server does."""
-
     @property
     @abstractmethod
     def _is_full(self) -> bool:
@@ -41,8 +38,8 @@ class KyutaiConversation(SocketConversation):
         """Whether the caller has reason to be quiet: an answer of ours is due."""
 
     @abstractmethod
-    def _move(self, socket: Socket, session: Session) -> None:
-        """Move what can be moved, in and out.
+    def _move(self, socket: Socket, session: CallSession) -> bool:
+        """Move what can be moved, in and out; true when there is more to do at once.
 
         Raises:
             AntiphonError: what ends the conversation.
@@ -58,26 +55,27 @@ class KyutaiConversation(SocketConversation):
         await super()._wait_for_room(socket)
         self._patience.heard(self._clock())  # we did not listen
 
-    def _advance(self, socket: Socket, session: Session) -> None:
+    def _advance(self, socket: Socket, session: CallSession) -> bool:
         if not self._is_ready and session.state in (SessionState.PRIMING, SessionState.ACTIVE):
             self._is_ready = True
             self._patience.begin(self._clock())
             self._say(socket, kyutai.Ready())
-        is_closed = session.state is SessionState.CLOSED
+        is_closed, has_more = session.state is SessionState.CLOSED, False
         try:
-            self._move(socket, session)
+            has_more = self._move(socket, session)
         except AntiphonError as error:
             self.end(error)
-        if is_closed:
+        if is_closed and not has_more:
             self.end(session.error)
         if not self._is_full:
             self._room.set()
+        return has_more
 
     def _congested(self, is_congested: bool) -> None:
         """Remember since when the peer takes nothing."""
         self._congested_since_s = None if not is_congested else self._congested_since_s or self._clock()
 
-    def _watch(self, socket: Socket, _session: Session, now_s: float) -> None:
+    def _watch(self, socket: Socket, _session: CallSession, now_s: float) -> None:
         silent_s = socket.silent_s()
         if self._waits_for_us:
             self._patience.heard(now_s)
@@ -88,4 +86,3 @@ class KyutaiConversation(SocketConversation):
                 socket.ping()
         elif now_s - self._congested_since_s > limit_s:  # whether or not we still read
             raise SessionTimeoutError(f"what was written for you was not taken for {limit_s:g} s")
-        self._lane.wake()

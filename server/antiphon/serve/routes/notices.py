@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from antiphon.backends.base import BackendInfo
-from antiphon.ipc.session import Session
+from antiphon.ipc.port import CallSession, ModelFacts
 from antiphon.protocol import events
 from antiphon.protocol.chat import parameters_to_json
 from antiphon.protocol.moshi import Event
 
 
-def queued(session: Session, ahead: int) -> Event:
+def queued(session: CallSession, ahead: int) -> Event:
     """Its place in the queue."""
     return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
 
 
-def ready(session: Session, model: str, info: BackendInfo, *, is_recorded: bool = False) -> Event:
+def ready(session: CallSession, model: str, info: ModelFacts, *, is_recorded: bool = False) -> Event:
     """It has a row, of the model that callers call so."""
     return events.ready(
         session=session.id,
@@ -27,7 +26,7 @@ def ready(session: Session, model: str, info: BackendInfo, *, is_recorded: bool 
     )
 
 
-def stats(session: Session) -> Event:
+def stats(session: CallSession) -> Event:
     """Its numbers now."""
     now = session.stats()
     return events.stats(

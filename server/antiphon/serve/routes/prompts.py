@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 
 from antiphon.errors import AudioError, CheckpointError, ProtocolError, UnsupportedError
-from antiphon.log import SparseLog
 from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.chat import ChatRequest
 from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.voices import MAX_NAME
 
 
-async def prompt_of(model: ServedModel, chat: ChatRequest, log: SparseLog) -> Prompt | None:
+async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
     """The prompt a caller asks for, made off the event loop.
 
     Models that were not trained for it get none, whatever the query says, as with upstream's servers.
@@ -30,12 +28,14 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, log: SparseLog) -> Pr
     if not info.can_prime:
         raise web.HTTPBadRequest(text=f"the {info.name} backend reads no prompts; the torch backend does\n")
     try:
-        return await asyncio.to_thread(_make, model, chat.text_prompt or "", chat.voice_prompt)
+        return await services.helper.run(_make, model, chat.text_prompt or "", chat.voice_prompt)
     except (ProtocolError, UnsupportedError) as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     except (AudioError, CheckpointError) as error:
         name = (chat.voice_prompt or "")[:MAX_NAME]
-        log.error("voice cannot be used", of="voice", model=model.name, voice=name, reason=str(error))
+        services.provoked.error(
+            "voice cannot be used", of="voice", model=model.name, voice=name, reason=str(error)
+        )
         raise web.HTTPInternalServerError(
             text=f"the voice {name!r} cannot be used; the server's log says why\n"
         ) from error

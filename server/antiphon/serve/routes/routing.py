@@ -22,6 +22,8 @@ from antiphon.serve.access.security import check_origin
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.socket import Socket, is_upgrade
 
 Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
 """Answers a request to one model, for as long as it lasts."""
@@ -176,3 +178,39 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     models = {"models": list(error.known)} if isinstance(error, UnknownModelError) else {}
     text = json.dumps({"error": str(error), "code": close_code(error), **models}) + "\n"
     return status(text=text, headers=headers, content_type="application/json")
+
+
+async def check_upgrade(
+    request: web.Request, services: Services, model: ServedModel, *, wait_s: float
+) -> None:
+    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
+
+    A browser cannot read why an upgrade failed, so a page asks again without one.
+
+    Raises:
+        web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
+        ServerFullError, DrainingError, SessionFailedError: it would not.
+    """
+    if is_upgrade(request):
+        return
+    await model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
+    raise web.HTTPUpgradeRequired(
+        text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
+    )
+
+
+async def tell(
+    request: web.Request,
+    services: Services,
+    metrics: ServeMetrics,
+    error: SessionError,
+    message: bytes | None,
+) -> web.StreamResponse:
+    """Upgrade only to say no: in a message, where the protocol has one, and with a code and a reason."""
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        if message is not None:
+            socket.write(frame(message))
+        await socket.close(close_code(error), str(error))
+    metrics.closed(socket.close_code)
+    return socket.response

@@ -19,20 +19,17 @@ from antiphon.errors import CheckpointError, ProtocolError, SessionError, Sessio
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.protocol.events import close_code
 from antiphon.protocol.kyutai_tts import SpeechRequest
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.voices import MAX_NAME
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.chat import check_upgrade
 from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.routes.spoken_file import handle_text
 from antiphon.serve.routes.synthesis import Synthesis
-from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import is_upgrade
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
@@ -51,27 +48,18 @@ async def handle_speaking(
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
-    check_upgrade(request, services, model, wait_s=wait_s)
+    await check_upgrade(request, services, model, wait_s=wait_s)
     try:
         voice = await voice_of(model, speech.voice, services)
     except SessionFailedError as error:
         return await _tell(request, services, model.metrics, speech, error)
+    limits = services.config.limits
     synthesis = Synthesis(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller.name)
-    try:
-        synthesis.admit()
-        limits = services.config.limits
-        socket = await Socket.open(
-            request,
-            limits,
-            services.clock,
-            max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),
-            headers=voice.headers,
-        )
-        with model.metrics.sockets.track_inprogress():
-            await synthesis.run(socket)
-        return socket.response
-    finally:
-        synthesis.abandon()
+    return await synthesis.converse(
+        request,
+        max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),
+        headers=voice.headers,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +89,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
     if chosen is None:
         return ChosenVoice()
     try:
-        return ChosenVoice(chosen, await asyncio.to_thread(model.speakers.load, chosen))
+        return ChosenVoice(chosen, await services.helper.run(model.speakers.load, chosen))
     except CheckpointError as error:
         services.provoked.error(
             "voice cannot be used", of="voice", model=model.name, voice=chosen[:MAX_NAME], reason=str(error)
@@ -133,13 +121,8 @@ async def _tell(
     speech: SpeechRequest,
     error: SessionError,
 ) -> web.StreamResponse:
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        if speech.format.is_packed:
-            socket.write(frame(kyutai.encode(error_message(error))))
-        await socket.close(close_code(error), str(error))
-    metrics.closed(socket.close_code)
-    return socket.response
+    message = kyutai.encode(error_message(error)) if speech.format.is_packed else None
+    return await tell(request, services, metrics, error, message)
 
 
 async def handle_post(

@@ -11,18 +11,15 @@ from aiohttp import web
 from antiphon.errors import ProtocolError, SessionError
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_wait
-from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.chat import check_upgrade
 from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.routes.transcription import Transcription
 from antiphon.serve.routes.upload import handle_recording
-from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import is_upgrade
 
 
 async def handle_speech(
@@ -37,16 +34,8 @@ async def handle_speech(
         wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-    check_upgrade(request, services, model, wait_s=wait_s)
-    transcription = Transcription(services, model, wait_s=wait_s, caller=caller.name)
-    try:
-        transcription.admit()
-        socket = await Socket.open(request, services.config.limits, services.clock)
-        with model.metrics.sockets.track_inprogress():
-            await transcription.run(socket)
-        return socket.response
-    finally:
-        transcription.abandon()
+    await check_upgrade(request, services, model, wait_s=wait_s)
+    return await Transcription(services, model, wait_s=wait_s, caller=caller.name).converse(request)
 
 
 async def refuse_speech(
@@ -59,12 +48,7 @@ async def refuse_speech(
     """
     if not is_upgrade(request):
         raise refusal_of(request, error)
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        socket.write(frame(kyutai.encode(error_message(error))))
-        await socket.close(close_code(error), str(error))
-    metrics.closed(socket.close_code)
-    return socket.response
+    return await tell(request, services, metrics, error, kyutai.encode(error_message(error)))
 
 
 ROUTES = (

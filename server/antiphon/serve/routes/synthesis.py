@@ -5,18 +5,22 @@ Speech is made only as fast as the peer takes it.
 
 from __future__ import annotations
 
-from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.session import Session
+import asyncio
+from collections import deque
+
+from antiphon.audio.formats import AudioEncoder
+from antiphon.errors import AudioError, ProtocolError, SessionFailedError, UnsupportedError
+from antiphon.ipc.port import CallSession
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.protocol.kyutai_tts import SpeechRequest
-from antiphon.serve.hosting.conversation import RECHECK_S
+from antiphon.protocol.kyutai_tts import SpeechRequest, Spoken
+from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.speech_output import SpeechOutput
 from antiphon.serve.routes.kyutai import KyutaiConversation
-from antiphon.serve.routes.voicing import Voicing
+from antiphon.serve.routes.voicing import Piece, Voicing
+from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
 
 
@@ -38,24 +42,20 @@ class Synthesis(KyutaiConversation):
         self._request, self._voice = request, voice
         self._wait_s = wait_s
         self._voicing = Voicing(model, services.clock)
-        self._output = SpeechOutput(request.format, services.pool, self._lane.wake)
+        self._encoder = AudioEncoder("ogg" if request.format.is_ogg else "pcm_f32le")
+        self._at_end.append(self._encoder.close)
+        self._said: deque[Piece] = deque()
+        self._is_finished = False
 
-    def admit(self) -> None:
+    async def admit(self) -> None:
         """Ask the engine for a session.
 
         Raises:
             ServerFullError, DrainingError: there is no row, and no place in the queue.
         """
-        self._voicing.session = self._submit(
-            self._model.parameters(),
-            wait_s=self._wait_s,
-            notify=self._lane.wake,
-            prompt=self._voice,
-            route="tts_streaming",
+        self._voicing.session = await self._submit(
+            self._model.parameters(), wait_s=self._wait_s, prompt=self._voice, route="tts_streaming"
         )
-
-    def _release(self) -> None:
-        self._output.close()
 
     # What comes in.
 
@@ -68,6 +68,8 @@ class Synthesis(KyutaiConversation):
             else:
                 self._handle(message)
             self._lane.wake()
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
     async def _put(self, text: str, socket: Socket) -> None:
         """Read a text as far as there is room, then as there is room for more."""
@@ -112,18 +114,37 @@ class Synthesis(KyutaiConversation):
         if self._request.format.is_packed:
             super()._say(socket, *messages)
 
-    def _move(self, socket: Socket, _session: Session) -> None:
+    def _move(self, socket: Socket, _session: CallSession) -> bool:
         is_congested = socket.is_congested()
-        self._output.put(self._voicing.advance(may_take=self._output.has_room and not is_congested))
-        if self._voicing.is_done:
-            self._output.finish()
-        if self._output.error is not None:
-            raise self._output.error
-        if frames := self._output.collect():
-            socket.write(frames)
-        is_said = self._voicing.is_done and self._output.is_drained
-        is_waiting = socket.is_congested() or (is_said and socket.has_unsent)
+        self._said.extend(self._voicing.advance(may_take=not (is_congested or self._said)))
+        now = [self._said.popleft() for _ in range(min(REPLIES_A_TURN, len(self._said)))]
+        payloads = [payload for piece in now for payload in self._payloads(piece)]
+        if self._voicing.is_done and not self._said and not self._is_finished:
+            self._is_finished = True
+            payloads += self._packed(self._encoder.finish())
+        if payloads:
+            socket.write(b"".join(map(frame, payloads)))
+        is_waiting = socket.is_congested() or (self._is_finished and socket.has_unsent)
         self._congested(is_waiting)
-        self._look_again_in(RECHECK_S if is_waiting or not self._output.has_room else None)
-        if is_said and not is_waiting and self._output.has_room:
+        self._look_again_in(RECHECK_S if is_waiting else None)
+        if self._is_finished and not is_waiting:
             self.end()
+        return bool(self._said)
+
+    def _payloads(self, piece: Piece) -> list[bytes]:
+        """What stands for a piece in the caller's format."""
+        if isinstance(piece, Spoken):
+            return [kyutai_tts.encode_server(piece)] if self._request.format.is_packed else []
+        clipped = piece.clip(-1.0, 1.0)
+        if self._request.format.is_packed and not self._request.format.is_ogg:
+            return [kyutai.encode(kyutai.Audio(clipped))]
+        try:
+            return self._packed(self._encoder.encode(clipped))
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+
+    def _packed(self, payloads: list[bytes]) -> list[bytes]:
+        """Encoded audio, in messages where the format has them."""
+        if not self._request.format.is_packed:
+            return payloads
+        return [kyutai.encode(kyutai.OggOpus(page)) for page in payloads]

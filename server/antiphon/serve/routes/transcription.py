@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import numpy as np
 
-from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError
-from antiphon.ipc.session import Session
+from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
-from antiphon.serve.hosting.conversation import RECHECK_S
+from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.oggin import OggInput
+from antiphon.serve.media.ear import Ear
 from antiphon.serve.routes.hearing import Hearing, hearing_parameters
 from antiphon.serve.routes.kyutai import KyutaiConversation
 from antiphon.serve.transport.socket import Socket
@@ -32,63 +32,65 @@ class Transcription(KyutaiConversation):
         super().__init__(services, model, caller=caller)
         self._wait_s = wait_s
         self._hearing = Hearing(model, services.clock)
-        self._ogg: OggInput | None = None
+        self._ear: Ear | None = None
         self._has_audio = False
 
-    def admit(self) -> None:
+    async def admit(self) -> None:
         """Ask the engine for a session.
 
         Raises:
             ServerFullError, DrainingError: there is no row, and no place in the queue.
         """
-        self._hearing.session = self._submit(
-            hearing_parameters(self._model),
-            wait_s=self._wait_s,
-            notify=self._lane.wake,
-            route="asr-streaming",
+        self._hearing.session = await self._submit(
+            hearing_parameters(self._model), wait_s=self._wait_s, route="asr-streaming"
         )
-
-    def _release(self) -> None:
-        if self._ogg is not None:
-            self._ogg.close()
 
     # What comes in.
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive()) is not None:
-            self._handle(kyutai.decode_client(data))
+            message = kyutai.decode_client(data)
             self._patience.heard(socket.seen_s)
-            self._lane.wake()
-            if self._is_full:
-                await self._wait_for_room(socket)
+            if isinstance(message, kyutai.OggOpus):
+                await self._decode(message.data, socket)
+            else:
+                self._handle(message)
+                await self._pass_on(socket)
+            if self._is_others_turn():
+                await asyncio.sleep(0)
 
-    def _handle(self, message: kyutai.ClientMessage) -> None:
-        if isinstance(message, kyutai.Init):
-            if self._has_audio:
-                raise ProtocolError("Init came after audio; a session begins once")
-            return  # everybody is told Ready without asking
+    def _handle(self, message: kyutai.Init | kyutai.Audio | kyutai.Marker) -> None:
         if isinstance(message, kyutai.Marker):
-            self._put(message.id)
-            return
-        self._has_audio = True
-        if isinstance(message, kyutai.Audio):
-            self._put(np.clip(message.pcm, -1.0, 1.0))
-            return
-        if self._ogg is None:
-            self._ogg = OggInput(self._services.pool, self._lane.wake)
-        self._ogg.put(message.data)
+            self._hearing.put(message.id)
+        elif isinstance(message, kyutai.Audio):
+            self._has_audio = True
+            self._hearing.put(np.clip(message.pcm, -1.0, 1.0))
+        elif self._has_audio:
+            raise ProtocolError("Init came after audio; a session begins once")
+        # Everybody is told Ready without asking.
 
-    def _put(self, item: FloatArray | int) -> None:
-        """Audio or a marker, behind the Opus that came before it."""
-        if self._ogg is None:
-            self._hearing.put(item)
-        else:
-            self._ogg.put(item)
+    async def _decode(self, data: bytes, socket: Socket) -> None:
+        """Decode a piece of Ogg, a step at a time, as there is room."""
+        self._has_audio = True
+        if self._ear is None:
+            self._ear = Ear("ogg", self._model.engine.info.spec.frame_samples)
+            self._at_end.append(self._ear.close)
+        self._ear.put(data)
+        while self._ending is None and not socket.has_ended and (pcm := self._ear.step()) is not None:
+            self._hearing.put(np.clip(pcm, -1.0, 1.0))
+            await self._pass_on(socket)
+            if self._ear.has_more:
+                await asyncio.sleep(0)
+
+    async def _pass_on(self, socket: Socket) -> None:
+        """Have it moved to the engine, and wait for room if there is none for more."""
+        self._lane.wake()
+        if self._is_full:
+            await self._wait_for_room(socket)
 
     @property
     def _is_full(self) -> bool:
-        is_full = self._hearing.pending_samples > MAX_PENDING_SAMPLES
-        return is_full or (self._ogg is not None and self._ogg.is_full)
+        return self._hearing.pending_samples > MAX_PENDING_SAMPLES
 
     @property
     def _waits_for_us(self) -> bool:
@@ -96,13 +98,7 @@ class Transcription(KyutaiConversation):
 
     # What goes out.
 
-    def _move(self, socket: Socket, session: Session) -> None:
-        if self._ogg is not None:
-            if self._hearing.pending_samples <= MAX_PENDING_SAMPLES:
-                for item in self._ogg.collect():
-                    self._hearing.put(item)
-            if self._ogg.error is not None:
-                raise self._ogg.error
+    def _move(self, socket: Socket, session: CallSession) -> bool:
         is_congested = socket.is_congested()
         told = self._hearing.advance(may_tell=not is_congested)
         if told.messages:
@@ -112,3 +108,4 @@ class Transcription(KyutaiConversation):
             session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
         self._congested(is_congested)
         self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
+        return False

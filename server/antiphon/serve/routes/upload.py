@@ -18,10 +18,11 @@ from aiohttp import web
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.stream import decode_pieces, stated_seconds
-from antiphon.errors import AntiphonError, AudioError, DrainingError, ServerFullError, SessionFailedError
+from antiphon.errors import AudioError, DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.answer import Answer
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.hearing import Hearing, hearing_parameters
@@ -38,9 +39,6 @@ WAIT_S: Final = 100.0
 
 RETRY_AFTER_S: Final = 10
 
-LOOK_S: Final = 0.5
-"""How often to look whether whoever asked is still there."""
-
 
 async def handle_recording(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
@@ -56,23 +54,14 @@ async def handle_recording(
             f"{MAX_UPLOADS} recordings are being transcribed; try again in {RETRY_AFTER_S} s",
             retry_after_s=RETRY_AFTER_S,
         )
-    recording = Recording(services, model, caller.name)
-    services.calls.add(recording)
     try:
-        with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:
-            await _receive(request, services, file)
-            recording.admit(wait_s=0.0 if ELSEWHERE in request.headers else WAIT_S)
-            messages = await recording.transcribe(request, cast("BinaryIO", file))
-        return web.json_response([kyutai.to_json(message) for message in messages])
+        return await Recording(services, model, request, caller.name).give()
     except AudioError as error:
         raise web.HTTPUnsupportedMediaType(text=f"{error}\n") from error
     except SessionFailedError as error:
         raise web.HTTPInternalServerError(text=f"{error}\n") from error
     except DrainingError as error:
         raise refusal_of(request, error) from error
-    finally:
-        services.calls.discard(recording)
-        recording.abandon()
 
 
 async def _receive(request: web.Request, services: Services, file: Any) -> None:
@@ -97,7 +86,7 @@ async def _receive(request: web.Request, services: Services, file: Any) -> None:
         text = f"{size} bytes came in {limits.upload_timeout_s:g} s, which is all the time there is\n"
         raise web.HTTPRequestTimeout(text=text) from error
     file.seek(0)
-    seconds = await asyncio.to_thread(stated_seconds, file)
+    seconds = await services.helper.run(stated_seconds, file)
     if seconds is not None and seconds > limits.max_upload_s:
         raise _too_long(f"{seconds:.1f} s", limits.max_upload_s)
 
@@ -114,50 +103,29 @@ def _too_long(length: str, limit_s: float) -> web.HTTPException:
     )
 
 
-class Recording:
-    """A recording and its session of the engine: a conversation with one answer."""
+class Recording(Answer):
+    """A recording that is heard, and answered with its words."""
 
-    def __init__(self, services: Services, model: ServedModel, caller: str) -> None:
-        """Prepare; :meth:`admit` gets it a session."""
-        self._log = services.log.bind(model=model.name, **({"key": caller} if caller else {}))
-        self._services = services
-        self._model = model
+    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: str) -> None:
+        """Prepare to answer ``request``."""
+        super().__init__(services, model, request, caller)
         self._hearing = Hearing(model, services.clock)
-        self._changed = asyncio.Event()
-        self._lane = services.pool.loop_lane(self._turn, self._fail)
-        self._error: AntiphonError | None = None
 
-    def admit(self, wait_s: float) -> None:
-        """Ask the engine for a session: a row at once, or a place in the queue.
+    async def _answer(self) -> web.StreamResponse:
+        with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:
+            await _receive(self._request, self._services, file)
+            if self._error is not None:
+                raise self._error
+            wait_s = 0.0 if ELSEWHERE in self._request.headers else WAIT_S
+            self._hearing.session = await self._submit(
+                hearing_parameters(self._model), wait_s=wait_s, route="asr-streaming upload"
+            )
+            rate = self._model.checkpoint.spec.sample_rate
+            with contextlib.closing(decode_seconds(cast("BinaryIO", file), rate)) as pieces:
+                messages = await self._transcribe(pieces)
+        return web.json_response([kyutai.to_json(message) for message in messages])
 
-        Raises:
-            ServerFullError, DrainingError: neither.
-        """
-        if self._error is not None:
-            raise self._error
-        self._hearing.session = self._model.engine.submit(
-            hearing_parameters(self._model), wait_s=wait_s, notify=self._lane.wake
-        )
-        self._log.info("session opened", session=self._hearing.session.id, route="asr-streaming upload")
-
-    def announce_draining(self, deadline_s: float) -> None:
-        """Nothing can be said before the answer."""
-
-    def end(self, error: AntiphonError | None = None) -> None:
-        """Give up; the request is answered with the error."""
-        self._error = self._error or error or DrainingError("the server is leaving")
-        self._changed.set()
-
-    async def closed(self) -> None:
-        """Nothing to wait for: the server waits for its handlers itself."""
-
-    def abandon(self) -> None:
-        """Give everything back."""
-        if self._hearing.session is not None:
-            self._hearing.session.close()
-        self._lane.close()
-
-    async def transcribe(self, request: web.Request, file: BinaryIO) -> list[kyutai.ServerMessage]:
+    async def _transcribe(self, pieces: Iterator[FloatArray]) -> list[kyutai.ServerMessage]:
         """All words, once the end has been heard.
 
         Raises:
@@ -165,15 +133,11 @@ class Recording:
             web.HTTPException: it is too long.
             AntiphonError: the session, or the server, ended.
         """
-        with contextlib.closing(decode_seconds(file, self._model.checkpoint.spec.sample_rate)) as pieces:
-            return await self._follow(request, pieces)
-
-    async def _follow(self, request: web.Request, pieces: Iterator[FloatArray]) -> list[kyutai.ServerMessage]:
         words: list[kyutai.ServerMessage] = []
         samples, is_ended = 0, False
         while True:
             if not is_ended and self._is_hungry():
-                piece = await asyncio.to_thread(next, pieces, None)
+                piece = await self._services.helper.run(next, pieces, None)
                 samples += self._put(piece)
                 self._check_length(samples)
                 is_ended = piece is None
@@ -183,12 +147,14 @@ class Recording:
                     return words
                 if isinstance(message, kyutai.Word | kyutai.EndWord):
                     words.append(message)
-            self._check(request)
+            error = self._failure()
+            if error is not None:
+                raise error
             if is_ended or not self._is_hungry():
                 await self._wait()
 
     def _is_hungry(self) -> bool:
-        session = self._hearing.session
+        session = self._session
         is_active = session is not None and session.state is SessionState.ACTIVE
         return is_active and self._hearing.pending_samples == 0
 
@@ -197,35 +163,9 @@ class Recording:
         return 0 if piece is None else piece.size
 
     def _check_length(self, samples: int) -> None:
-        limit_s = self._services.config.limits.max_upload_s
+        limit_s = self._limits.max_upload_s
         if samples > limit_s * self._model.checkpoint.spec.sample_rate:
             raise _too_long(f"longer than {limit_s:g} s", limit_s)
-
-    def _check(self, request: web.Request) -> None:
-        session = self._hearing.session
-        assert session is not None
-        if self._error is not None:
-            raise self._error
-        if session.state is SessionState.CLOSED:
-            raise session.error or SessionFailedError("the session ended before its recording did")
-        if request.transport is None or request.transport.is_closing():
-            raise SessionFailedError("whoever sent this recording has left")
-
-    async def _wait(self) -> None:
-        """Until the engine or the server tells of a change, or it is time to look at the peer again."""
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
-
-    def _turn(self) -> bool:
-        self._changed.set()
-        return False
-
-    def _fail(self, error: Exception) -> None:
-        self.end(SessionFailedError(f"the server could not go on: {type(error).__name__}"))
 
 
 def decode_seconds(file: BinaryIO, sample_rate: int) -> Generator[FloatArray, None, None]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.backends.base import TextEntry
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.session import Session
+from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import SessionState
+from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.hosting.served import ServedModel
@@ -39,7 +39,7 @@ class Voicing:
         """
         if model.tokenizer is None:
             raise UnsupportedError(f"{model.name} came without a tokenizer for what it is to say")
-        self.session: Session | None = None
+        self.session: CallSession | None = None
         self.has_text = self.is_ended = self.is_done = False
         self._clock = clock
         self._frame_s = model.checkpoint.spec.frame_ms / 1000.0
@@ -112,12 +112,12 @@ class Voicing:
             pieces += self._end_word()
         return pieces
 
-    def _has_said_all(self, session: Session) -> bool:
+    def _has_said_all(self, session: CallSession) -> bool:
         if not self.is_ended or self._pending:
             return False
         return not self.has_text or session.is_done
 
-    def _push(self, session: Session) -> None:
+    def _push(self, session: CallSession) -> None:
         if session.state is SessionState.CLOSED:
             return
         room = min(session.room_entries, len(self._pending))

@@ -1,0 +1,77 @@
+"""A conversation that is one answer to a POST, until it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Final
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError, DrainingError, SessionFailedError
+from antiphon.ipc.values import SessionState
+from antiphon.serve.hosting.conversation import Conversation
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+
+LOOK_S: Final = 0.5
+"""How often to look whether whoever sent a POST is still there."""
+
+
+class Answer(Conversation):
+    """A conversation with one answer, to a POST."""
+
+    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: str) -> None:
+        """Prepare to answer ``request``."""
+        super().__init__(services, model, caller=caller)
+        self._request = request
+        self._changed = asyncio.Event()
+        self._error: AntiphonError | None = None
+
+    async def give(self) -> web.StreamResponse:
+        """The whole answer.
+
+        Raises:
+            AntiphonError, web.HTTPException: there is none.
+        """
+        self._services.calls.add(self)
+        try:
+            return await self._answer()
+        finally:
+            self._services.calls.discard(self)
+            seconds = round(self._clock() - self._opened_s, 1)
+            self._log.info("session closed", seconds=seconds)
+            self.abandon()
+
+    def end(self, error: AntiphonError | None = None) -> None:
+        """Give up; the request is answered with the error, or its answer is cut."""
+        self._error = self._error or error or DrainingError("the server is leaving")
+        self._changed.set()
+
+    @abstractmethod
+    async def _answer(self) -> web.StreamResponse:
+        """Make the answer; see :meth:`give`."""
+
+    def _failure(self) -> AntiphonError | None:
+        """Why there is nothing more to wait for, if there is not."""
+        session = self._session
+        if self._error is not None:
+            return self._error
+        if session is not None and session.state is SessionState.CLOSED:
+            return session.error or SessionFailedError("the session ended before its request did")
+        if self._request.transport is None or self._request.transport.is_closing():
+            return SessionFailedError("whoever sent this request has left")
+        return None
+
+    async def _wait(self) -> None:
+        """Until the engine or the server tells of a change, or it is time to look at the peer again."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def _turn(self) -> bool:
+        self._changed.set()
+        return False

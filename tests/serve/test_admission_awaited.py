@@ -1,0 +1,98 @@
+"""Admission takes its time: who leaves meanwhile, or is cut off, leaves no row behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.audio.wav import streamed_header
+from antiphon.errors import ServerFullError
+from antiphon.ipc.port import CallSession
+from antiphon.protocol import kyutai
+from antiphon.protocol.chat import parse_chat_query
+from antiphon.serve.hosting.engines import OwnEngine
+from antiphon.serve.hosting.helper import MAX_JOBS, Helper
+from antiphon.serve.routes.call import Call
+from tests.serve.harness import Server, serving
+from tests.serve.speech_fakes import transcribing
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Admission is decided at once, and told when this is set."""
+    is_open, submit = asyncio.Event(), OwnEngine.submit
+
+    async def slow(engine: OwnEngine, *args: Any, **options: Any) -> CallSession:
+        session = await submit(engine, *args, **options)
+        await is_open.wait()
+        return session
+
+    monkeypatch.setattr(OwnEngine, "submit", slow)
+    return is_open
+
+
+async def has_row(server: Server) -> None:
+    await server.eventually(lambda: server.engine.health().active == 1)
+
+
+async def test_a_caller_that_hangs_up_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
+    async with serving(slots=1) as server:
+        with pytest.raises((TimeoutError, aiohttp.ClientError)):
+            async with asyncio.timeout(0.3), server.call(""):
+                raise AssertionError("admitted")
+        await has_row(server)
+        gate.set()
+        await server.is_empty()
+
+
+async def test_a_post_whose_sender_leaves_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
+    async with transcribing(slots=1) as (server, _):
+        wav = np.zeros(24_000, np.int16).tobytes()
+        with pytest.raises((TimeoutError, aiohttp.ClientError)):
+            async with (
+                asyncio.timeout(0.3),
+                server.http.post(server.url(kyutai.PATH), data=streamed_header(24_000) + wav),
+            ):
+                raise AssertionError("answered")
+        await has_row(server)
+        gate.set()
+        await server.is_empty()
+
+
+async def test_a_conversation_cancelled_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
+    async with serving(slots=1) as server:
+        (model,) = server.services.models
+        call = Call(server.services, model, parse_chat_query({}, defaults=model.defaults))
+        admitting = asyncio.create_task(call.admit())
+        await has_row(server)
+        admitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await admitting
+        call.abandon()
+        assert server.engine.health().active == 1
+        gate.set()
+        await server.is_empty()
+
+
+async def test_the_helper_runs_jobs_in_order_and_no_more_wait_than_it_says() -> None:
+    helper, order, is_free = Helper(), list[int](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def job(number: int) -> int:
+        asyncio.run_coroutine_threadsafe(is_free.wait(), loop).result()
+        order.append(number)
+        return number
+
+    jobs = [asyncio.create_task(helper.run(job, number)) for number in range(MAX_JOBS)]
+    await asyncio.sleep(0)
+    with pytest.raises(ServerFullError) as refused:
+        await helper.run(job, MAX_JOBS)
+    assert str(refused.value) == "64 files wait to be read, which is the most there may be; try again in 5 s"
+    is_free.set()
+    assert await asyncio.gather(*jobs) == order == list(range(MAX_JOBS))
+    assert await helper.run(len, "abc") == 3
+    helper.close()

@@ -1,0 +1,117 @@
+"""Bytes to samples: no frame waits for more than its own last sample, and no step takes long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.ogg import OggOpusWriter
+from antiphon.audio.opus import OpusEncoder
+from antiphon.audio.packets import packet_ms
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AudioError, SessionFailedError
+from antiphon.serve.media.ear import PIECE_BYTES, STEP_PACKETS, STEP_SAMPLES, Ear
+from tests.serve.harness import FRAME_SAMPLES, speech
+
+PACKETS = {ms: OpusEncoder().encode(speech(1)[: 24 * ms]) for ms in (20, 40, 80)}
+PACKETS[5] = b"\xa8" + bytes(20)  # CELT of 5 ms: any bytes are some sound
+PACKETS[0] = b"\xbb\x00"  # says that it holds nothing, and cannot be decoded
+MAX_PACKET_SAMPLES = 120 * 24
+
+
+def steps(ear: Ear, **options: bool) -> list[FloatArray]:
+    """All that can be done now, each step's samples used."""
+    found = []
+    while (pcm := ear.step(**options)) is not None:
+        found.append(pcm)
+        ear.heard(pcm.size)
+    return found
+
+
+@given(st.lists(st.sampled_from([5, 20, 20, 20, 40, 80]), max_size=40))
+def test_a_frame_is_heard_with_its_last_packet(lengths_ms: list[int]) -> None:
+    ear, decoder = Ear("opus", FRAME_SAMPLES), AudioDecoder("opus")
+    sent = 0
+    heard: list[FloatArray] = [np.zeros(0, np.float32)]
+    for length_ms in lengths_ms:
+        ear.put(PACKETS[length_ms])
+        sent += 24 * length_ms
+        heard += steps(ear)
+        assert sum(pcm.size for pcm in heard) // FRAME_SAMPLES == sent // FRAME_SAMPLES
+    together = np.concatenate(heard)
+    alone = np.concatenate([np.zeros(0, np.float32), *(decoder.feed(PACKETS[ms]) for ms in lengths_ms)])
+    np.testing.assert_array_equal(together, alone[: together.size])
+
+
+def test_four_packets_are_one_step() -> None:
+    ear = Ear("opus", FRAME_SAMPLES)
+    ear.put(PACKETS[20])  # the first of all is heard at once: nobody knows yet what is missing
+    assert [pcm.size for pcm in steps(ear)] == [480]
+    for _ in range(2):
+        ear.put(PACKETS[20])
+        assert steps(ear) == []
+    ear.put(PACKETS[20])
+    assert [pcm.size for pcm in steps(ear)] == [1440]
+
+
+def test_what_is_gathered_comes_at_once_where_it_is_asked_for() -> None:
+    ear = Ear("opus", FRAME_SAMPLES)
+    for _ in range(2):
+        ear.put(PACKETS[20])
+        steps(ear)
+    assert [pcm.size for pcm in steps(ear, all_of_it=True)] == [480]
+    assert steps(ear, all_of_it=True) == []
+
+
+def test_what_cannot_be_decoded_is_found_at_once() -> None:
+    ear = Ear("opus", FRAME_SAMPLES)
+    ear.put(PACKETS[20])
+    steps(ear)
+    assert packet_ms(PACKETS[0]) == 0
+    ear.put(PACKETS[0])
+    with pytest.raises(AudioError):
+        ear.step()
+
+
+def test_a_broken_codec_is_the_servers_fault() -> None:
+    ear = Ear("opus", FRAME_SAMPLES)
+
+    def broken(_: object) -> FloatArray:
+        raise ValueError("no more memory")
+
+    ear._decoder = cast("Any", SimpleNamespace(feed_all=broken))
+    ear.put(PACKETS[80])
+    with pytest.raises(SessionFailedError) as failed:
+        ear.step()
+    assert str(failed.value) == "the server could not decode: ValueError: no more memory"
+
+
+def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost() -> None:
+    pcm = speech(100)
+    encoder, decoder = AudioEncoder("ogg"), AudioDecoder("ogg")
+    frames = [pcm[start : start + FRAME_SAMPLES] for start in range(0, pcm.size, FRAME_SAMPLES)]
+    data = b"".join(page for frame in frames for page in encoder.encode(frame))
+    assert len(data) > 4 * PIECE_BYTES
+    ear = Ear("ogg", FRAME_SAMPLES)
+    ear.put(data)
+    heard = steps(ear)
+    assert max(piece.size for piece in heard) <= STEP_SAMPLES + MAX_PACKET_SAMPLES
+    np.testing.assert_array_equal(np.concatenate(heard), decoder.feed(data))
+
+
+def test_a_page_of_tiny_packets_is_many_steps() -> None:
+    """A page has room for 255 packets, of two bytes and 120 ms each: half a minute of audio."""
+    ear = Ear("ogg", FRAME_SAMPLES)
+    writer = OggOpusWriter(1)
+    tiny = b"\x0b\x02"  # SILK frames of 60 ms, two of them, without content
+    ear.put(writer.headers() + writer.page([tiny] * 255, 255 * MAX_PACKET_SAMPLES))
+    heard = steps(ear)
+    assert sum(piece.size for piece in heard) == 255 * round(packet_ms(tiny) * 24)
+    assert max(piece.size for piece in heard) <= STEP_SAMPLES + MAX_PACKET_SAMPLES
+    assert len(heard) >= 255 / STEP_PACKETS

@@ -1,0 +1,168 @@
+"""Overload: the loop's lag is seen, closes the door and opens it again; no handler keeps the loop long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.ogg import OggOpusWriter
+from antiphon.protocol import kyutai, moshi
+from antiphon.serve.hosting.lag import LOOKS, PERIOD_S, WORST_S, LoopLag
+from tests.serve.harness import Server, serving, speech
+from tests.serve.speech_fakes import transcribing
+
+HANDLER_S = 0.02
+"""A quarter of a frame: what one handler may keep every other session waiting."""
+
+LAG_MS = 40.0
+OPENS_S = 5.0
+
+
+def test_the_lag_is_a_median_of_the_last_looks_and_the_worst_is_forgotten() -> None:
+    now_s, told = 100.0, list[float]()
+    lag = LoopLag(lambda: now_s, told.append)
+    assert (lag.lag_s, lag.worst_s) == (0.0, 0.0)
+    for look_s in [0.0] * LOOKS + [0.5]:
+        lag.note(now_s, look_s)
+    assert (lag.lag_s, lag.worst_s) == (0.0, 0.5)  # one slow look is no overload
+    for _ in range(LOOKS):
+        lag.note(now_s, 0.1)
+    assert told[-1] == lag.lag_s == 0.1
+    now_s += WORST_S + 0.1
+    assert lag.worst_s == 0.0
+
+
+@contextmanager
+def busy_loop(share_s: float) -> Iterator[None]:
+    """Handlers of ``share_s`` keep the loop from everything else, without end."""
+    loop, is_over = asyncio.get_running_loop(), False
+
+    def burn() -> None:
+        end_s = time.perf_counter() + share_s
+        while time.perf_counter() < end_s:
+            pass
+        if not is_over:
+            loop.call_later(0.001, burn)
+
+    burn()
+    try:
+        yield
+    finally:
+        is_over = True
+
+
+async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> None:
+    async with serving(engine={"host_lag_ms": LAG_MS}) as server, server.caller():
+        with busy_loop(3 * LAG_MS / 1000.0):
+            await asyncio.sleep(2 * LOOKS * (PERIOD_S + 3 * LAG_MS / 1000.0))
+            status, text, _ = await server.get("/readyz")
+            assert (status, text.partition(":")[0]) == (503, "late")
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with server.call(""):
+                    raise AssertionError("admitted")
+            assert refused.value.status == 503
+            _, text, _ = await server.get("/api/chat")
+            assert "the server's event loop runs" in text
+            assert "(more than 40 ms closes the door)" in text
+            _, text, _ = await server.get("/healthz", Accept="application/json")
+            assert json.loads(text)["loop"]["lag_ms"] > LAG_MS
+        start_s = time.monotonic()
+        while (await server.get("/readyz"))[0] != 200:  # noqa: ASYNC110 (what it waits for is a measure)
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - start_s < OPENS_S
+        async with server.call("") as client:
+            await client.receive()
+
+
+class Watch:
+    """The longest time of CPU that one handler of this thread's event loop took."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.longest_s, self.what, thread = 0.0, "", threading.get_ident()
+        run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
+
+        def watched(handle: asyncio.Handle) -> None:
+            start_s = time.thread_time()
+            run(handle)
+            took_s = time.thread_time() - start_s
+            if took_s > self.longest_s and threading.get_ident() == thread:
+                self.longest_s, self.what = took_s, repr(handle)
+
+        monkeypatch.setattr(asyncio.Handle, "_run", watched)
+
+
+def tiny_packets() -> bytes:
+    """As much audio as fits into a message of Ogg: half a minute a page, in 255 packets of two bytes."""
+    writer = OggOpusWriter(1)
+    pages = [writer.page([b"\x0b\x02"] * 255, 255 * 2880) for _ in range(20)]
+    return writer.headers() + b"".join(pages)
+
+
+async def send_all(server: Server, path: str, messages: list[bytes]) -> None:
+    """Send from a thread of its own, and hear what comes for a second."""
+
+    async def send() -> None:
+        async with aiohttp.ClientSession() as http, http.ws_connect(server.url(path, "ws")) as ws:
+            await ws.receive()
+            for message in messages:
+                await ws.send_bytes(message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    while (await ws.receive()).type is aiohttp.WSMsgType.BINARY:
+                        pass
+
+    await asyncio.to_thread(asyncio.run, send())
+
+
+OPUS = moshi.encode(moshi.Audio(AudioEncoder("opus").encode(speech(1))[0]))
+OGG = AudioEncoder("ogg")
+SPEECH = b"".join(page for start in range(300) for page in OGG.encode(speech(1, start)))
+LIVE = {
+    "pages of tiny packets": ("ogg", [moshi.encode(moshi.Audio(tiny_packets()))]),
+    "half a minute of Ogg": ("ogg", [moshi.encode(moshi.Audio(SPEECH))]),
+    "packets without a pause": ("opus", [OPUS] * 2000),
+    "the longest 16-bit message": ("pcm_s16le", [moshi.encode(moshi.Audio(bytes(262_000)))]),
+    "the longest float message": ("pcm_f32le", [moshi.encode(moshi.Audio(bytes(262_000)))]),
+}
+
+
+@pytest.mark.parametrize("name", LIVE)
+async def test_no_message_of_a_live_call_keeps_the_loop_long(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    audio_format, messages = LIVE[name]
+    path = f"/api/chat?ext=1&format={audio_format}"
+    async with serving(limits={"max_messages_per_s": 100_000}) as server:
+        await send_all(server, path, [OPUS] if audio_format == "opus" else [])  # libraries are loaded
+        watch = Watch(monkeypatch)
+        await send_all(server, path, messages)
+    assert watch.longest_s < HANDLER_S, watch.what
+
+
+HEARD: dict[str, kyutai.ClientMessage] = {
+    "pages of tiny packets": kyutai.OggOpus(tiny_packets()),
+    "half a minute of Ogg": kyutai.OggOpus(SPEECH),
+    "the longest message of samples": kyutai.Audio(np.zeros(52_000, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", HEARD)
+async def test_no_message_of_a_recogniser_keeps_the_loop_long(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async with transcribing(slots=1) as (server, _):
+        await send_all(server, kyutai.PATH, [kyutai.encode(kyutai.OggOpus(OGG.encode(speech(1))[0]))])
+        await server.is_empty()
+        watch = Watch(monkeypatch)
+        await send_all(server, kyutai.PATH, [kyutai.encode(HEARD[name])])
+    assert watch.longest_s < HANDLER_S, watch.what
