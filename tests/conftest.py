@@ -33,6 +33,7 @@ TIERS: Mapping[str, Sequence[str]] = {
     "protocol": FAST,
     "quantize": PRODUCT,
     "serve": FAST,
+    "supervisor": FAST,
     "tools": PRODUCT,
     "train": LAB,
     "web": PRODUCT,
