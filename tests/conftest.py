@@ -34,6 +34,7 @@ TIERS: Mapping[str, Sequence[str]] = {
     "protocol": FAST,
     "quantize": PRODUCT,
     "serve": FAST,
+    "supervisor": FAST,
     "tools": PRODUCT,
     "train": LAB,
     "web": PRODUCT,

@@ -23,6 +23,7 @@ LIGHT = {
     "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),
     "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
     "antiphon.serve.hosting.main": FRAMEWORKS,
+    "antiphon.supervisor.supervisor": (*FRAMEWORKS, "aiohttp", "numpy"),
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
     "antiphon.measure.main": FRAMEWORKS,

@@ -1,0 +1,119 @@
+"""A process that the supervisor has started: its control socket, its heartbeat, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+
+from antiphon.errors import AntiphonError, ConfigError
+from antiphon.supervisor.messages import Begin, Body, Failed, Message, Ping, Pong, Question, Ready
+from antiphon.supervisor.peer import Hear, Peer, Reply
+
+PING_PERIOD_S = 0.25
+"""From one question for a sign of life to the next."""
+
+RESPONSIVE_S = 2 * PING_PERIOD_S
+"""A front end that owes an answer for longer is given no new connection."""
+
+SILENT_S = 2.0
+"""A front end that owes an answer for longer is killed: its callers have heard nothing for 25 frames."""
+
+ANSWER_S = 0.2
+"""For a process to answer a question of an operator; what it does not answer in time is left out."""
+
+
+class Child:
+    """One process, started by exec in a session of its own, so that a terminal's signals pass it by."""
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, sock: socket.socket, hear: Hear
+    ) -> None:
+        self.name = name
+        self.process = process
+        self.lag_s = 0.0
+        self.silent_s = 0.0
+        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._hear = hear
+        self._pong: asyncio.Future[Message] | None = None
+        self._failed = ""
+        self.peer = Peer(sock, self._heard, lost=lambda: None)
+        self.ended = asyncio.ensure_future(self._reap())
+
+    @classmethod
+    async def start(
+        cls, name: str, command: Sequence[str], begin: Begin, hear: Hear, descriptors: Sequence[int] = ()
+    ) -> Child:
+        """Start ``command``, to which the control socket and our own process are added as two numbers."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                str(theirs.fileno()),
+                str(os.getpid()),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        child = cls(name, process, ours, hear)
+        child.peer.tell(begin, descriptors)
+        return child
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not been reaped."""
+        return not self.ended.done()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it does its work."""
+        return self.is_alive and self.ready.done() and not self.ready.exception()
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether it does its work and owes no answer."""
+        return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
+
+    def beat(self, elapsed_s: float) -> None:
+        """Ask for a sign of life, or count the time for which one is owed."""
+        if self._pong is not None:
+            if not self._pong.done() or self._pong.exception():
+                self.silent_s += elapsed_s
+                return
+            pong = self._pong.result()
+            self.lag_s = pong.lag_s if isinstance(pong, Pong) else 0.0
+        self.silent_s = 0.0
+        self._pong = self.peer.ask(Ping())
+
+    async def answer(self, what: str) -> bytes | None:
+        """What it says to a question, or None when it does not answer within ``ANSWER_S``."""
+        with contextlib.suppress(AntiphonError, TimeoutError):
+            body = await asyncio.wait_for(self.peer.ask(Question(what)), ANSWER_S)
+            return body.data if isinstance(body, Body) else None
+        return None
+
+    def kill(self) -> None:
+        """End it at once, though it be stopped; :attr:`ended` follows."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    def _heard(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        if isinstance(message, Ready) and not self.ready.done():
+            self.silent_s = 0.0  # it has started until now
+            self.ready.set_result(message)
+            return None
+        if isinstance(message, Failed):
+            self._failed = message.words
+            return None
+        return self._hear(message, descriptors)
+
+    async def _reap(self) -> int:
+        """Its exit code, once it has ended and all it said has been heard."""
+        code = await self.process.wait()
+        self.peer.hear_the_rest()
+        if not self.ready.done():
+            words = self._failed or f"the {self.name} process ended with {code} before it was ready"
+            self.ready.set_exception(ConfigError(words))
+            self.ready.exception()  # looked at: nobody may be waiting
+        return code

@@ -1,0 +1,290 @@
+"""The life of a server of several processes: engine first, then front ends, and the end of all together.
+
+A front end that ends or falls silent is replaced; without the engine nothing can go on. The exit codes are
+those of a server in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import signal
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter
+
+from antiphon.log import Log
+from antiphon.supervisor.answers import Answers
+from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
+from antiphon.supervisor.door import Door, DoorLimits
+from antiphon.supervisor.leases import Leases
+from antiphon.supervisor.messages import (
+    Begin,
+    Cut,
+    Drain,
+    Drained,
+    GiveBack,
+    GoneFrontEnd,
+    Leave,
+    Load,
+    Lost,
+    Message,
+    NewFrontEnd,
+    Question,
+    Take,
+    Taken,
+)
+from antiphon.supervisor.peer import Reply
+
+EXIT_DEVICE_LOST = 70
+EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
+
+START_S = 60.0
+"""For a front end to be ready; it takes about one second on an idle machine."""
+
+STEADY_S = 10.0
+"""A front end that lived for longer is replaced at once."""
+
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 30.0
+"""Before a front end that lived for less is replaced: doubled each time, up to the longest."""
+
+CUT_S = 5.0
+"""For front ends to close the calls that are left when draining is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to run, and for how long anything may take.
+
+    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
+    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come.
+    """
+
+    engine: Sequence[str]
+    front_end: Sequence[str]
+    front_ends: int
+    task: bytes
+    listeners: Sequence[socket.socket]
+    limits: DoorLimits
+    counted_address: Callable[[str], str]
+    announce: Callable[[Sequence[str]], None]
+    drain_s: float
+    leave_s: float
+
+
+class Supervisor:
+    """Runs a plan, on the event loop it was made on."""
+
+    def __init__(self, plan: Plan, log: Log | None = None) -> None:
+        """Nothing runs yet."""
+        self._plan = plan
+        self._log = log or Log()
+        registry = CollectorRegistry()
+        self._door = Door(
+            plan.listeners,
+            plan.limits,
+            counted_address=plan.counted_address,
+            registry=registry,
+            log=self._log,
+        )
+        self._leases = Leases()
+        self._restarts = Counter(
+            "antiphon_front_end_restarts",
+            "Front-end processes that ended and were replaced.",
+            registry=registry,
+        )
+        self.answers = Answers(
+            registry, engine=self._running_engine, shares=lambda: self._door.shares, wanted=plan.front_ends
+        )
+        self._engine: Child | None = None
+        self._front_ends: dict[int, Child] = {}
+        self._drained: set[int] = set()
+        self._signals: list[signal.Signals] = []
+        self._lost = ""
+        self._is_leaving = False
+        self._changed = asyncio.Event()
+
+    async def run(self) -> int:
+        """The exit code, once every process has ended.
+
+        Raises:
+            ConfigError: a process cannot start; the message is its own.
+        """
+        tasks = [asyncio.create_task(self._watch())]
+        try:
+            self._engine = await Child.start(
+                "engine", self._plan.engine, Begin(0, self._plan.task), self._hear_engine
+            )
+            described = await self._engine.ready
+            self._engine.ended.add_done_callback(lambda _: self._changed.set())
+            numbers = range(1, self._plan.front_ends + 1)
+            first = [await self._start_front_end(number) for number in numbers]
+            await asyncio.gather(*(child.ready for child in first))
+            tasks += [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
+            self._door.open()
+            for number in EXIT_CODES:
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+            self._plan.announce(described.lines)
+            await self._until(lambda: bool(self._signals or self._lost) or not self._has_engine)
+            code = EXIT_CODES[self._signals[0]] if self._signals else EXIT_DEVICE_LOST
+            await self._drain()
+            return code if self._has_engine and not self._lost else EXIT_DEVICE_LOST
+        finally:
+            await self._end_all()
+            for task in tasks:
+                task.cancel()
+
+    @property
+    def _has_engine(self) -> bool:
+        return self._engine is not None and self._engine.is_alive
+
+    def _running_engine(self) -> Child:
+        assert self._engine is not None
+        return self._engine
+
+    async def _start_front_end(self, number: int) -> Child:
+        """Start a front end with a link to the engine; connections go to it when it is ready."""
+        theirs, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, engines:
+            self._running_engine().peer.tell(NewFrontEnd(number), [engines.fileno()])
+            child = await Child.start(
+                f"front end {number}",
+                self._plan.front_end,
+                Begin(number, self._plan.task),
+                functools.partial(self._hear_front_end, number),
+                [theirs.fileno()],
+            )
+        self._front_ends[number] = child
+        child.ready.add_done_callback(
+            lambda ready: None if ready.exception() else self._door.add(number, child)
+        )
+        return child
+
+    async def _keep(self, number: int, child: Child) -> None:
+        """Replace a front end whenever it ends."""
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        began_s = loop.time()
+        while True:
+            code = await child.ended
+            lived_s = loop.time() - began_s
+            self._bury(number, child)
+            pause_s = next_pause_s(pause_s, lived_s)
+            if self._is_leaving or not self._has_engine:
+                return
+            self._log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
+            self._restarts.inc()
+            await asyncio.sleep(pause_s)
+            began_s = loop.time()
+            child = await self._start_front_end(number)
+
+    def _bury(self, number: int, child: Child) -> None:
+        """Take back whatever a front end had, now that its process has been reaped."""
+        self._door.remove(number)
+        self._leases.gone(number)
+        self.answers.totals.ended(child.name)
+        self._running_engine().peer.tell(GoneFrontEnd(number))
+        self._changed.set()
+
+    async def _watch(self) -> None:
+        """Ask every child for a sign of life, and kill front ends that give none.
+
+        Only time in which this process ran counts: after it was stopped, nobody else is to blame.
+        """
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
+        while True:
+            await asyncio.sleep(PING_PERIOD_S)
+            elapsed_s, last_s = loop.time() - last_s, loop.time()
+            for child in self._children():
+                child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
+                limit_s = SILENT_S if child.is_ready else START_S
+                if child is not self._engine and child.silent_s > limit_s:
+                    self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
+                    child.kill()
+
+    def _children(self) -> Iterable[Child]:
+        engine = [self._engine] if self._engine is not None else []
+        return [child for child in (*self._front_ends.values(), *engine) if child.is_alive]
+
+    def _hear_engine(self, message: Message, _: Sequence[int]) -> Reply:
+        if isinstance(message, Lost):
+            self._lost = message.words
+            self._log.error("device lost", reason=message.words)
+            self._changed.set()
+        return None
+
+    def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> Reply:
+        match message:
+            case Load():
+                self._door.heard(number, message)
+            case Take():
+                return Taken(self._leases.take(number, message))
+            case GiveBack():
+                self._leases.give_back(number, message.lease)
+            case Question():
+                return self.answers.of(message.what)
+            case Drained():
+                self._drained.add(number)
+                self._changed.set()
+        return None
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        self._changed.set()
+
+    async def _until(self, is_so: Callable[[], bool], limit_s: float | None = None) -> None:
+        """Wait until something holds, or the limit is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not is_so():
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def _are_drained(self) -> bool:
+        alive = {number for number, child in self._front_ends.items() if child.is_alive}
+        return alive <= self._drained
+
+    async def _drain(self) -> None:
+        """Let calls end by themselves for as long as they may, then have them closed.
+
+        The first signal begins it, a second one ends it. Callers who come meanwhile are still answered.
+        """
+        self._is_leaving = True
+        self._log.info("draining", limit_s=self._plan.drain_s)
+        for child in self._children():
+            child.peer.tell(Drain(self._plan.drain_s))
+        await self._until(
+            lambda: self._are_drained() or len(self._signals) > 1 or not self._has_engine, self._plan.drain_s
+        )
+        for child in self._front_ends.values():
+            child.peer.tell(Cut())
+        await self._until(self._are_drained, CUT_S)
+        self._log.info("drained", signals=len(self._signals))
+
+    async def _end_all(self) -> None:
+        """End the front ends and after them the engine; what does not end in time is killed."""
+        self._is_leaving = True
+        self._door.close()
+        engine = [self._engine] if self._engine is not None else []
+        for children in (list(self._front_ends.values()), engine):
+            for child in children:
+                child.peer.tell(Leave())
+            ends = [child.ended for child in children if child.is_alive]
+            if ends:
+                await asyncio.wait(ends, timeout=self._plan.leave_s)
+            for child in children:
+                child.kill()
+            await asyncio.gather(*(child.ended for child in children))
+
+
+def next_pause_s(last_s: float, lived_s: float) -> float:
+    """How long to wait with a replacement, after the last wait, for a process that lived so long."""
+    if lived_s >= STEADY_S:
+        return 0.0
+    return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)

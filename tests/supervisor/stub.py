@@ -1,0 +1,166 @@
+"""Children for the supervisor's tests: real processes without a model, started with what they shall do.
+
+``python stub.py engine|front-end WORDS DESCRIPTOR PARENT``. A front end greets each connection with its
+number and its process, holds it until the caller closes, and counts it as work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from antiphon.supervisor import messages
+from antiphon.supervisor.child import control_socket
+from antiphon.supervisor.messages import Message
+from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.totals import read_registry
+
+
+class Stub:
+    """What both kinds do."""
+
+    def __init__(self, words: str, control: socket.socket) -> None:
+        self.words = set(words.split(","))
+        self.registry = CollectorRegistry()
+        self.done = asyncio.Event()
+        self.number = -1
+        self.peer = Peer(control, self.hear, lost=self.done.set)
+
+    def hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        match message:
+            case messages.Begin():
+                self.number = message.number
+                self.begin(descriptors)
+            case messages.Ping():
+                return messages.Pong(0.001 * self.number)
+            case messages.Leave():
+                self.done.set()
+            case messages.Question():
+                return messages.Body(self.answer(message.what))
+            case _:
+                return self.more(message, descriptors)
+        return None
+
+    def begin(self, descriptors: Sequence[int]) -> None:
+        if "fail" in self.words:
+            self.peer.tell(messages.Failed("the stub was asked to fail"))
+            self.done.set()
+        elif "die" in self.words:
+            os._exit(3)
+        else:
+            self.peer.tell(messages.Ready((f"stub {self.number}",)))
+
+    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        return None
+
+    def answer(self, what: str) -> bytes:
+        return read_registry(self.registry)
+
+
+class Engine(Stub):
+    """Knows its front ends: a byte on a link comes back, and the end of a link is told by its file."""
+
+    def __init__(self, words: str, control: socket.socket) -> None:
+        super().__init__(words, control)
+        self.links: dict[int, socket.socket] = {}
+        self.gone: list[int] = []
+        Counter("ticks", "Ticks.", registry=self.registry).inc(7)
+
+    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        match message:
+            case messages.NewFrontEnd():
+                self.links[message.number] = socket.socket(fileno=descriptors[0])
+                self.links[message.number].send(b"hello")
+            case messages.GoneFrontEnd():
+                self.gone.append(message.number)
+                self.links.pop(message.number).close()
+            case messages.Drain() if "lose" in self.words:
+                self.peer.tell(messages.Lost("the stub has no device"))
+        return None
+
+    def answer(self, what: str) -> bytes:
+        if what == "health":
+            return json.dumps({"links": sorted(self.links), "gone": self.gone}).encode()
+        return super().answer(what)
+
+
+class FrontEnd(Stub):
+    """Greets and holds connections."""
+
+    def __init__(self, words: str, control: socket.socket) -> None:
+        super().__init__(words, control)
+        self.received = 0
+        self.busy = 0
+        self.is_draining = False
+        self.closed: list[int] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.greeted = Counter("greeted", "Connections greeted.", registry=self.registry)
+        self.held = Gauge("held", "Connections held.", registry=self.registry)
+
+    def begin(self, descriptors: Sequence[int]) -> None:
+        with socket.socket(fileno=descriptors[0]) as link:
+            link.setblocking(True)
+            assert link.recv(16) == b"hello"
+        super().begin(descriptors)
+
+    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        match message:
+            case messages.Connection():
+                self.received += 1
+                self.busy += 1
+                self.report()
+                task = asyncio.create_task(self.hold(message.number, socket.socket(fileno=descriptors[0])))
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+            case messages.Drain():
+                self.is_draining = True
+                self.report()
+            case messages.Cut():
+                self.peer.tell(messages.Drained())
+        return None
+
+    def report(self, *closed: int) -> None:
+        self.held.set(self.busy)
+        self.peer.tell(messages.Load(self.received, self.busy, closed))
+        if self.is_draining and not self.busy:
+            self.peer.tell(messages.Drained())
+
+    async def hold(self, number: int, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        writer.write(f"{self.number} {os.getpid()}\n".encode())
+        self.greeted.inc()
+        while line := await reader.readline():
+            await self.obey(line.decode().split(), writer)
+        writer.close()
+        self.busy -= 1
+        self.report(number)
+
+    async def obey(self, words: list[str], writer: asyncio.StreamWriter) -> None:
+        match words:
+            case ["block", seconds]:
+                time.sleep(float(seconds))  # noqa: ASYNC251 (an event loop that stands still)
+            case ["take", lease, key, limit]:
+                taken = await self.peer.ask(messages.Take(int(lease), key, int(limit), "a", 0))
+                assert isinstance(taken, messages.Taken)
+                writer.write(f"{taken.refusal or 'granted'}\n".encode())
+            case ["ask", what]:
+                body = await self.peer.ask(messages.Question(what))
+                assert isinstance(body, messages.Body)
+                writer.write(f"{len(body.data)}\n".encode() + body.data)
+
+
+async def main(kind: str, words: str, *rest: str) -> None:
+    stub = (Engine if kind == "engine" else FrontEnd)(words, control_socket(list(rest)))
+    await stub.done.wait()
+    stub.peer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

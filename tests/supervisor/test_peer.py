@@ -1,0 +1,131 @@
+"""Control sockets: questions, descriptors, long messages, and a peer that reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.errors import ProtocolError, SessionFailedError
+from antiphon.supervisor import peer as peer_module
+from antiphon.supervisor.messages import Body, Cut, Load, Message, Ping, Pong, Question, pack, unpack
+from antiphon.supervisor.peer import Peer, Reply
+
+
+class Side:
+    """One end, with what it heard."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.heard: list[Message] = []
+        self.descriptors: list[int] = []
+        self.lost = 0
+        self.peer = Peer(sock, self.hear, lost=self.count)
+
+    def count(self) -> None:
+        self.lost += 1
+
+    def hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        self.heard.append(message)
+        self.descriptors += descriptors
+        match message:
+            case Ping():
+                return Pong(0.5)
+            case Question():
+                return self.later(message.what)
+        return None
+
+    async def later(self, what: str) -> Message:
+        await asyncio.sleep(0)
+        return Body(what.encode() * 1_000_000)
+
+
+@pytest.fixture
+def sides() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+async def test_questions_are_answered_at_once_or_later_and_at_any_length(
+    sides: tuple[socket.socket, socket.socket],
+) -> None:
+    one, two = map(Side, sides)
+    assert await one.peer.ask(Ping()) == Pong(0.5)
+    bodies = await asyncio.gather(one.peer.ask(Question("a")), two.peer.ask(Question("b")))
+    assert [body.data for body in bodies if isinstance(body, Body)] == [b"a" * 1_000_000, b"b" * 1_000_000]
+    one.peer.close()
+    two.peer.close()
+
+
+async def test_descriptors_come_along_with_short_and_long_messages(
+    sides: tuple[socket.socket, socket.socket],
+) -> None:
+    one, two = map(Side, sides)
+    for data in (b"", bytes(100_000)):
+        read, write = os.pipe()
+        one.peer.tell(Body(data), [write])
+        os.close(write)
+        await asyncio.sleep(0.05)
+        with os.fdopen(two.descriptors.pop(), "wb") as theirs:
+            theirs.write(b"hello")
+        assert os.read(read, 10) == b"hello"
+        os.close(read)
+    one.peer.close()
+    two.peer.close()
+
+
+async def test_what_a_socket_does_not_take_waits_in_order(
+    sides: tuple[socket.socket, socket.socket],
+) -> None:
+    sides[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    one, two = map(Side, sides)
+    for number in range(1000):
+        one.peer.tell(Load(number, 0))
+    assert one.peer.is_congested
+    while len(two.heard) < 1000:  # noqa: ASYNC110 (its turns of the loop are what is tested)
+        await asyncio.sleep(0)
+    assert two.heard == [Load(number, 0) for number in range(1000)]
+    assert not one.peer.is_congested
+    one.peer.close()
+    two.peer.close()
+
+
+async def test_a_peer_that_never_reads_is_given_up(
+    sides: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "MAX_WAITING", 10)
+    one = Side(sides[0])
+    answer = one.peer.ask(Ping())
+    for _ in range(3000):
+        one.peer.tell(Cut())
+    assert one.lost == 1
+    with pytest.raises(SessionFailedError):
+        await answer
+    sides[1].close()
+
+
+async def test_a_peer_that_is_gone_answers_nothing(sides: tuple[socket.socket, socket.socket]) -> None:
+    one = Side(sides[0])
+    answer = one.peer.ask(Ping())
+    sides[1].close()
+    with pytest.raises(SessionFailedError, match="the process that was asked is gone"):
+        await answer
+    with pytest.raises(SessionFailedError):
+        await one.peer.ask(Ping())
+    one.peer.tell(Cut())
+    assert one.lost == 1
+
+
+async def test_nonsense_is_the_end_of_a_peer(sides: tuple[socket.socket, socket.socket]) -> None:
+    one = Side(sides[0])
+    sides[1].send(b"m\xff\xff")
+    await asyncio.sleep(0.05)
+    assert one.lost == 1
+    sides[1].close()
+
+
+def test_messages_are_values_that_survive_the_way() -> None:
+    assert unpack(pack(-7, Load(1, 2, (3, 4)))) == (-7, Load(1, 2, (3, 4)))
+    with pytest.raises(ProtocolError, match="are no message"):
+        unpack(b"\x93\x00\xa3Odd\x01")

@@ -1,0 +1,229 @@
+"""A supervisor with real processes: who gets connections, what a dead or stopped one costs, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from antiphon.errors import ConfigError
+from antiphon.supervisor.door import DoorLimits
+from antiphon.supervisor.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
+from tests.supervisor.running import Running, children, supervised
+
+BACK_S = 3.0
+"""A front end that ended is back within this time."""
+
+
+def spread(running: Running) -> Counter[int]:
+    return Counter(caller.front_end for caller in running.callers)
+
+
+@pytest.mark.parametrize("calls", [16, 64])
+async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
+    async with supervised(front_ends=3) as running:
+        for _ in range(calls // 4):
+            await asyncio.gather(*(running.call() for _ in range(4)))
+        shares = spread(running)
+        assert max(shares.values()) - min(shares.values()) <= 1
+        assert len(shares) == 3
+
+
+async def test_arrivals_even_out_what_leavers_left_uneven() -> None:
+    async with supervised() as running:
+        for _ in range(16):
+            await running.call()
+        for caller in [caller for caller in running.callers if caller.front_end == 1]:
+            caller.close()
+            running.callers.remove(caller)
+        await asyncio.sleep(0.1)
+        for _ in range(8):
+            assert (await running.call()).front_end == 1
+        for _ in range(4):
+            await running.call()
+        assert set(spread(running).values()) == {10}
+
+
+async def test_a_killed_front_end_costs_its_own_callers_alone_and_is_back_in_time() -> None:
+    async with supervised() as running:
+        for _ in range(8):
+            await running.call()
+        theirs = [caller for caller in running.callers if caller.front_end == 1]
+        others = [caller for caller in running.callers if caller.front_end == 2]
+        os.kill(theirs[0].pid, signal.SIGKILL)
+        killed_s = time.monotonic()
+        assert all(await asyncio.gather(*(caller.is_dropped() for caller in theirs)))
+        for caller in others:
+            assert await caller.say("take 1 key 9") == "granted"
+        back = await running.call()
+        while back.front_end != 1:
+            await asyncio.sleep(0.05)
+            back = await running.call()
+        assert time.monotonic() - killed_s < BACK_S
+        assert back.pid != theirs[0].pid
+        health = await running.health()
+        assert health["models"] == {"links": [1, 2], "gone": [1]}
+
+
+async def test_a_stopped_front_end_is_replaced_and_loses_no_new_connection() -> None:
+    async with supervised(front_ends=1) as running:
+        first = await running.call()
+        os.kill(first.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        new = await asyncio.gather(*(running.call() for _ in range(20)))
+        assert 1.5 < time.monotonic() - began_s < 2.0 + BACK_S + 1.0
+        assert {caller.pid for caller in new} != {first.pid}
+        assert await first.is_dropped()
+
+
+async def test_a_front_end_that_answers_late_but_in_time_stays() -> None:
+    async with supervised() as running:
+        caller = await running.call()
+        caller.writer.write(b"block 1.0\n")
+        await asyncio.sleep(1.5)
+        assert await caller.say("take 1 key 9") == "granted"
+
+
+async def test_leases_count_for_all_front_ends_and_come_back_with_a_dead_one() -> None:
+    async with supervised() as running:
+        one, two = await running.call(), await running.call()
+        assert one.front_end != two.front_end
+        assert await one.say("take 1 alice 2") == "granted"
+        assert await two.say("take 1 alice 2") == "granted"
+        assert await two.say("take 2 alice 2") == "the key 'alice' has 2 of 2 sessions"
+        os.kill(one.pid, signal.SIGKILL)
+        await one.is_dropped()
+        async with asyncio.timeout(BACK_S):
+            while await two.say("take 2 alice 2") != "granted":  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+
+
+async def test_metrics_are_sums_and_counters_survive_a_process() -> None:
+    async with supervised() as running:
+        for _ in range(4):
+            await running.call()
+        assert b"greeted_total 5.0" in await (await running.call()).ask("metrics")
+        victim = next(caller for caller in running.callers if caller.front_end == 2)
+        os.kill(victim.pid, signal.SIGKILL)
+        await victim.is_dropped()
+        other = next(caller for caller in running.callers if caller.front_end == 1)
+        held = spread(running)[1]
+        async with asyncio.timeout(BACK_S):
+            while b"antiphon_front_end_restarts_total 1.0" not in (text := await other.ask("metrics")):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert b"greeted_total 5.0" in text
+    assert b"\nheld %d.0" % held in text
+    assert b"ticks_total 7.0" in text
+
+
+async def test_a_silent_process_is_left_out_of_an_answer_in_time() -> None:
+    async with supervised() as running:
+        one, two = await running.call(), await running.call()
+        os.kill(two.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        text = await one.ask("metrics")
+        assert time.monotonic() - began_s < 0.4
+        assert b"ticks_total 7.0" in text
+        os.kill(two.pid, signal.SIGCONT)
+        assert await two.say("take 1 key 9") == "granted"
+
+
+async def test_a_signal_ends_everything_and_a_call_may_finish() -> None:
+    async with supervised() as running:
+        caller = await running.call()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        assert await (await running.call()).say("take 1 key 9") == "granted"  # still answered
+        for caller in running.callers:
+            caller.close()
+        assert await running.ends() == 0
+    assert children() == []
+
+
+async def test_the_second_signal_does_not_wait() -> None:
+    async with supervised(drain_s=60.0) as running:
+        await running.call()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await running.ends() == 130
+    assert children() == []
+
+
+async def test_without_its_engine_the_server_ends() -> None:
+    async with supervised() as running:
+        await running.call()
+        engine = next(pid for pid in children() if b"engine" in cmdline(pid))
+        os.kill(engine, signal.SIGKILL)
+        assert await running.ends() == 70
+    assert children() == []
+
+
+async def test_a_lost_device_lets_the_others_finish_and_is_the_exit_code() -> None:
+    async with supervised(engine="lose") as running:
+        caller = await running.call()
+        os.kill(os.getpid(), signal.SIGTERM)  # the stub loses its device when it is asked to drain
+        await asyncio.sleep(0.2)
+        assert await caller.say("take 1 key 9") == "granted"
+        caller.close()
+        assert await running.ends() == 70
+
+
+@pytest.mark.parametrize("kind", ["engine", "front_end"])
+async def test_a_child_that_cannot_begin_is_one_sentence(kind: str) -> None:
+    with pytest.raises(ConfigError, match="the stub was asked to fail"):
+        async with supervised(**{kind: "fail"}):
+            pass
+    assert children() == []
+    with pytest.raises(
+        ConfigError, match=r"the (engine|front end \d) process ended with 3 before it was ready"
+    ):
+        async with supervised(**{kind: "die"}):
+            pass
+    assert children() == []
+
+
+async def test_an_address_with_too_many_connections_is_turned_away() -> None:
+    async with supervised(limits=DoorLimits(connections_per_address=2)) as running:
+        first, _ = await running.call(), await running.call()
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        assert await reader.read(1) == b""
+        writer.close()
+        first.close()
+        await asyncio.sleep(0.1)
+        await running.call()
+
+
+async def test_new_connections_beyond_the_rate_wait_and_none_is_lost() -> None:
+    async with supervised(limits=DoorLimits(new_per_s=20.0)) as running:
+        began_s = time.monotonic()
+        await asyncio.gather(*(running.call() for _ in range(40)))
+        assert 0.8 < time.monotonic() - began_s < 5.0
+
+
+async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
+    async with supervised(limits=DoorLimits(connections=2)) as running:
+        first, _ = await running.call(), await running.call()
+        third = asyncio.create_task(running.call())
+        await asyncio.sleep(0.3)
+        assert not third.done()
+        first.close()
+        await third
+
+
+def test_a_process_that_dies_at_once_is_replaced_ever_later() -> None:
+    pauses = [0.0]
+    for _ in range(10):
+        pauses.append(next_pause_s(pauses[-1], 0.1))
+    assert pauses[1:4] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    assert next_pause_s(pauses[-1], STEADY_S) == 0.0
+
+
+def cmdline(pid: int) -> bytes:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 (not a regular file)
+        return file.read()
