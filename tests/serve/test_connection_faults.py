@@ -78,14 +78,15 @@ async def test_a_reset_during_the_upgrade_is_no_error(
 async def test_a_peer_that_leaves_in_the_handshake_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare = web.WebSocketResponse.prepare
+    prepare = web.StreamResponse.prepare
 
-    async def too_late(ws: web.WebSocketResponse, request: web.BaseRequest) -> object:
-        assert request.transport is not None
-        request.transport.abort()
-        return await prepare(ws, request)
+    async def too_late(response: web.StreamResponse, request: web.BaseRequest) -> object:
+        if response.status == 101:
+            assert request.transport is not None
+            request.transport.abort()
+        return await prepare(response, request)
 
-    monkeypatch.setattr(web.WebSocketResponse, "prepare", too_late)
+    monkeypatch.setattr(web.StreamResponse, "prepare", too_late)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(upgrade())

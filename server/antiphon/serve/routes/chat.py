@@ -26,7 +26,8 @@ from antiphon.serve.routes.call import Call
 from antiphon.serve.routes.prompts import prompt_of
 from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
 from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import is_upgrade
 
 SEED_BITS = 53
 """Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""

@@ -32,7 +32,8 @@ from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
 from antiphon.serve.routes.spoken_file import handle_text
 from antiphon.serve.routes.synthesis import Synthesis
 from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import is_upgrade
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""

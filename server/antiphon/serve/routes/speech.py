@@ -22,7 +22,8 @@ from antiphon.serve.routes.routing import ELSEWHERE, Route, refusal_of
 from antiphon.serve.routes.transcription import Transcription
 from antiphon.serve.routes.upload import handle_recording
 from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import is_upgrade
 
 
 async def handle_speech(
