@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tests.serve.autobahn_cases import STATE_CLOSED, STATE_CLOSING, STATE_OPEN
 
@@ -49,8 +49,7 @@ class Peer(asyncio.Protocol):
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)
         lines = [
             f"GET {self._path} HTTP/1.1",
             "Host: 127.0.0.1",

@@ -10,6 +10,7 @@ import ssl
 import struct
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -19,7 +20,7 @@ from antiphon.engine.metrics import Families
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening import LISTEN_BACKLOG, Site
+from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener, Site
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
@@ -225,9 +226,8 @@ async def test_connections_wait_in_a_queue_of_the_usual_length() -> None:
     try:
         site = Site(runner, "127.0.0.1", 0)
         await site.start()
-        assert isinstance(site._server, asyncio.Server)
-        with site._server.sockets[0].dup() as listening:
-            info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        (listening,) = cast("Listener", site._server).sockets
+        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         assert struct.unpack_from("I", info, 28)[0] == LISTEN_BACKLOG  # tcpi_sacked, of one that listens
     finally:
         await runner.cleanup()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import numpy as np
@@ -60,8 +60,7 @@ async def rst(ws: aiohttp.ClientWebSocketResponse) -> None:
 def connection(ws: aiohttp.ClientWebSocketResponse) -> asyncio.Transport:
     found = ws._response.connection
     assert found is not None
-    assert isinstance(found.transport, asyncio.Transport)
-    return found.transport
+    return cast("asyncio.Transport", found.transport)
 
 
 @asynccontextmanager
