@@ -27,6 +27,7 @@ SERVE_READY := $(VENV)/.serve-$(EXTRAS)-$(PINS)
 DEV_READY := $(VENV)/.dev-$(PINS)
 WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null | cksum | cut -d ' ' -f 1)
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
+# So does autobahntestsuite, whose client is Python 2: of it the tests read the cases alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
@@ -95,7 +96,7 @@ $(SERVE_READY): | $(BIN)/python
 $(DEV_READY): | $(SERVE_READY)
 	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
 	$(PIP) -e '.[torch,mlx,pocket,otel,quantize,dev]' einops
-	$(PIP) --no-deps moshi
+	$(PIP) --no-deps moshi autobahntestsuite
 	@rm -f $(VENV)/.dev-* && touch $@
 
 $(WEB_READY): | $(BIN)/python

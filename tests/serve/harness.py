@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import numpy as np
@@ -90,12 +90,13 @@ class Client:
     def transport(self) -> asyncio.Transport:
         connection = self.ws._response.connection
         assert connection is not None
-        assert isinstance(connection.transport, asyncio.Transport)
-        return connection.transport
+        return cast("asyncio.Transport", connection.transport)
 
     def cut(self) -> None:
-        """Vanish without a word."""
-        self.transport.abort()
+        """Vanish without a word, if the server has not cut the connection before."""
+        connection = self.ws._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
 
     async def speak(self, pcm: FloatArray) -> None:
         await self.send(moshi.Audio(np.asarray(pcm, "<f4").tobytes()))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -175,8 +175,7 @@ class Listener:
     def transport(self) -> asyncio.Transport:
         connection = self.ws._response.connection
         assert connection is not None
-        assert isinstance(connection.transport, asyncio.Transport)
-        return connection.transport
+        return cast("asyncio.Transport", connection.transport)
 
     async def send(self, message: kyutai_tts.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai_tts.encode_client(message))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aiohttp
 import numpy as np
@@ -168,8 +168,7 @@ class Scribe:
     def transport(self) -> asyncio.Transport:
         connection = self.ws._response.connection
         assert connection is not None
-        assert isinstance(connection.transport, asyncio.Transport)
-        return connection.transport
+        return cast("asyncio.Transport", connection.transport)
 
     async def send(self, message: kyutai.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai.encode(message))

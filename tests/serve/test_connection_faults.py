@@ -10,6 +10,7 @@ import ssl
 import struct
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -19,7 +20,7 @@ from antiphon.engine.metrics import Families
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening import LISTEN_BACKLOG, Site
+from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener, Site
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
@@ -78,14 +79,15 @@ async def test_a_reset_during_the_upgrade_is_no_error(
 async def test_a_peer_that_leaves_in_the_handshake_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare = web.WebSocketResponse.prepare
+    prepare = web.StreamResponse.prepare
 
-    async def too_late(ws: web.WebSocketResponse, request: web.BaseRequest) -> object:
-        assert request.transport is not None
-        request.transport.abort()
-        return await prepare(ws, request)
+    async def too_late(response: web.StreamResponse, request: web.BaseRequest) -> object:
+        if response.status == 101:
+            assert request.transport is not None
+            request.transport.abort()
+        return await prepare(response, request)
 
-    monkeypatch.setattr(web.WebSocketResponse, "prepare", too_late)
+    monkeypatch.setattr(web.StreamResponse, "prepare", too_late)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(upgrade())
@@ -224,9 +226,8 @@ async def test_connections_wait_in_a_queue_of_the_usual_length() -> None:
     try:
         site = Site(runner, "127.0.0.1", 0)
         await site.start()
-        assert isinstance(site._server, asyncio.Server)
-        with site._server.sockets[0].dup() as listening:
-            info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        (listening,) = cast("Listener", site._server).sockets
+        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         assert struct.unpack_from("I", info, 28)[0] == LISTEN_BACKLOG  # tcpi_sacked, of one that listens
     finally:
         await runner.cleanup()

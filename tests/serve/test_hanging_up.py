@@ -16,12 +16,14 @@ from typing import Any, cast
 import aiohttp
 import numpy as np
 import pytest
+from aiohttp import web
 
 from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.main import tls_context
+from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.speaking_fakes import speaking
@@ -58,8 +60,7 @@ async def rst(ws: aiohttp.ClientWebSocketResponse) -> None:
 def connection(ws: aiohttp.ClientWebSocketResponse) -> asyncio.Transport:
     found = ws._response.connection
     assert found is not None
-    assert isinstance(found.transport, asyncio.Transport)
-    return found.transport
+    return cast("asyncio.Transport", found.transport)
 
 
 @asynccontextmanager
@@ -145,26 +146,13 @@ async def test_a_drain_does_not_wait_for_a_caller_that_has_left(hang_up: Callabl
             await lifecycle.wait()
 
 
-class Script:
-    """A WebSocket from which these messages come, and the peer's close once ``leave`` is set."""
-
-    close_code = 1000
-
-    def __init__(self, *messages: bytes) -> None:
-        self._messages = list(messages)
-        self.leave = asyncio.Event()
-
-    async def receive(self) -> aiohttp.WSMessage:
-        if self._messages:
-            return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, self._messages.pop(0), None)
-        await self.leave.wait()
-        return aiohttp.WSMessage(aiohttp.WSMsgType.CLOSE, 1000, "")
-
-
 class ScriptTransport(asyncio.Transport):
-    """The transport below it."""
+    """A transport that leads nowhere."""
 
     _is_closing = False
+
+    def pause_reading(self) -> None:
+        pass
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -178,22 +166,20 @@ class ScriptTransport(asyncio.Transport):
         pass
 
 
-async def turns() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
+def masked_frame(opcode: int, payload: bytes) -> bytes:
+    """As a client sends it, with a mask that changes nothing."""
+    return bytes((0x80 | opcode, 0x80 | len(payload), 0, 0, 0, 0)) + payload
 
 
 async def test_what_was_read_ahead_is_forgotten_when_the_peer_leaves_although_there_is_room() -> None:
-    script, room = Script(b"a", b"b", b"c"), asyncio.Event()
-    limits = replace(Limits(), close_timeout_s=0.1)
-    kept = Socket(cast("Any", script), ScriptTransport(), limits, time.monotonic)
+    limits, room = replace(Limits(), close_timeout_s=0.1), asyncio.Event()
+    kept = Socket(web.StreamResponse(status=101), ScriptTransport(), limits, time.monotonic, 1000)
     waiting = asyncio.create_task(kept.wait_for(room))
-    await turns()
+    kept.feed_data(b"".join(masked_frame(BINARY, letter) for letter in (b"a", b"b", b"c")))
     room.set()
     await waiting
     assert await kept.receive_any() == b"a"
-    script.leave.set()
-    await turns()
+    kept.feed_eof()
     assert kept.has_ended
     assert await kept.receive_any() is None
     assert kept.ahead_bytes == 0

@@ -37,6 +37,7 @@ from antiphon.serve.operator.agent import agent
 from antiphon.serve.operator.otel import OtelTracer, otlp_exporter
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.listening import Site
+from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.open_files import raise_open_file_limit
 
 KEEPALIVE_TIMEOUT_S = 15.0
@@ -69,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         gc.freeze()
         app = build_app(models, config, families, access=access, tracer=tracer)
         with _saved_trace(tracer if config.trace else None, Path(config.trace_file)):
-            return asyncio.run(_serve(app, models, config, lifecycle))
+            return run(_serve(app, models, config, lifecycle))
 
 
 def make_tracer(config: ServerConfig) -> Tracer | None:

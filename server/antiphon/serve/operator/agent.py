@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable
 
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import Health
-from antiphon.serve.transport.listening import ACCEPT_BATCH, lengthen_queue
+from antiphon.serve.transport.listening import Listener
 
 MAX_WEIGHT = 256
 """HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
@@ -64,14 +64,16 @@ async def agent(host: str, port: int, read: Callable[[], Health]) -> AsyncIterat
                 await writer.wait_closed()
         writer.transport.abort()
 
+    def protocol() -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
+
     try:
-        server = await asyncio.start_server(answer, host, port, backlog=ACCEPT_BATCH)
+        listener = await Listener.open(protocol, host, port)
     except (OSError, socket.gaierror) as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error.strerror}; choose another with --agent-port"
         ) from error
-    lengthen_queue(server)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield listener.sockets[0].getsockname()[1]
     finally:
-        server.close()
+        listener.close()

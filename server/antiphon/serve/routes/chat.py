@@ -25,7 +25,7 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.call import Call
 from antiphon.serve.routes.prompts import prompt_of
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
-from antiphon.serve.transport.socket import is_upgrade
+from antiphon.serve.transport.upgrade import is_upgrade
 
 SEED_BITS = 53
 """Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""

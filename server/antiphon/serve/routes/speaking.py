@@ -29,7 +29,7 @@ from antiphon.serve.routes.kyutai import error_message
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.routes.spoken_file import handle_text
 from antiphon.serve.routes.synthesis import Synthesis
-from antiphon.serve.transport.socket import is_upgrade
+from antiphon.serve.transport.upgrade import is_upgrade
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""

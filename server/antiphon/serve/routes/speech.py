@@ -19,7 +19,7 @@ from antiphon.serve.routes.kyutai import error_message
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.routes.transcription import Transcription
 from antiphon.serve.routes.upload import handle_recording
-from antiphon.serve.transport.socket import is_upgrade
+from antiphon.serve.transport.upgrade import is_upgrade
 
 
 async def handle_speech(

@@ -1,25 +1,107 @@
-"""Listening sockets that are accepted from one connection at a time.
+"""Sockets that listen, and accept one connection in a turn of the event loop.
 
-asyncio accepts up to ``backlog`` connections in a turn of its loop, and when open files run out it fails as
-often, each time with a timer of its own that begins again: a burst that grows each second. With a batch of
-one it fails once a second. The kernel's queue has its usual length all the same.
+Every loop has rules of its own for a burst of connections and for want of open files: asyncio accepts as many
+at once as its queue is long and fails as often, each time with a timer of its own; uvloop closes what it
+cannot accept, silently. Here both wait in the kernel's queue, and a failure is reported once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from aiohttp import web
 
-ACCEPT_BATCH = 1
-"""The ``backlog`` for asyncio: connections accepted in a turn of the loop."""
-
-LISTEN_BACKLOG = 128
+LISTEN_BACKLOG: Final = 128
 """Connections that wait in the kernel to be accepted: aiohttp's own default."""
+
+RETRY_S: Final = 1.0
+"""How long nothing is accepted after a failure: files are freed by calls that end."""
+
+
+class Listener:
+    """Accepts connections on one address, until it is closed."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        factory: Callable[[], Any],
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        """Listen on bound ``sockets``, which are this object's from now on; :meth:`open` binds them."""
+        self._loop = asyncio.get_running_loop()
+        self.sockets = sockets
+        self._factory = factory
+        self._ssl_context = ssl_context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        for one in sockets:
+            one.setblocking(False)
+            one.listen(LISTEN_BACKLOG)
+            self._watch(one)
+
+    @classmethod
+    async def open(
+        cls,
+        factory: Callable[[], Any],
+        host: str | None,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> Listener:
+        """Listen on every address of ``host``; ``factory`` makes the protocol of each connection.
+
+        Raises:
+            OSError: nothing can listen there.
+        """
+        # The loop looks up and binds; accepting is ours, on copies of its sockets.
+        bound = await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
+        try:
+            return cls([one.dup() for one in bound.sockets], factory, ssl_context)
+        finally:
+            bound.close()
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self._is_closed = True
+        for one in self.sockets:
+            self._loop.remove_reader(one)
+            one.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _watch(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            context = {"message": "no connection was accepted", "exception": error, "socket": listening}
+            self._loop.call_exception_handler(context)
+            self._loop.remove_reader(listening)
+            self._loop.call_later(RETRY_S, self._watch, listening)
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._begin(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection, ssl=self._ssl_context)
+        except OSError:  # a peer that left, or its TLS, which ConnectionFaults counts
+            connection.close()
 
 
 class Site(web.TCPSite):
-    """aiohttp's, accepting one connection at a time."""
+    """aiohttp's, on a :class:`Listener`."""
 
     async def start(self) -> None:
         """Listen.
@@ -27,14 +109,8 @@ class Site(web.TCPSite):
         Raises:
             OSError: nothing can listen there.
         """
-        self._backlog = ACCEPT_BATCH
-        await super().start()
-        assert isinstance(self._server, asyncio.Server)
-        lengthen_queue(self._server)
-
-
-def lengthen_queue(server: asyncio.Server) -> None:
-    """Give the sockets of a server made with ``ACCEPT_BATCH`` a queue of ``LISTEN_BACKLOG``."""
-    for one in server.sockets:
-        with one.dup() as twin:
-            twin.listen(LISTEN_BACKLOG)
+        await web.BaseSite.start(self)
+        factory = self._runner.server
+        assert factory is not None
+        listener = await Listener.open(factory, self._host, self._port, ssl_context=self._ssl_context)
+        self._server = cast("asyncio.AbstractServer", listener)

@@ -1,10 +1,10 @@
 """One WebSocket, seen from a session: messages in, frames out, and every wait bounded.
 
-aiohttp upgrades and parses. Ours are the rules: the peer must show a sign of life, unless we are the ones
-who do not read; messages are read no faster than a rate; what is written and not taken by the network is
-counted in bytes; a close waits for the peer's answer, which aiohttp's does not while somebody else reads.
-aiohttp's heartbeat is off, because it closes a socket that we paused ourselves, and so is compression, which
-would cost more than it saves on Opus.
+aiohttp accepts the request; after the upgrade what it receives is handed to the socket, which reads frames
+itself (:mod:`antiphon.serve.transport.incoming`). The rules: the peer must show a sign of life, unless we are
+the ones who do not read; messages are read no faster than a rate, and ahead of the conversation up to a
+bound; what is written and not taken by the network is counted in bytes; a close waits for the peer's answer.
+There is no compression, which would cost more than it saves on Opus.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, cast
 
-from aiohttp import WebSocketError, WSMessage, WSMsgType, web
+from aiohttp import web
 
 from antiphon.config import Limits
-from antiphon.serve.access.keys import chosen_subprotocol
 from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
-from antiphon.serve.transport.frames import CLOSE, PING, PONG, frame
+from antiphon.serve.transport.frames import CLOSE, PING, PONG, close_frame, frame
+from antiphon.serve.transport.incoming import FrameError, Incoming, read_close
+from antiphon.serve.transport.upgrade import switching_protocols
 
 READ_AHEAD_BYTES: Final = 1_048_576
 """As large as the largest message: minutes of Opus, an hour's text, nine seconds of msgpack's numbers."""
@@ -31,8 +32,8 @@ MESSAGE_BYTES: Final = 256
 LOOK_S: Final = 0.25
 """How often a connection that is not read is looked at: its row is free within a second."""
 
-MAX_REASON_BYTES = 123
-"""A close frame holds 125 bytes (RFC 6455, section 5.5), two of which are the code."""
+HOLD_S: Final = 0.5
+"""How long a peer is not read that has sent a second's messages too many."""
 
 
 class Socket:
@@ -40,25 +41,29 @@ class Socket:
 
     def __init__(
         self,
-        ws: web.WebSocketResponse,
+        response: web.StreamResponse,
         transport: asyncio.Transport,
         limits: Limits,
         clock: Callable[[], float],
+        max_message_bytes: int,
     ) -> None:
-        """Wrap ``ws`` after its upgrade; :meth:`open` does both."""
-        self._ws = ws
+        """Begin after the upgrade that ``response`` answered; :meth:`open` does both."""
+        self.response = response
         self._transport = transport
         self._limits = limits
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._incoming = Incoming(max_message_bytes)
         self._message_s = 1.0 / limits.max_messages_per_s
         self._paid_until_s = 0.0
         self._pauses = 0
+        self._is_held = False
         self._ahead: deque[bytes | str] = deque()
-        self._reading: asyncio.Task[bytes | str | None] | None = None
         self.ahead_bytes = 0
-        self._is_closing = False
-        self._is_reading = False
+        self._news: asyncio.Future[None] | None = None
         self._is_over = asyncio.Event()
+        self._last: tuple[int, str] | None = None
+        self._is_closing = False
         self._stall_start_s: float | None = None
         self._last_stall_s = (0.0, 0.0)
         self.seen_s = clock()
@@ -79,29 +84,112 @@ class Socket:
         ``headers`` are further ones of the answer.
 
         Raises:
+            web.HTTPBadRequest: it asks for no WebSocket.
             ConnectionResetError: the peer left meanwhile.
         """
-        ws = web.WebSocketResponse(
-            protocols=_protocols(request),
-            timeout=limits.close_timeout_s,
-            autoping=False,
-            autoclose=False,
-            heartbeat=None,
-            compress=False,
-            max_msg_size=max_message_bytes or limits.max_message_bytes,
-        )
-        ws.headers.update(headers or {})
-        await ws.prepare(request)
+        response = switching_protocols(request, headers or {})
+        await response.prepare(request)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer left during the upgrade")
         bound_kernel_buffer(transport, limits.max_unsent_bytes)
-        return cls(ws, transport, limits, clock)
+        socket = cls(response, transport, limits, clock, max_message_bytes or limits.max_message_bytes)
+        parser: Any = socket  # aiohttp's annotation is of its own class
+        request.protocol.set_parser(parser)
+        request.protocol.keep_alive(False)
+        return socket
 
-    @property
-    def response(self) -> web.WebSocketResponse:
-        """What the request handler returns to aiohttp."""
-        return self._ws
+    # What aiohttp calls.
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Take what the network brought."""
+        if not self._is_over.is_set():
+            self._incoming.feed(data)
+            self._read()
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """The connection is gone, and with it what waits to be received."""
+        self._is_over.set()
+        self._forget_ahead()
+        self._wake()
+
+    # Reading.
+
+    def _read(self) -> None:
+        """Read what is here, until it is too much or too fast."""
+        try:
+            while not self._is_full() and (message := self._incoming.next()) is not None:
+                self._take(*message)
+        except FrameError as error:
+            self.close_code = error.code
+            self._take_last(error.code, str(error))
+        if self._is_full():
+            self._transport.pause_reading()
+
+    def _is_full(self) -> bool:
+        return self._is_held or self._last is not None or self.ahead_bytes >= READ_AHEAD_BYTES
+
+    def _take(self, opcode: int, content: bytes | str) -> None:
+        self._count()
+        if opcode == CLOSE:
+            self._take_close(cast("bytes", content))
+        elif opcode == PING:
+            # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
+            if not self.is_congested():
+                self.write(frame(cast("bytes", content), PONG))
+        elif opcode != PONG and not self._is_closing:
+            self._ahead.append(content)
+            self.ahead_bytes += _kept_bytes(content)
+            self._wake()
+
+    def _count(self) -> None:
+        """Count a message; a peer that is a second's worth ahead of the rate is not read for a while."""
+        self.seen_s = now_s = self._clock()
+        self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
+        if self._paid_until_s > now_s + 1.0 and not self._is_held:
+            self._is_held = True
+            self._pauses += 1
+            self._loop.call_later(HOLD_S, self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self._pauses -= 1
+        self.seen_s = self._clock()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Read again, if there is room now: what is here first."""
+        if not self.has_ended and not self._is_full():
+            self._read()
+            if not self._is_full():
+                self._transport.resume_reading()
+
+    def _take_close(self, payload: bytes) -> None:
+        code = read_close(payload)
+        if not self._is_closing:
+            self.close_code = code
+        self._take_last(1000, "")
+
+    def _take_last(self, code: int, reason: str) -> None:
+        """Nothing more is read: the close frame that answers it goes out when all before it is received."""
+        self._last = (code, reason)
+        if self._is_closing:
+            self._is_over.set()
+        self._wake()
+
+    def _finish(self, code: int, reason: str) -> None:
+        """Answer the peer's last word, and end the connection."""
+        self._is_over.set()
+        self.write(close_frame(code, reason))
+        self._is_closing = True
+        self._transport.close()
+        # Closed, it still tries to send what it holds, and TLS to agree on the end; the peer may be gone.
+        self._loop.call_later(self._limits.close_timeout_s, self._abort)
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     async def receive(self) -> bytes | None:
         """The next binary message; None once the connection is over. Text messages are passed over."""
@@ -111,69 +199,24 @@ class Socket:
 
     async def receive_any(self) -> bytes | str | None:
         """The next message, binary or text; None once the connection is over."""
-        if self.has_ended:
+        while not self._ahead and not self._is_last_received():
+            self._news = self._loop.create_future()
+            await self._news
+        if self.has_ended or self._is_closing:
             self._forget_ahead()  # else it would all be worked off at once: nothing waits for room any more
-        if self._ahead:
-            message = self._ahead.popleft()
-            self.ahead_bytes -= _kept_bytes(message)
-            return message
-        if self._reading is not None:
-            reading, self._reading = self._reading, None
-            return await reading
-        return await self._receive()
-
-    async def _receive(self) -> bytes | str | None:
-        """The next message from the network."""
-        if self._is_over.is_set():
             return None
-        if self._is_reading:
-            return None  # our close does, for the peer's answer; nothing else counts any more
-        self._is_reading = True
-        try:
-            while True:
-                message = await self._ws.receive()
-                kind = message.type
-                if self._transport.is_closing():
-                    break  # the peer is gone: what it had sent before concerns nobody
-                if self._is_too_fast():
-                    async with self.paused():
-                        await asyncio.sleep(0.5)
-                if kind in (WSMsgType.BINARY, WSMsgType.TEXT):
-                    if not self._is_closing:
-                        return cast("bytes | str", message.data)
-                elif kind is WSMsgType.PING:
-                    self._pong(message.data)
-                elif kind is not WSMsgType.PONG:
-                    break
-        finally:
-            self._is_reading = False
-        self._end(message)
-        return None
+        message = self._ahead.popleft()
+        was_full = self.ahead_bytes >= READ_AHEAD_BYTES
+        self.ahead_bytes -= _kept_bytes(message)
+        if was_full:
+            self._go_on()
+        return message
 
-    def _is_too_fast(self) -> bool:
-        """Count a message, and whether the peer is a second's worth ahead of the rate."""
-        self.seen_s = now_s = self._clock()
-        self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
-        return self._paid_until_s > now_s + 1.0
-
-    def _pong(self, data: bytes) -> None:
-        # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
-        if not self.is_congested():
-            self.write(frame(data, PONG))
-
-    def _end(self, last: WSMessage) -> None:
-        """The connection is over; a peer that has closed it gets its answer."""
-        self._is_over.set()
-        if self._is_closing:
-            return  # aiohttp's word is the peer's answer to ours
-        # What breaks the protocol aiohttp has closed itself, and then it only knows that nobody answered.
-        is_broken = isinstance(last.data, WebSocketError)
-        self.close_code = last.data.code if is_broken else self._ws.close_code
-        self.write(close_frame(1000, ""))
-        self._is_closing = True
-        self._transport.close()
-        # Closed, it still tries to send what it holds, and TLS to agree on the end; the peer may be gone.
-        asyncio.get_running_loop().call_later(self._limits.close_timeout_s, self._abort)
+    def _is_last_received(self) -> bool:
+        """Whether nothing more comes; a peer that has closed the connection gets its answer."""
+        if self._last is not None and not self._is_closing:
+            self._finish(*self._last)
+        return self.has_ended or self._is_closing
 
     def _abort(self) -> None:
         """Cut the connection, if it is still there."""
@@ -182,7 +225,7 @@ class Socket:
             self._transport.abort()
 
     @contextlib.asynccontextmanager
-    async def paused(self) -> Any:
+    async def paused(self) -> AsyncIterator[None]:
         """While this lasts we do not read, so the peer's silence says nothing about it."""
         self._pauses += 1
         try:
@@ -207,35 +250,24 @@ class Socket:
         Its leaving may lie behind what there is no room for. So that is read ahead, at most
         ``READ_AHEAD_BYTES`` and a message; and the connection is looked at, every ``LOOK_S``.
         """
-        has_room = asyncio.ensure_future(room.wait())
+        has_room: asyncio.Future[Any] = asyncio.ensure_future(room.wait())
         try:
             async with self.paused():
-                while not has_room.done() and not self._is_over.is_set() and not self._has_left():
-                    if self._reading is None and self.ahead_bytes < READ_AHEAD_BYTES:
-                        self._reading = asyncio.ensure_future(self._receive())
-                    waits = [has_room] if self._reading is None else [has_room, self._reading]
-                    await asyncio.wait(waits, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                    self._keep_ahead()
-        except asyncio.CancelledError:
-            if self._reading is not None:
-                self._reading.cancel()
-            raise
+                while not has_room.done() and not self._has_left():
+                    self._news = self._loop.create_future()
+                    await asyncio.wait(
+                        [has_room, self._news], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                    )
         finally:
             has_room.cancel()
 
-    def _keep_ahead(self) -> None:
-        """Keep a message that was read ahead; with the last one, forget them all."""
-        if self._reading is None or not self._reading.done():
-            return
-        message, self._reading = self._reading.result(), None
-        if message is None:
-            self._forget_ahead()
-        else:
-            self._ahead.append(message)
-            self.ahead_bytes += _kept_bytes(message)
-
     def _has_left(self) -> bool:
-        """Whether the peer's side of the connection has ended, though we have not read that far."""
+        """Whether the peer has left, though what it said before is not received."""
+        if self._last is not None:
+            self._forget_ahead()
+            return self._is_last_received()
+        if self._is_over.is_set():
+            return True
         if not self._transport.is_closing() and not has_ended(self._transport):
             return False
         self._forget_ahead()
@@ -294,34 +326,18 @@ class Socket:
         self.write(close_frame(code, reason))
         self._is_closing = True
         self.close_code = code
+        self._forget_ahead()
+        self._wake()
+        self._go_on()
+        if self._last is not None:
+            self._is_over.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.close_timeout_s):
-                if self._is_reading:
-                    await self._is_over.wait()
-                else:
-                    await self._receive()
+                await self._is_over.wait()
         if self._is_over.is_set() and not self.has_unsent:
             self._transport.close()
         else:
             self._transport.abort()
-
-
-def is_upgrade(request: web.Request) -> bool:
-    """Whether a request asks for a WebSocket."""
-    return bool(web.WebSocketResponse(protocols=_protocols(request)).can_prepare(request))
-
-
-def _protocols(request: web.Request) -> tuple[str, ...]:
-    """The subprotocol to select, for aiohttp, which logs what was offered where it can select none."""
-    chosen = chosen_subprotocol(request.headers)
-    return () if chosen is None else (chosen,)
-
-
-def close_frame(code: int, reason: str) -> bytes:
-    """A close frame: what does not fit into it of the reason is left out."""
-    # An error may quote what UTF-8 cannot hold: a file's name with half of a surrogate pair.
-    words = reason.encode(errors="replace")[:MAX_REASON_BYTES].decode(errors="ignore").encode()
-    return frame(code.to_bytes(2, "big") + words, CLOSE)
 
 
 def _kept_bytes(message: bytes | str) -> int:

@@ -1,0 +1,46 @@
+"""The answer to a request for a WebSocket (RFC 6455, section 4.2)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from antiphon.serve.access.keys import chosen_subprotocol
+
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""What the answer to a client's key is made with (RFC 6455, section 1.3)."""
+
+
+def is_upgrade(request: web.Request) -> bool:
+    """Whether a request asks for a WebSocket."""
+    # Without the subprotocols, aiohttp logs what was offered where it can select none.
+    protocols = _selected(request)
+    return bool(web.WebSocketResponse(protocols=protocols).can_prepare(request))
+
+
+def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
+    """The answer that makes a request's connection a WebSocket; ``headers`` are further ones.
+
+    Raises:
+        web.HTTPBadRequest: it asks for none.
+    """
+    if not is_upgrade(request):
+        raise web.HTTPBadRequest(text="this is no request for a WebSocket of version 13\n")
+    digest = hashlib.sha1(request.headers[hdrs.SEC_WEBSOCKET_KEY].encode() + _GUID).digest()
+    response = web.StreamResponse(status=101, headers=headers)
+    response.headers[hdrs.UPGRADE] = "websocket"
+    response.headers[hdrs.CONNECTION] = "Upgrade"
+    response.headers[hdrs.SEC_WEBSOCKET_ACCEPT] = base64.b64encode(digest).decode()
+    for protocol in _selected(request):
+        response.headers[hdrs.SEC_WEBSOCKET_PROTOCOL] = protocol
+    response.force_close()
+    return response
+
+
+def _selected(request: web.Request) -> tuple[str, ...]:
+    chosen = chosen_subprotocol(request.headers)
+    return () if chosen is None else (chosen,)

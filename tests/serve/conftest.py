@@ -1,0 +1,20 @@
+"""Servers inside tests run on the event loop that serves; Autobahn's cases on asyncio's own as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from antiphon.serve.transport.loop import new_event_loop
+
+BOTH = ("test_autobahn", "test_connection_faults")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops that a test runs on, by name."""
+    own = {"serving": new_event_loop}
+    return own | {"asyncio": asyncio.new_event_loop} if item.path.stem in BOTH else own
