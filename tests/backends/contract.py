@@ -44,6 +44,9 @@ SAMPLED = SamplingParameters(
 """Every parameter has a part in what is said."""
 
 
+SENTENCES = ("Seven", "Seventeen", "Ten", "Rain")
+
+
 def as_it_is(pcm: FloatArray) -> FloatArray:
     return pcm
 
@@ -56,7 +59,8 @@ class Subject:
     attention window holds. ``pcm_tolerance`` is the largest difference between the same session on
     different rows, or beside other rows (0: identical); on one row in fixed ticks there is none.
     ``comparable`` blanks what may lawfully differ between sessions. ``samples`` says that a model's
-    logits are sampled, by every parameter there is for its pipeline.
+    logits are sampled, by every parameter there is for its pipeline but those it ``ignores``. ``grows``: a
+    row takes memory only while it speaks, and at most what the facts say.
     """
 
     name: str
@@ -65,6 +69,8 @@ class Subject:
     pcm_tolerance: float = 0.0
     comparable: Callable[[FloatArray], FloatArray] = as_it_is
     samples: bool = True
+    grows: bool = False
+    ignores: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +140,11 @@ def step_inputs(
 
 
 def words(info: BackendInfo, frame: FloatArray) -> tuple[TextEntry, ...]:
-    """Three words of one to four tokens that follow from a frame's bytes."""
-    assert info.spec.lm is not None
+    """Three words of one to four tokens that follow from a frame's bytes; for pocket a sentence each."""
     random = np.random.default_rng(zlib.crc32(frame.tobytes()))
     lengths = random.integers(1, 5, 3)
+    if info.spec.lm is None:
+        return tuple(TextEntry((5,) * n, f"{SENTENCES[n - 1]}.") for n in lengths.tolist())
     return tuple(TextEntry(tuple(random.integers(4, info.spec.lm.text_card, n).tolist())) for n in lengths)
 
 
@@ -179,7 +186,7 @@ def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
 
 def silent_ticks(info: BackendInfo) -> int:
     """How many of a session's first ticks have no reply; those of text to speech are worth several steps."""
-    if info.kind is not PipelineKind.TTS:
+    if info.kind is not PipelineKind.TTS or info.spec.lm is None:
         return info.spec.silent_frames
     rules, steps, ticks = ScriptRules.of(info.spec), 0, 0
     while (steps := min(steps + TEXT_STEPS, max(steps, rules.audio_delay))) < rules.first_sound:

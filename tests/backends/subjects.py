@@ -15,6 +15,7 @@ from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
 from tools.make_checkpoint import make_checkpoint
+from tools.make_pocket_checkpoint import make_pocket_checkpoint
 
 
 def blank_life(pcm: FloatArray) -> FloatArray:
@@ -68,6 +69,19 @@ def graphs(kind: str, folders: pytest.TempPathFactory) -> Subject:
     )
 
 
+def pocket(folders: pytest.TempPathFactory) -> Subject:
+    """A small model in the package's own format, whose chunks are single sentences."""
+    checkpoint = load_checkpoint(str(make_pocket_checkpoint(folders.mktemp("pocket") / "small")))
+    options = {"threads": 1, "chunk_tokens": 1}
+    return Subject(
+        "pocket tts",
+        lambda slots: make_backend("pocket", checkpoint, slots=slots, options=options),
+        wrap_frames=30,  # an utterance's ring ends with it
+        grows=True,
+        ignores=("audio_topk",),
+    )
+
+
 SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-codec": lambda folders: null(PipelineKind.CODEC),
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
@@ -81,6 +95,7 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),
     "mlx-tts": lambda folders: model("mlx", "tts", folders),
+    "pocket-tts": pocket,
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
     "torch-stt": lambda folders: model("torch", "stt", folders),

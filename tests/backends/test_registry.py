@@ -39,9 +39,9 @@ def test_a_manifests_options_are_the_backends_until_others_are_given(checkpoint:
     }
     manifest = Manifest("m", "mimi", {}, 8, backends=formats)
     checkpoint = replace(checkpoint, manifest=manifest)
-    assert cast("NullBackend", make_backend("null", checkpoint, slots=1))._step_s == 0.007
+    assert cast("NullBackend", make_backend("null", checkpoint, slots=1)).rows.step_s == 0.007
     own = make_backend("null", checkpoint, slots=1, options={"step_ms": 2.0})
-    assert cast("NullBackend", own)._step_s == 0.002
+    assert cast("NullBackend", own).rows.step_s == 0.002
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,16 @@ class Workshop:
         assert backend is self.made[-1]
         assert [made.closed for made in self.made] == [True] * (len(self.made) - 1) + [False]
         return backend.info.slots
+
+
+def test_what_prompts_and_voices_keep_counts_beside_the_weights() -> None:
+    memory = {"total": 1000, "weights": 200, "caches": 300, "state_per_row": 70}
+    assert Workshop(memory).size() == 5
+    wanted = (
+        r"9 rows do not fit: weights 200 bytes \+ caches 300 bytes \+ 9 x 70 bytes = 1,130 bytes, .*; 7 rows"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        Workshop(memory).size(replace(AUTO, slots=9))
 
 
 def test_memory_decides_when_ticks_are_fast() -> None:

@@ -74,7 +74,7 @@ async def test_a_text_and_a_voice_reach_the_model_before_the_first_frame(
             await client.speak(speech(2))
             first, pcm = await client.reply()
             assert first.frame == 0
-            assert read_stamp(pcm).frame == PERSONA.silent_frames
+            assert read_stamp(pcm).frame == backend.prompts[0].count
         await server.is_empty()
     prompt = backend.prompts[0]
     assert prompt.voice is not None
@@ -85,18 +85,18 @@ async def test_a_text_and_a_voice_reach_the_model_before_the_first_frame(
 
 
 async def test_a_stock_client_gets_its_handshake_once_the_prompt_is_read(backend: Noting) -> None:
-    backend._step_s = 0.15
+    backend.rows.step_s = 0.15
     async with persona_server(backend, None) as server:
         start_s = asyncio.get_running_loop().time()
         async with server.call("text_prompt=be+kind&voice_prompt=") as client:
             assert isinstance(await client.receive(), moshi.Handshake)
             assert asyncio.get_running_loop().time() - start_s > 0.14
         await server.is_empty()
-    assert len(backend.prompts) == 1
+    assert len({prompt.key for prompt in backend.prompts}) == 1
 
 
 async def test_a_client_that_leaves_while_its_prompt_is_read_leaves_its_row(backend: Noting) -> None:
-    backend._step_s = 0.3
+    backend.rows.step_s = 0.3
     async with persona_server(backend, None) as server:
         async with server.call("text_prompt=be+kind") as client:
             client.cut()

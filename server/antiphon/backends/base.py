@@ -121,8 +121,9 @@ class PrimeProgress:
 class BackendInfo:
     """The unchanging facts about a backend that was made.
 
-    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row", ...),
-    for admission arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend
+    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row", and
+    "caches", the most that prompts and voices kept for later rows take), for admission arithmetic and the
+    report. ``row_ms`` is what each row adds to a tick, where the backend
     knows it and the engine cannot measure it (tts).
     """
 

@@ -22,7 +22,9 @@ from antiphon.models.sampling import SamplingParameters
 class ExecutorFacts:
     """What an executor says of itself, for :class:`antiphon.backends.base.BackendInfo`.
 
-    ``memory`` has at least "weights", the bytes of all weights, and on a GPU "total", the device's bytes.
+    ``memory`` has at least "weights", the bytes of all weights, and on a GPU "total", the device's bytes;
+    "state_per_row" and "caches" only where the host cannot know them (see :class:`RowHost`). ``row_ms`` is as
+    in :class:`antiphon.backends.base.BackendInfo`.
     """
 
     name: str
@@ -31,6 +33,7 @@ class ExecutorFacts:
     quantization: str
     versions: Mapping[str, str]
     memory: Mapping[str, int]
+    row_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from antiphon.backends.checks import check_inputs, check_row, check_slots, check
 from antiphon.backends.executor import FrameExecutor, PromptExecutor, Rows, Work
 from antiphon.backends.faults import FaultJudge
 from antiphon.backends.prompts import Primer, PromptedRows
+from antiphon.backends.snapshots import CACHE_BYTES, size_of
 from antiphon.errors import BackendError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -36,6 +37,9 @@ OWN: Final = "host."
 """Names of what the host itself adds to a snapshot begin so."""
 FRAMES: Final = OWN + "frames"
 """In a snapshot: the frames the row has been given since its reset, int64."""
+
+CACHE_ROWS: Final = 16
+"""What is kept of prompts and voices takes at most as much as so many rows, and at most ``CACHE_BYTES``."""
 
 E = TypeVar("E", bound=Rows)
 
@@ -57,7 +61,8 @@ class RowHost(Generic[E]):
 
     def _take_rows(self, slots: int) -> None:
         self.executor.allocate(slots)
-        facts = self.executor.facts
+        facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
+        caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
         self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
         self._info = BackendInfo(
             name=facts.name,
@@ -68,7 +73,8 @@ class RowHost(Generic[E]):
             quantization=facts.quantization,
             can_prime=self._can_prime,
             versions=facts.versions,
-            memory={**facts.memory, "state_per_row": self.executor.state_bytes() // slots},
+            memory={"state_per_row": row_bytes, "caches": caches, **facts.memory},
+            row_ms=facts.row_ms,
         )
 
     @property
@@ -91,11 +97,16 @@ class RowHost(Generic[E]):
         self.executor.set_parameters(row, parameters)
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """Copy a row's state; the tensors stay on the device."""
+        """Copy a row's state; the tensors stay on the device.
+
+        Raises:
+            StepError, DeviceLostError: as :meth:`step`.
+        """
         check_row(self._info, row)
-        tensors = self.executor.snapshot(row)
-        size = sum(int(tensor.nbytes) for tensor in tensors.values())
-        return RowSnapshot(self._info.name, {**tensors, **self._remembered(row)}, size)
+        with self._judging([row]):
+            tensors = self.executor.snapshot(row)
+            remembered = self._remembered(row)
+        return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(tensors))
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a row's state back.
@@ -126,8 +137,7 @@ class RowHost(Generic[E]):
         """A snapshot from what :meth:`to_host` gave, here or in another process."""
         own, remembered = _split(arrays)
         tensors = self.executor.from_host(own)
-        size = sum(array.nbytes for array in own.values())
-        return RowSnapshot(self._info.name, {**tensors, **remembered}, size)
+        return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(own))
 
     def _remembered(self, row: int) -> dict[str, Any]:
         """What the host itself knows of a row, for a snapshot; names begin with "host."."""
@@ -190,9 +200,10 @@ class HostBackend(RowHost[FrameExecutor]):
 
     def _take_rows(self, slots: int) -> None:
         self._primer: Primer | None = None
-        if self._can_prime and self._spec.lm is not None:
-            self._primer = Primer(cast("PromptedRows", self.executor), self._spec.lm)
         super()._take_rows(slots)
+        if self._can_prime and self._spec.lm is not None:
+            rows = cast("PromptedRows", self.executor)
+            self._primer = Primer(rows, self._spec.lm, self._info.memory["caches"])
 
     def _begin(self, rows: Sequence[int]) -> None:
         super()._begin(rows)
@@ -213,8 +224,8 @@ class HostBackend(RowHost[FrameExecutor]):
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
             is_forgotten = (frames == 0) & (self._spec.kind is PipelineKind.DUPLEX)
             work = Work(rows, frames, is_fresh, is_forgotten, emitted, inputs.pcm, inputs.is_fixed)
+            self._frames[rows] = frames + 1  # a step that fails for some rows has advanced the others
             result = self.executor.run(work)
-            self._frames[rows] = frames + 1
         tokens = result.text_tokens
         if tokens is not None:
             tokens = np.where(emitted, tokens, np.int32(NO_TOKEN))

@@ -16,7 +16,7 @@ import numpy as np
 
 from antiphon.backends.base import IntArray, PrimeProgress
 from antiphon.backends.executor import PromptExecutor, Rows
-from antiphon.backends.snapshots import SnapshotCache
+from antiphon.backends.snapshots import SnapshotCache, Tensors, size_of
 from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.spec import LMSpec
 
@@ -50,13 +50,13 @@ class _Reading:
 class Primer:
     """Takes the rows of an executor through prompts, piece by piece."""
 
-    def __init__(self, executor: PromptedRows, lm: LMSpec) -> None:
-        """Prime rows whose language model has the shape ``lm``."""
+    def __init__(self, executor: PromptedRows, lm: LMSpec, cache_bytes: int) -> None:
+        """Prime rows whose language model has the shape ``lm``; keep up to ``cache_bytes``."""
         self._executor, self._lm = executor, lm
         self._delays: IntArray = np.array(lm.delays, np.int32)
         self._initial: IntArray = np.array((lm.text_card, *[lm.card] * lm.n_q), np.int32)
         self._readings: dict[int, _Reading] = {}
-        self.cache = SnapshotCache()
+        self.cache = SnapshotCache[Tensors](cache_bytes, size_of)
 
     def is_reading(self, row: int, prompt: Prompt) -> bool:
         """Whether the row is on its way through this prompt."""

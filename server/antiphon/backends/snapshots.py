@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from antiphon.errors import UnsupportedError
 
 CACHE_BYTES: Final = 1 << 30
-"""What is kept of voices, and of prompts: a voice of tts-1.6b takes 82 MB in bfloat16, so a dozen; a second
-of Moshi 7B's prompts 6.6 MB, so some minutes of personas."""
+"""The most that is kept of voices, and of prompts: a voice of tts-1.6b takes 82 MB in bfloat16, so a dozen;
+a second of Moshi 7B's prompts 6.6 MB, so some minutes of personas."""
+
+Tensors: TypeAlias = Mapping[str, Any]
 
 Form: TypeAlias = tuple[Sequence[int], Any]
 """A tensor's shape and dtype."""
@@ -50,33 +52,33 @@ def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
-class SnapshotCache:
-    """Tensors by key, the least recently used thrown out first."""
+class SnapshotCache(Generic[T]):
+    """Values by key, the least recently used thrown out first."""
 
-    def __init__(self, capacity_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
         """Keep at most so many bytes; what is larger than all of it is not kept."""
-        self._capacity_bytes = capacity_bytes
-        self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self._capacity_bytes, self._size_of = capacity_bytes, size_of
+        self._kept: OrderedDict[str, T] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
         """Keys kept."""
         return len(self._kept)
 
-    def get(self, key: str) -> Mapping[str, Any] | None:
+    def get(self, key: str) -> T | None:
         """What is kept under a key, which becomes the one used last."""
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
 
-    def put(self, key: str, tensors: Mapping[str, Any]) -> None:
-        """Keep tensors, and make room for them."""
-        size = size_of(tensors)
+    def put(self, key: str, value: T) -> None:
+        """Keep a value, and make room for it."""
+        size = self._size_of(value)
         if key in self._kept or size > self._capacity_bytes:
             return
-        self._kept[key] = tensors
+        self._kept[key] = value
         self.bytes += size
         while self.bytes > self._capacity_bytes:
             _, oldest = self._kept.popitem(last=False)
-            self.bytes -= size_of(oldest)
+            self.bytes -= self._size_of(oldest)

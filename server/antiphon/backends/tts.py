@@ -40,8 +40,9 @@ class TtsBackend(RowHost[TextExecutor]):
         super().__init__(spec, executor, slots=slots, can_prime=self._shape is not None)
 
     def _take_rows(self, slots: int) -> None:
-        self._voices = None if self._shape is None else VoiceCache(self.executor)
         super()._take_rows(slots)
+        caches = self._info.memory["caches"]
+        self._voices = None if self._shape is None else VoiceCache(self.executor, caches)
         self._scripts = ScriptRows(self._rules, slots)
         for row in range(slots):
             self._start(row, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from antiphon.backends.executor import TextExecutor
-from antiphon.backends.snapshots import CACHE_BYTES, SnapshotCache
+from antiphon.backends.snapshots import SnapshotCache, Tensors, size_of
 from antiphon.models.prompt import Prompt
 
 NO_VOICE: Final = ""
@@ -15,9 +15,9 @@ NO_VOICE: Final = ""
 class VoiceCache:
     """Keys and values of voices, computed once each as long as ``limit_bytes`` hold them."""
 
-    def __init__(self, executor: TextExecutor, limit_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, executor: TextExecutor, limit_bytes: int) -> None:
         """Begin with none."""
-        self._executor, self._kept = executor, SnapshotCache(limit_bytes)
+        self._executor, self._kept = executor, SnapshotCache[Tensors](limit_bytes, size_of)
         self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:

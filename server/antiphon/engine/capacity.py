@@ -17,13 +17,26 @@ from antiphon.errors import ConfigError
 class MemoryFacts:
     """Bytes: what there is on the device, what the weights take, and what each row takes on top.
 
-    ``taken_bytes`` of the total belong to other models already.
+    ``taken_bytes`` of the total belong to other models already. ``cache_bytes`` are the most that kept
+    prompts and voices take.
     """
 
     total_bytes: int
     weights_bytes: int
     row_bytes: int
     taken_bytes: int = 0
+    cache_bytes: int = 0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is taken whatever the number of rows."""
+        return self.weights_bytes + self.cache_bytes
+
+    @property
+    def fixed_words(self) -> str:
+        """Of what that consists."""
+        caches = f" + caches {self.cache_bytes:,} bytes" if self.cache_bytes else ""
+        return f"weights {self.weights_bytes:,} bytes{caches}"
 
     @property
     def left_bytes(self) -> int:
@@ -40,8 +53,8 @@ class MemoryFacts:
         )
 
     def needed(self, rows: int) -> int:
-        """Bytes for the weights and so many rows."""
-        return self.weights_bytes + rows * self.row_bytes
+        """Bytes for the weights, the caches and so many rows."""
+        return self.fixed_bytes + rows * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +73,10 @@ def check_fit(memory: MemoryFacts, rows: int) -> None:
     """
     if memory.needed(rows) <= memory.left_bytes:
         return
-    left = memory.left_bytes - memory.weights_bytes
+    left = memory.left_bytes - memory.fixed_bytes
     fitting = max(0, left // memory.row_bytes) if memory.row_bytes else 0
     raise ConfigError(
-        f"{rows} rows do not fit: weights {memory.weights_bytes:,} bytes + {rows} x {memory.row_bytes:,} "
+        f"{rows} rows do not fit: {memory.fixed_words} + {rows} x {memory.row_bytes:,} "
         f"bytes = {memory.needed(rows):,} bytes, but there are {memory.left_bytes:,}{memory.taken_words}; "
         f"{fitting} rows would fit"
     )
@@ -84,13 +97,13 @@ def rows_that_fit(
     if memory.needed(1) > usable:
         shared = f", a part of {models_waiting}" if models_waiting > 1 else ""
         raise ConfigError(
-            f"not even one row fits: weights {memory.weights_bytes:,} bytes + one row "
+            f"not even one row fits: {memory.fixed_words} + one row "
             f"{memory.row_bytes:,} bytes = {memory.needed(1):,} bytes, but only {usable:,} of "
             f"{memory.total_bytes:,} may be used{shared}{memory.taken_words}"
         )
     if memory.row_bytes == 0:
         return at_most
-    return min(at_most, (usable - memory.weights_bytes) // memory.row_bytes)
+    return min(at_most, (usable - memory.fixed_bytes) // memory.row_bytes)
 
 
 def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:

@@ -160,11 +160,12 @@ def _telling(rows: int) -> Iterator[None]:
 
 def bytes_taken(info: BackendInfo) -> int:
     """What a backend takes of its device, as far as it says so."""
-    return info.memory.get("weights", 0) + info.slots * info.memory.get("state_per_row", 0)
+    memory = info.memory
+    return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * memory.get("state_per_row", 0)
 
 
 def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts | None:
-    """What a backend says about memory: ``weights``, ``state_per_row`` and ``total`` of ``info.memory``.
+    """What a backend says about memory: ``weights``, ``state_per_row``, ``caches`` and ``total``.
 
     Without ``total`` a backend on the CPU has the host's memory. None when any of it is unknown.
     """
@@ -172,7 +173,8 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
     weights, row = info.memory.get("weights"), info.memory.get("state_per_row")
     if total is None or weights is None or row is None:
         return None
-    return MemoryFacts(total, weights, row, share.taken_bytes.get(info.device, 0))
+    taken = share.taken_bytes.get(info.device, 0)
+    return MemoryFacts(total, weights, row, taken, info.memory.get("caches", 0))
 
 
 def tick_sizes(slots: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def test_a_row_restored_midway_begins_its_prompt_anew() -> None:
     assert [backend.prime(0, prompt).done for _ in range(2)] == [32, 64]
     backend.restore(0, backend.snapshot(1))
     assert backend.prime(0, prompt).done == 32
+
+
+def test_a_snapshot_that_fails_ends_its_row_and_the_third_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = NullBackend(CODEC, 3)
+
+    def fail(row: int) -> dict[str, Any]:
+        raise RuntimeError(f"row {row} cannot be read")
+
+    monkeypatch.setattr(backend.rows, "snapshot", fail)
+    for _ in range(2):
+        with pytest.raises(StepError, match=r"rows \[1\] failed: RuntimeError: row 1 cannot") as caught:
+            backend.snapshot(1)
+        assert caught.value.rows == (1,)
+    with pytest.raises(DeviceLostError, match="3 steps in a row failed"):
+        backend.snapshot(1)
 
 
 def test_hundreds_of_rows_cost_little_beside_the_sleep() -> None:

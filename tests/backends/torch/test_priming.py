@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.snapshots import SnapshotCache
+from antiphon.backends.snapshots import SnapshotCache, size_of
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
@@ -306,7 +306,7 @@ def test_a_row_disturbed_midway_is_right_in_the_end(
     backend = made(persona, SLOTS)
     prime(backend, 0, prompt)
     wanted = said(talk(backend, 0, speech(9)))[0]
-    backend._primer.cache = SnapshotCache(0)  # type: ignore[union-attr]
+    backend._primer.cache = SnapshotCache(0, size_of)  # type: ignore[union-attr]
     row = 1
     backend.prime(row, prompt)
     if disturb == "reset":
@@ -340,7 +340,7 @@ def test_after_a_piece_that_failed_a_prompt_begins_anew(
 
 
 def test_the_cache_throws_out_what_was_used_longest_ago() -> None:
-    cache = SnapshotCache(100)
+    cache = SnapshotCache(100, size_of)
     for key in "abc":
         cache.put(key, {"x": np.zeros(10, np.float32)})  # 40 bytes
         assert cache.get("a") is not None or key == "c"

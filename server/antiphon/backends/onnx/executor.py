@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from antiphon.backends.arrays import HostArrays
 from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray, Progress
 from antiphon.backends.executor import ExecutorFacts, Result, TextResult, TextStep, Work
 from antiphon.backends.onnx.language import Language
@@ -21,7 +22,7 @@ from antiphon.models.script import NEW_WORD, ScriptRules
 from antiphon.models.spec import ModelSpec
 
 
-class OnnxRows:
+class OnnxRows(HostArrays):
     """S rows of the stages of a model; see :class:`antiphon.backends.executor.Rows`.
 
     ``stages`` are those that have S rows, by kind: "encode", "lm", "depformer", "decode".
@@ -88,24 +89,10 @@ class OnnxRows:
         if self.language is not None:
             self.language.restore(row, tensors)
 
-    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, Array]:
-        """They are numpy's already."""
-        return dict(tensors)
-
-    def from_host(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """They stay numpy's."""
-        return dict(arrays)
-
     def state_bytes(self) -> int:
         """See the protocol."""
         language = 0 if self.language is None else self.language.bytes
         return language + sum(stage.bytes for stage in self.stages.values())
-
-    def age(self, frames: int) -> None:
-        """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
-
-    def probe(self) -> None:
-        """A CPU always answers; an error of a GPU comes back from every step, and the third ends it."""
 
     def close(self) -> None:
         """Let go of the sessions and their state."""

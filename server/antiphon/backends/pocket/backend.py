@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
 
+from antiphon.backends.arrays import HostArrays
 from antiphon.backends.base import (
     NO_TOKEN,
-    BackendInfo,
-    HostArray,
     IntArray,
     PrimeProgress,
     Progress,
-    RowSnapshot,
     StepInputs,
     StepOutputs,
     TextEntry,
 )
-from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.devices import device_probe
-from antiphon.backends.faults import FaultJudge
+from antiphon.backends.checks import check_inputs, check_row
+from antiphon.backends.executor import ExecutorFacts
+from antiphon.backends.host import RowHost
 from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.speaker import Frame, Speaker
-from antiphon.backends.pocket.voices import Voices
+from antiphon.backends.pocket.voices import KEPT_BYTES, Voices
 from antiphon.backends.pocket.workers import make_workers
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.pocket import PocketShape
@@ -36,184 +33,110 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
-NAME: Final = "pocket"
 TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 LONGEST_CHUNK_TOKENS: Final = 272
 """A word may have 256 tokens; quotes, a capital and a full stop come on top."""
 
 
-class PocketBackend:
-    """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
-
-    Rows are stepped one by one, on as many threads as there are; a row that fails does so alone: it is told
-    of in the next tick, before anybody is advanced.
-    """
+class PocketRows(HostArrays):
+    """Rows of a model, each an utterance of its own; see :class:`antiphon.backends.executor.Rows`."""
 
     def __init__(
         self,
-        spec: ModelSpec,
         model: PocketModel,
+        shape: PocketShape,
         *,
-        slots: int,
+        frame_samples: int,
         chunk_tokens: int,
         threads: int,
-        quantization: str = "none",
-        clock: Callable[[], float] = time.perf_counter,
+        quantization: str,
+        clock: Callable[[], float],
     ) -> None:
-        """Take over a loaded model, say a few words with it to know how long they take, and have fresh rows.
-
-        Raises:
-            CheckpointFormatError: its configuration is of another model.
-        """
-        shape = PocketShape.of(spec)
-        if shape is None:
-            raise CheckpointFormatError(f"{spec.name} is no Pocket-TTS model")
-        self._spec, self._model, self._chunk_tokens = spec, model, chunk_tokens
-        self._workers, self._listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
+        """Take over a loaded model, and say a few words with it to know how long they take."""
+        self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, frame_samples
         self._clock = clock
-        self._voices = Voices(model, shape, spec.frame_samples, self._listener)
-        self._judge = FaultJudge(device_probe(torch.device("cpu")))
+        self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
+        self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
         with torch.inference_mode():
             self._nobody = model.voice(None)
             row_bytes = self._longest_bytes(shape)
-        self._info = BackendInfo(
-            name=NAME,
+        self.facts = ExecutorFacts(
+            name="pocket",
             device="cpu",
-            spec=spec,
-            slots=slots,
+            dtype="float32",
             quantization=quantization,
-            can_prime=True,
             versions=model.versions,
-            memory={"weights": model.weight_bytes, "state_per_row": row_bytes},
-            row_ms=self._workers.submit(self._trial_ms).result() / threads,
+            memory={"weights": model.weight_bytes, "state_per_row": row_bytes, "caches": KEPT_BYTES},
+            row_ms=self.workers.submit(self._trial_ms).result() / threads,
         )
-        self._allocate(slots)
 
-    @property
-    def info(self) -> BackendInfo:
-        """Facts about this backend."""
-        return self._info
-
-    def resize(self, slots: int) -> None:
-        """Have so many fresh rows."""
-        check_slots(slots)
-        self._info = replace(self._info, slots=slots)
-        self._allocate(slots)
-
-    def _allocate(self, slots: int) -> None:
-        self._speakers = [self._fresh() for _ in range(slots)]
-        self._parameters = [SamplingParameters() for _ in range(slots)]
-        self._failed: dict[int, Exception] = {}
+    def allocate(self, slots: int) -> None:
+        """See the protocol."""
+        self.speakers = [self._fresh() for _ in range(slots)]
+        self.parameters = [SamplingParameters() for _ in range(slots)]
+        self.failed: dict[int, Exception] = {}
 
     def _fresh(self, voice: State | None = None) -> Speaker:
         chunker = Chunker(self._model.count, self._chunk_tokens)
-        return Speaker(
-            self._model, chunker, self._nobody if voice is None else voice, self._spec.frame_samples
-        )
+        return Speaker(self._model, chunker, self._nobody if voice is None else voice, self._frame_samples)
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
+        """As many as are named: rows never meet."""
+        return len(self.speakers) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
         """Nothing is left to do: a trial was spoken when it was made."""
         progress(1, 1, "pocket")
 
+    def reset(self, rows: Sequence[int]) -> None:
+        """See the protocol."""
+        for row in rows:
+            self.begin(row, None)
+
+    def begin(self, row: int, voice: State | None) -> None:
+        """Make a row fresh, with a voice or nobody's."""
+        self.failed.pop(row, None)
+        self.speakers[row] = self._fresh(voice)
+
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Only the voice's temperature and seed mean something here."""
-        check_row(self._info, row)
-        self._parameters[row] = parameters
+        self.parameters[row] = parameters
 
-    def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:  # noqa: ARG002  (rows never meet)
-        """As many as are named."""
-        return int(rows.size)
-
-    def step(self, inputs: StepInputs) -> StepOutputs:
-        """A frame of every named row that has something to say; see the class for rows that fail."""
-        check_inputs(self._info, inputs)
-        for row in inputs.rows[inputs.reset].tolist():
-            self._begin(row, self._fresh())
-        rows: list[int] = inputs.rows.tolist()
-        failed = {row: self._failed.pop(row) for row in rows if row in self._failed}
-        if failed:
-            raise self._judge.judge(next(iter(failed.values())), tuple(failed))
-        n, start_s = inputs.count, self._clock()
-        consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
-        pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
-        frames = self._workers.map(self._advance, rows, inputs.text)
-        for place, (row, (has_taken, frame)) in enumerate(zip(rows, frames, strict=True)):
-            consumed[place] = has_taken or row in self._failed
-            finished[place] = self._speakers[row].is_finished and row not in self._failed
-            if frame is not None:
-                emitted[place], pcm[place], words[place] = True, frame.pcm, frame.begun
-        self._judge.note_success()
-        stage_ms = {"speak": 1000.0 * (self._clock() - start_s)}
-        return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
-
-    def _advance(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
+    def advance(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
         """Let one row take what it is offered and say a frame, on a worker's thread."""
-        speaker = self._speakers[row]
+        speaker = self.speakers[row]
         has_taken = bool(offered) and speaker.has_room
         try:
             with torch.inference_mode():
                 if has_taken:
                     speaker.add(offered)
-                return has_taken or (not offered and speaker.is_busy), speaker.speak(self._parameters[row])
+                return has_taken or (not offered and speaker.is_busy), speaker.speak(self.parameters[row])
         except Exception as error:  # whatever it was, it is this row's: its neighbours have their frames
-            self._failed[row] = error
+            self.failed[row] = error
             return has_taken, None
 
-    def _begin(self, row: int, speaker: Speaker) -> None:
-        self._failed.pop(row, None)
-        self._speakers[row] = speaker
-
-    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Give a fresh row its voice; a recording takes some calls until it was heard.
-
-        Raises:
-            UnsupportedError: a prompt that is no voice of this model.
-            StepError: the model failed.
-        """
-        check_row(self._info, row)
-        is_known = self._voices.knows(prompt)
-        try:
-            with torch.inference_mode():
-                voice = self._voices.get(prompt)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise self._judge.judge(error, (row,)) from error
-        if voice is None:
-            return PrimeProgress(0, 1)
-        self._begin(row, self._fresh(voice))
-        return PrimeProgress(1, 1, is_copied=is_known)
-
-    def snapshot(self, row: int) -> RowSnapshot:
+    def snapshot(self, row: int) -> dict[str, Any]:
         """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
-        check_row(self._info, row)
-        return self.from_host(self._speakers[row].to_arrays())
+        return self.speakers[row].to_arrays()
 
-    def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        """Put a snapshot back.
-
-        Raises:
-            UnsupportedError: it is of another backend or model.
-        """
-        check_row(self._info, row)
-        check_snapshot(self._info, snapshot)
+    def check(self, tensors: Mapping[str, Any]) -> None:
+        """See the protocol."""
         with torch.inference_mode():
-            self._begin(row, Speaker.from_arrays(self._fresh(), snapshot.tensors))
+            Speaker.from_arrays(self._fresh(), tensors, self._longest_frames)
 
-    def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        """What a snapshot consists of already."""
-        return dict(snapshot.tensors)
-
-    def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        """The reverse."""
-        return RowSnapshot(NAME, dict(arrays), sum(array.nbytes for array in arrays.values()))
+    def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """See the protocol."""
+        with torch.inference_mode():
+            self.speakers[row] = Speaker.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def state_bytes(self) -> int:
         """What the utterances of all rows take now; it grows and shrinks with them."""
-        return sum(speaker.bytes for speaker in self._speakers)
+        return sum(speaker.bytes for speaker in self.speakers)
 
     def close(self) -> None:
         """End the threads."""
-        for pool in (self._workers, self._listener):
+        for pool in (self.workers, self.listener):
             pool.shutdown(cancel_futures=True)
 
     def _trial_ms(self) -> float:
@@ -231,8 +154,85 @@ class PocketBackend:
     def _longest_bytes(self, shape: PocketShape) -> int:
         """What the longest chunk takes after the longest voice: keys, values, and the codec's own."""
         model = self._model
-        max_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
+        max_frames = self._longest_frames
         positions = shape.max_positions + LONGEST_CHUNK_TOKENS + max_frames
         kept = 4 * 2 * shape.layers * shape.heads * shape.head_dim * positions
         one, two = (state_bytes(model.codec(frames)) for frames in (1, 2))
         return kept + one + (max_frames - 1) * (two - one)
+
+
+class PocketBackend(RowHost[PocketRows]):
+    """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
+
+    Rows are stepped one by one, on as many threads as there are. A row that fails does so alone: the next
+    tick that names it raises its error, before any row is advanced.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        model: PocketModel,
+        *,
+        slots: int,
+        chunk_tokens: int,
+        threads: int,
+        quantization: str = "none",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Take over a loaded model and have fresh rows.
+
+        Raises:
+            CheckpointFormatError: its configuration is of another model.
+        """
+        shape = PocketShape.of(spec)
+        if shape is None:
+            raise CheckpointFormatError(f"{spec.name} is no Pocket-TTS model")
+        rows = PocketRows(
+            model,
+            shape,
+            frame_samples=spec.frame_samples,
+            chunk_tokens=chunk_tokens,
+            threads=threads,
+            quantization=quantization,
+            clock=clock,
+        )
+        self._clock = clock
+        self._voices = Voices(model, shape, spec.frame_samples, rows.listener)
+        super().__init__(spec, rows, slots=slots, can_prime=True)
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        """A frame of every named row that has something to say; see the class for rows that fail."""
+        check_inputs(self._info, inputs)
+        executor, rows = self.executor, inputs.rows.tolist()
+        executor.reset(inputs.rows[inputs.reset].tolist())
+        failed = {row: executor.failed.pop(row) for row in rows if row in executor.failed}
+        with self._judging(list(failed)):
+            for error in failed.values():
+                raise error
+        n, start_s = inputs.count, self._clock()
+        consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
+        pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
+        frames = executor.workers.map(executor.advance, rows, inputs.text)
+        for place, (row, (has_taken, frame)) in enumerate(zip(rows, frames, strict=True)):
+            consumed[place] = has_taken or row in executor.failed
+            finished[place] = executor.speakers[row].is_finished and row not in executor.failed
+            if frame is not None:
+                emitted[place], pcm[place], words[place] = True, frame.pcm, frame.begun
+        stage_ms = {"speak": 1000.0 * (self._clock() - start_s)}
+        return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
+
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        """Give a fresh row its voice; a recording takes some calls until it was heard.
+
+        Raises:
+            UnsupportedError: a prompt that is no voice of this model.
+            StepError, DeviceLostError: the model failed.
+        """
+        check_row(self._info, row)
+        is_known = self._voices.knows(prompt)
+        with self._judging([row]), torch.inference_mode():
+            voice = self._voices.get(prompt)
+        if voice is None:
+            return PrimeProgress(0, 1)
+        self.executor.begin(row, voice)
+        return PrimeProgress(1, 1, is_copied=is_known)

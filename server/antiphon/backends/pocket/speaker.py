@@ -17,6 +17,7 @@ from antiphon.backends.base import NO_TOKEN, FloatArray, TextEntry
 from antiphon.backends.pocket.chunks import Chunk, Chunker, Word
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.noise import normal
+from antiphon.backends.snapshots import Form, check_tensors
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 
@@ -24,7 +25,6 @@ SPARE_CHUNKS: Final = 2
 """Chunks a row holds before it takes more words; all others wait in the session."""
 
 
-_COUNTS: Final = ("draws", "is_complete", "_taken")
 _STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
 _TEXT, _LATENT = "text", "latent"
 _VOICE, _STATE, _CODEC = "voice/", "state/", "codec/"
@@ -75,7 +75,7 @@ class Speaker:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """All of it as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
+        values: dict[str, Any] = {"draws": self.draws, "is_complete": self.is_complete, "taken": self._taken}
         values["chunker"] = self.chunker.to_json()
         values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
         values["pause"] = self._pause
@@ -89,35 +89,60 @@ class Speaker:
         return arrays | {_TEXT: np.frombuffer(json.dumps(values).encode(), np.uint8)}
 
     @classmethod
-    def from_arrays(cls, fresh: Speaker, arrays: Mapping[str, NDArray[Any]]) -> Speaker:
+    def from_arrays(cls, fresh: Speaker, arrays: Mapping[str, NDArray[Any]], longest_frames: int) -> Speaker:
         """What goes on where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
 
         Raises:
-            UnsupportedError: the arrays are of another model.
+            UnsupportedError: the arrays are of another model, or damaged.
         """
-        for name, own in _to_arrays(_VOICE, fresh.voice).items():
-            found = arrays[name].shape if name in arrays else None
-            is_own = found is not None and (*found[:2], *found[3:]) == (*own.shape[:2], *own.shape[3:])
-            if name.endswith("/cache") and not is_own:  # exported voices have no other tensor in common
-                raise UnsupportedError(
-                    f"a snapshot of another model cannot go into this one: {name} is {found}, not {own.shape}"
-                )
+        _check_state(_VOICE, fresh.voice, arrays)
+        try:
+            speaker = fresh._read(arrays)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            words = f"{type(error).__name__}: {error}"
+            raise UnsupportedError(f"this snapshot is damaged: {words:.200}") from error
+        speaker._check_utterance(arrays, longest_frames)
+        return speaker
+
+    def _read(self, arrays: Mapping[str, NDArray[Any]]) -> Speaker:
+        """The arrays' speaker, as far as its text can be understood."""
         values = json.loads(arrays[_TEXT].tobytes())
         said = None
         if "utterance" in values:
             state, codec = (_to_state(which, arrays) for which in (_STATE, _CODEC))
             latent = torch.from_numpy(np.array(arrays[_LATENT]))
-            said = Utterance(state, codec, latent, **values["utterance"])
-        counter = fresh.chunker
+            steps = {name: values["utterance"][name] for name in _STEPS}
+            steps = {name: None if value is None else int(value) for name, value in steps.items()}
+            said = Utterance(state, codec, latent, **steps)
+        counter = self.chunker
         return replace(
-            fresh,
+            self,
             chunker=Chunker.from_json(counter.count, counter.chunk_tokens, values["chunker"]),
             voice=_to_state(_VOICE, arrays),
             _waiting=deque(Pause(*it) if is_pause else Chunk(*it) for is_pause, *it in values["waiting"]),
             _utterance=said,
             _pause=Pause(*values["pause"]) if values["pause"] else None,
-            **{name: values[name] for name in _COUNTS},
+            draws=int(values["draws"]),
+            is_complete=bool(values["is_complete"]),
+            _taken=int(values["taken"]),
         )
+
+    def _check_utterance(self, arrays: Mapping[str, NDArray[Any]], longest_frames: int) -> None:
+        """Raise UnsupportedError unless what was said has the shapes that this model gives it."""
+        said = self._utterance
+        states = (_VOICE,) if said is None else (_VOICE, _STATE)
+        wanted: dict[str, Form] = {_TEXT: (arrays[_TEXT].shape, np.dtype(np.uint8))}
+        if said is not None:
+            if not 0 <= said.step < said.max_frames <= longest_frames:
+                raise UnsupportedError(
+                    f"this snapshot is damaged: frame {said.step} of {said.max_frames}, of at most "
+                    f"{longest_frames}"
+                )
+            codec = _to_arrays(_CODEC, self.model.codec(said.max_frames))
+            wanted |= {name: (array.shape, array.dtype) for name, array in codec.items()}
+            wanted[_LATENT] = (1, 1, self.model.latent_width), np.dtype(np.float32)
+            _check_state(_STATE, self.voice, arrays)
+        check_tensors({name: it for name, it in arrays.items() if not name.startswith(states)}, wanted)
 
     @property
     def has_room(self) -> bool:
@@ -137,11 +162,8 @@ class Speaker:
     @property
     def bytes(self) -> int:
         """What its utterance takes."""
-        return (
-            0
-            if self._utterance is None
-            else sum(map(state_bytes, (self._utterance.state, self._utterance.codec)))
-        )
+        said = self._utterance
+        return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
         """Add words, pauses and the end. What comes after the end is not heard."""
@@ -206,6 +228,28 @@ class Speaker:
         if said.step == said.max_frames:
             self._utterance = None
         return Frame(pcm, index)
+
+
+def _check_state(prefix: str, own: State, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise UnsupportedError unless arrays have the shapes of a language model's state, whatever its length.
+
+    A voice may lack what the model has no need of; no layer lacks its keys and values.
+    """
+    wanted = _to_arrays(prefix, own)
+    caches = {name for name in wanted if name.endswith("/cache")}
+    for name in sorted(caches | {name for name in arrays if name.startswith(prefix)}):
+        found, model = arrays.get(name), wanted.get(name)
+        if found is None or model is None or _form(found) != _form(model):
+            here, there = ("nothing" if it is None else _form(it) for it in (found, model))
+            raise UnsupportedError(
+                f"a snapshot of another model cannot go into this one: {name} is {here}, not {there}"
+            )
+
+
+def _form(array: NDArray[Any]) -> str:
+    """Dtype and shape, the length of keys and values left out."""
+    shape = [*array.shape[:2], "T", *array.shape[3:]] if array.ndim == 5 else [*array.shape]
+    return f"{array.dtype} {shape}"
 
 
 def _to_arrays(prefix: str, state: State) -> dict[str, NDArray[Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from concurrent.futures import Executor, Future, wait
 from typing import Final
 
 import torch
 
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
+from antiphon.backends.snapshots import SnapshotCache
 from antiphon.errors import UnsupportedError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
@@ -29,7 +29,7 @@ class Voices:
         """Begin with none."""
         self._model, self._shape, self._frame_samples = model, shape, frame_samples
         self._executor = executor
-        self._kept: OrderedDict[str, State] = OrderedDict()
+        self._kept = SnapshotCache(KEPT_BYTES, state_bytes)
         self._running: dict[str, Future[State]] = {}
 
     def get(self, prompt: Prompt) -> State | None:
@@ -42,23 +42,21 @@ class Voices:
         self._check(prompt)
         if prompt.keys_values is not None:
             return self._model.voice(prompt)
-        if prompt.key in self._kept:
-            self._kept.move_to_end(prompt.key)
-            return self._kept[prompt.key]
+        if (kept := self._kept.get(prompt.key)) is not None:
+            return kept
         running = self._running.get(prompt.key)
         if running is None:
             running = self._running[prompt.key] = self._executor.submit(self._hear, prompt)
         if running not in wait([running], WAIT_S).done:
             return None
         del self._running[prompt.key]
-        self._kept[prompt.key] = heard = running.result()
-        while len(self._kept) > 1 and sum(map(state_bytes, self._kept.values())) > KEPT_BYTES:
-            self._kept.popitem(last=False)
+        heard = running.result()
+        self._kept.put(prompt.key, heard)
         return heard
 
     def knows(self, prompt: Prompt) -> bool:
         """Whether a recording was heard before."""
-        return prompt.key in self._kept
+        return self._kept.get(prompt.key) is not None
 
     def _hear(self, prompt: Prompt) -> State:
         with torch.inference_mode():
