@@ -23,7 +23,8 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket, is_upgrade
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import is_upgrade
 
 Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
 """Answers a request to one model, for as long as it lasts."""
