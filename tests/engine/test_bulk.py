@@ -137,7 +137,7 @@ def test_a_session_that_fails_is_left_out_and_its_successor_is_not_touched() -> 
 def test_a_reader_that_is_overtaken_reads_on_where_replies_are_whole() -> None:
     bench = Bench(config=CONFIG)
     owner = bench.engine.bulk(submit(bench, 1))
-    outputs = bench.engine._rows.outputs
+    outputs = bench.engine.rows.outputs
     place = np.zeros(1, np.int64)
     read = outputs.read
 

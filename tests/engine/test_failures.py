@@ -152,7 +152,7 @@ def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyP
     def broken(timeout_s: float | None) -> bool:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(engine._wake, "wait", broken)
+    monkeypatch.setattr(engine.wake, "wait", broken)
     engine.loop.run()
     assert [str(error) for error in lost] == ["the model can no longer run: ZeroDivisionError: a bug"]
     assert session.state is SessionState.CLOSED

@@ -23,7 +23,7 @@ from tests.engine.fakes import FRAME, FakeBackend
 
 
 def rows_of(bench: Bench) -> Rows:
-    return bench.engine._rows
+    return bench.engine.rows
 
 
 def lease_of(session: Session) -> int:

@@ -105,10 +105,10 @@ class Host:
         return self.registry.get_sample_value("antiphon_abandoned_sessions_total", {"model": MODEL}) or 0.0
 
     def assert_all_is_free(self) -> None:
-        leases = self.engine._rows.leases
+        leases = self.engine.rows.leases
         until(lambda: self.engine.health().active == 0, "rows are taken")
         until(lambda: sum(map(len, leases._free)) == leases.count, "leases are taken")
-        arena = self.engine._rows.arena
+        arena = self.engine.rows.arena
         assert not arena.caller.written.any()
         assert not arena.engine.taken.any()
 

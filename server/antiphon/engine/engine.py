@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
-from typing import Any
 
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
@@ -24,7 +22,7 @@ from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import EventWake, Wake
+from antiphon.engine.wake import Wake
 from antiphon.errors import (
     AntiphonError,
     ConfigError,
@@ -32,10 +30,8 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
-from antiphon.ipc.channel import CallerSide
-from antiphon.ipc.memory import NO_BELL, SharedArena
-from antiphon.ipc.messages import pack_facts
 from antiphon.ipc.session import Session
+from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import Health
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -85,14 +81,14 @@ class Engine:
         self._pressure = LatePressure(config)
         self.deliveries = MeteredDeliveries(metrics, self._pressure)
         self._pools = pools
-        self._wake = wake or Wake()
+        self.wake = wake or Wake()
         self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
         self._is_prepared = False
         self._backend: Backend
         self._admission: Admission[Guest]
-        self._rows: Rows
         self._side: CallerSide
+        self.rows: Rows
         self.loop: EngineLoop
 
     @property
@@ -137,7 +133,7 @@ class Engine:
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
         backend.warm_up(progress)
         self._backend = backend
-        self._rows = Rows(
+        self.rows = Rows(
             info.spec,
             self.config,
             info.slots,
@@ -146,16 +142,16 @@ class Engine:
             pools=self._pools,
         )
         self._side = CallerSide(
-            info.spec, self._rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
+            info.spec, self.rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
         )
         self._admission = Admission(
-            info.slots, self.config, self._pressure, has_lease=lambda guest: self._rows.leases.has_free(guest)
+            info.slots, self.config, self._pressure, has_lease=lambda guest: self.rows.leases.has_free(guest)
         )
         self.loop = EngineLoop(
             backend,
             self._admission,
-            self._rows,
-            self._wake,
+            self.rows,
+            self.wake,
             is_fixed=self.config.fixed_batch,
             aside_rows=self.config.aside_rows,
             least_tick_s=self.config.least_tick_ms / 1000.0,
@@ -222,7 +218,7 @@ class Engine:
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
         return Guest(
-            guest_id, parameters, rows=self._rows, wake=self._wake, host=self, pool=pool, prompt=prompt
+            guest_id, parameters, rows=self.rows, wake=self.wake, host=self, pool=pool, prompt=prompt
         )
 
     def admit(self, guest: Guest, wait_s: float) -> None:
@@ -241,7 +237,7 @@ class Engine:
             raise
         self.metrics.admission(outcome)
         if outcome is Outcome.QUEUED:
-            self._wake.nudge()  # the engine thread sleeps no longer than this caller waits
+            self.wake.nudge()  # the engine thread sleeps no longer than this caller waits
         if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
             guest.end(self._lost)
         self._check_not_lost()
@@ -259,46 +255,11 @@ class Engine:
     def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
         """The side of an owner who feeds and reads these active sessions as arrays."""
         frame_s = self.info.spec.frame_ms / 1000.0
-        return BulkOwner(sessions, self._rows, frame_s=frame_s, deliveries=self.deliveries)
-
-    def first_lease(self, pool: int) -> int:
-        """The first of a pool's leases."""
-        return pool * self._shared.plan.leases
-
-    def share_pool(self, pool: int, bell: int) -> tuple[dict[str, Any], list[int]]:
-        """What a front end needs to know, and the descriptors of the memory and the wake-up.
-
-        ``bell`` is an eventfd that is rung after ticks with its calls, until :meth:`unshare_pool`.
-        """
-        shared, wake = self._shared, self._wake
-        assert isinstance(wake, EventWake)
-        shared.slabs[pool].bell = bell
-        facts = {
-            "facts": pack_facts(self.info),
-            "shape": asdict(shared.shape),
-            "pools": shared.plan.pools,
-            "leases": shared.plan.leases,
-            "text_entries": self.config.text_entries,
-        }
-        return facts, [shared.descriptor, wake.descriptor]
-
-    def unshare_pool(self, pool: int) -> None:
-        """Ring no more."""
-        self._shared.slabs[pool].bell = NO_BELL
-
-    def let_go(self, leases: Sequence[int]) -> None:
-        """A front end uses these leases no more."""
-        self._rows.leases.let_go(leases)
-
-    @property
-    def _shared(self) -> SharedArena:
-        arena = self._rows.arena
-        assert isinstance(arena, SharedArena), "the engine was made for one process"
-        return arena
+        return BulkOwner(sessions, self.rows, frame_s=frame_s, deliveries=self.deliveries)
 
     def nudge(self) -> None:
         """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""
-        self._wake.nudge()
+        self.wake.nudge()
 
     def note_host(self, host: str, lag_s: float) -> None:
         """Tell admission how late the event loop of a process that feeds this engine runs."""
@@ -331,7 +292,7 @@ class Engine:
         self.drain()
         for guest in self._admission.active():
             guest.end(DrainingError("the server is leaving; its sessions are closed"))
-        self._wake.stop()
+        self.wake.stop()
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -367,7 +328,7 @@ class Engine:
         if departure.active_s is not None:
             self.metrics.session_seconds.observe(departure.active_s)
         self._apply(departure.changes)
-        self._wake.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
+        self.wake.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
     def position(self, guest: Guest) -> int | None:
         """How many callers wait before this one."""
@@ -422,12 +383,12 @@ class Engine:
         gauge(
             "input_queue_frames",
             "Whole input frames waiting for the model, all sessions together.",
-            self._rows.waiting_frames,
+            self.rows.waiting_frames,
         )
         gauge(
             "output_queue_frames",
             "Replies waiting for their sockets, all sessions together.",
-            self._rows.waiting_replies,
+            self.rows.waiting_replies,
         )
         state_bytes = self._backend.state_bytes()  # asked now, on the only thread that may ask
         gauge("state_bytes", "Model state of all rows: keys and values above all.", lambda: state_bytes)

@@ -13,6 +13,7 @@ from typing import Final
 
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_end import FrontEnd
+from antiphon.engine.pools import Pools
 from antiphon.errors import AntiphonError
 from antiphon.ipc import messages
 from antiphon.ipc.memory import hush, ring
@@ -42,11 +43,11 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Stand for started engines, made with ``pools`` and an ``EventWake``."""
-        self._names, self._engines = tuple(engines), tuple(engines.values())
+        self._engines = tuple(Pools(name, engine) for name, engine in engines.items())
         self._on_dropped, self._clock = on_dropped, clock
         self._front_ends: dict[int, FrontEnd] = {}
         self._bells: dict[int, int] = {}
-        self._held: dict[int, dict[Engine, list[int]]] = {}
+        self._held: dict[int, dict[Pools, list[int]]] = {}
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -77,9 +78,9 @@ class Fleet:
         with self._lock:
             self._bells[pool] = bell
             models, descriptors = [], [bell]
-            for name, engine in zip(self._names, self._engines, strict=True):
-                facts, shared = engine.share_pool(pool, bell)
-                models.append({"name": name, **facts, "health": asdict(engine.health())})
+            for pools in self._engines:
+                facts, shared = pools.lend(pool, bell)
+                models.append(facts)
                 descriptors += shared
             self._front_ends[pool] = FrontEnd(pool, post, self._engines)
             post.send(messages.Hello(pool, models), descriptors)
@@ -90,13 +91,12 @@ class Fleet:
         """The front end's process has ended: nothing writes to its leases any more, and all are free."""
         with self._lock:
             self._drop(pool, "its process has ended")
-            for engine, leases in self._held.pop(pool, {}).items():
-                engine.let_go(leases)
-                engine.nudge()
+            for pools, leases in self._held.pop(pool, {}).items():
+                pools.let_go(leases)
             bell = self._bells.pop(pool, None)
             if bell is not None:
-                for engine in self._engines:
-                    engine.unshare_pool(pool)
+                for pools in self._engines:
+                    pools.take_back(pool)
                 os.close(bell)
 
     def calls(self) -> dict[int, int]:
@@ -135,8 +135,8 @@ class Fleet:
             if front_end.post.is_stuck(now_s):
                 self._drop(pool, "it takes no messages")
             elif is_due and not front_end.post.has_waiting:
-                for model, engine in enumerate(self._engines):
-                    front_end.post.send(messages.HealthNow(model, asdict(engine.health())))
+                for model, pools in enumerate(self._engines):
+                    front_end.post.send(messages.HealthNow(model, asdict(pools.engine.health())))
 
     def _drop(self, pool: int, reason: str) -> None:
         front_end = self._front_ends.pop(pool, None)

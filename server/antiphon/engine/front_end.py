@@ -10,6 +10,7 @@ import numpy as np
 
 from antiphon.engine.engine import Engine
 from antiphon.engine.guests import Guest
+from antiphon.engine.pools import Pools
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
 from antiphon.ipc.post import Post, close_all, read_bytes
@@ -23,7 +24,7 @@ MESSAGES_A_TURN: Final = 64
 class Call(NamedTuple):
     """One call of a front end."""
 
-    engine: Engine
+    pools: Pools
     guest: Guest
 
 
@@ -58,7 +59,7 @@ class MessageListener:
 class FrontEnd:
     """What one front end asks for, carried out on its engines; used by the fleet's thread."""
 
-    def __init__(self, pool: int, post: Post, engines: Sequence[Engine]) -> None:
+    def __init__(self, pool: int, post: Post, engines: Sequence[Pools]) -> None:
         """Begin without calls."""
         self.pool, self.post = pool, post
         self._engines = engines
@@ -83,22 +84,22 @@ class FrontEnd:
             message, descriptors = received
             try:
                 self._do(message, descriptors)
-            except (TypeError, ValueError, IndexError, KeyError) as error:
+            except Exception as error:  # a boundary: what it provokes ends it, and not the thread of all
                 kind = type(message).__name__
                 raise ProtocolError(f"{kind} that cannot be understood: {error!r}") from error
             finally:
                 close_all(descriptors)
 
-    def give_up(self, reason: str) -> dict[Engine, list[int]]:
+    def give_up(self, reason: str) -> dict[Pools, list[int]]:
         """End all its calls, since it is gone; their leases, which its process may still write to."""
-        held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
+        held: dict[Pools, list[int]] = {pools: [] for pools in self._engines}
         self.post.close()
         for name, call in self._calls.items():
             Log(__name__).warning("session ends", session=name, reason=f"its front end was dropped: {reason}")
-            call.engine.metrics.abandoned.inc()
+            call.pools.engine.metrics.abandoned.inc()
             call.guest.close()
             if call.guest.leased is not None:
-                held[call.engine].append(call.guest.leased)
+                held[call.pools].append(call.guest.leased)
         self._calls.clear()
         return held
 
@@ -107,7 +108,7 @@ class FrontEnd:
             case messages.Open():
                 self._open(message, descriptors)
             case messages.Check(model, number, wait_s):
-                self._check(self._engines[model], number, wait_s)
+                self._check(self._engines[model].engine, number, wait_s)
             case messages.Close(call):
                 self._close(call)
             case messages.Sent():
@@ -137,7 +138,7 @@ class FrontEnd:
                 raise ProtocolError(f"a front end sent {type(message).__name__}")
 
     def _open(self, message: messages.Open, descriptors: Sequence[int]) -> None:
-        engine, call = self._engines[message.model], message.call
+        pools, call = self._engines[message.model], message.call
         if call in self._calls:
             raise ProtocolError(f"a front end opened call {call} twice")
         try:
@@ -145,10 +146,10 @@ class FrontEnd:
             if message.prompt is not None:
                 prompt = messages.unpack_prompt(message.prompt, read_bytes(descriptors))
             parameters = SamplingParameters(**message.parameters)
-            guest = engine.guest(call, parameters, pool=self.pool, prompt=prompt)
-            guest.listener = MessageListener(self.post, guest, engine.first_lease(self.pool))
-            self._calls[call] = Call(engine, guest)
-            engine.admit(guest, message.wait_s)
+            guest = pools.engine.guest(call, parameters, pool=self.pool, prompt=prompt)
+            guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
+            self._calls[call] = Call(pools, guest)
+            pools.engine.admit(guest, message.wait_s)
             guest.tell()
         except AntiphonError as error:
             self._calls.pop(call, None)
@@ -168,13 +169,14 @@ class FrontEnd:
             return
         call.guest.close()
         if call.guest.leased is not None:
-            call.engine.let_go([call.guest.leased])
+            call.pools.let_go([call.guest.leased])
 
     def _sent(self, message: messages.Sent) -> None:
-        deliveries = self._engines[message.model].deliveries
+        engine = self._engines[message.model].engine
+        deliveries, sent_s = engine.deliveries, min(message.sent_s, engine.clock())
         latency_s = np.frombuffer(message.latencies, np.float32).astype(np.float64)
         if latency_s.size:
-            deliveries.sent_many(message.sent_s, latency_s, late=message.late, pressing=message.pressing)
+            deliveries.sent_many(sent_s, latency_s, late=message.late, pressing=message.pressing)
         for seconds in np.frombuffer(message.first_audio, np.float32).tolist():
             deliveries.first_audio(seconds)
         if message.refused:

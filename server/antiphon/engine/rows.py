@@ -30,6 +30,9 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 if TYPE_CHECKING:
     from antiphon.engine.guests import Guest
 
+LONGEST_WAIT_S: Final = 3600.0
+"""No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
+
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
 
@@ -167,7 +170,8 @@ class Rows:
         if not self._takes_audio or self.inputs.waiting(lease) <= 0:
             return now_s
         slot = self.inputs.taken[lease] % self.inputs.capacity
-        return float(self.inputs.complete_s[lease, slot])
+        complete_s = float(self.inputs.complete_s[lease, slot])
+        return complete_s if 0.0 <= complete_s <= now_s else now_s  # what callers write need not be a time
 
     def is_fresh(self, lease: int) -> bool:
         """Whether the row of an attached lease, if it has one, holds nothing of its session."""
@@ -261,7 +265,7 @@ class Rows:
             has_frame = rings.written[leases] > rings.taken[leases]
             slots = rings.taken[leases] % rings.capacity
             pcm, frame = rings.pcm[leases, slots], rings.frame[leases, slots]
-            complete_s = rings.complete_s[leases, slots]
+            complete_s = np.fmax(np.fmin(rings.complete_s[leases, slots], now_s), now_s - LONGEST_WAIT_S)
             live = leases[has_frame]
             rings.taken[live] += 1
             self.ledger.take(live, complete_s[has_frame])

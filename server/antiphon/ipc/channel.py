@@ -5,47 +5,19 @@ A channel exists as long as its session. Audio needs a lease, which comes with t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, TypeVar
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
-from antiphon.ipc.arena import RECENT_TICKS, Arena
-from antiphon.ipc.link import Deliveries, Link
+from antiphon.ipc.arena import RECENT_TICKS
+from antiphon.ipc.link import Link
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import InputRings, InputWriter, OutputRings, Replies, as_replies
+from antiphon.ipc.rings import InputWriter, Replies, as_replies
 from antiphon.ipc.sends import SendLedger
+from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies, percentile
-from antiphon.models.spec import ModelSpec
-
-T = TypeVar("T")
-
-LOOKS: Final = 1000
-"""An engine is between two of its counters for microseconds; one that died there is not waited for."""
-
-
-class CallerSide:
-    """What the callers' halves of one model share in a process: memory, rings, limits, where they report."""
-
-    def __init__(self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: Deliveries) -> None:
-        """The leases of ``arena`` are those that may be given."""
-        self.spec, self.arena = spec, arena
-        self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
-        self.text_entries, self.deliveries = text_entries, deliveries
-
-    def consistently(self, read: Callable[[], T]) -> T:
-        """What ``read`` returns when the engine's counters do not change meanwhile."""
-        for _ in range(LOOKS):
-            turn = self.arena.turn
-            if turn % 2 == 0:
-                found = read()
-                if self.arena.turn == turn:
-                    return found
-            time.sleep(0)  # the engine thread is between two of its counters
-        return read()
 
 
 class Channel:
@@ -159,23 +131,15 @@ class Channel:
             return False
         return not (self._is_in_tick or self.replies)
 
-    def must_take_audio(self) -> None:
-        """Check that audio may be pushed.
+    def must_take(self, *, audio: bool) -> None:
+        """Check that audio, or text, may be pushed.
 
         Raises:
-            UnsupportedError: this pipeline takes text.
+            UnsupportedError: this pipeline takes the other.
         """
-        if not self._takes_audio:
-            raise UnsupportedError(f"a {self._kind} session takes text, not audio")
-
-    def must_take_text(self) -> None:
-        """Check that text may be pushed.
-
-        Raises:
-            UnsupportedError: this pipeline takes audio.
-        """
-        if self._takes_audio:
-            raise UnsupportedError(f"a {self._kind} session takes audio, not text")
+        if audio != self._takes_audio:
+            taken = "audio, not text" if self._takes_audio else "text, not audio"
+            raise UnsupportedError(f"a {self._kind} session takes {taken}")
 
     def push(self, pcm: FloatArray, received_s: float) -> bool:
         """Add audio; whether a whole frame waits now.
@@ -326,7 +290,7 @@ class Channel:
     def _read_stats(self) -> SessionStats:
         sends, rings, outputs, lease = self.sends, self._inputs, self._outputs, self._lease
         if lease is None:
-            return _no_stats(0, self.waiting)
+            return SessionStats(queue_frames=self.waiting)
         counts = self._engine
         taken, queue = int(counts.taken[lease]), self.waiting
         frames_in, dropped_in, flushed_in = taken, 0, int(counts.flushed_in[lease])
@@ -357,7 +321,3 @@ class Channel:
             wait_ms_p50=percentile(wait_ms, 0.5),
             wait_ms_p99=percentile(wait_ms, 0.99),
         )
-
-
-def _no_stats(frames_in: int, queue_frames: int) -> SessionStats:
-    return SessionStats(frames_in, 0, 0, 0, 0, 0, 0, 0, 0, 0, queue_frames, 0, 0.0, 0.0, 0.0, 0.0)

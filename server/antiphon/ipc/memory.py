@@ -70,6 +70,7 @@ class Slab:
     caller: Counts
     engine: Counts
     turn: Counts
+    ticks: Counts
     bell: int = NO_BELL
 
 
@@ -109,7 +110,8 @@ def _slab(plan: Plan, pool: int, memory: mmap.mmap, offset: int) -> Slab:
     rows, leases = CallerCounts.ROWS, plan.leases
     turn: Counts = np.ndarray(1, np.int64, memory, offset)
     counts: Counts = np.ndarray((rows + EngineCounts.ROWS, leases), np.int64, memory, offset + TURN_BYTES)
-    return Slab(slice(pool * leases, (pool + 1) * leases), counts[:rows], counts[rows:], turn)
+    caller, engine = counts[:rows], counts[rows:]
+    return Slab(slice(pool * leases, (pool + 1) * leases), caller, engine, turn, EngineCounts(engine).ticks)
 
 
 def open_pool(descriptor: int, plan: Plan, pool: int) -> Arena:
@@ -163,12 +165,10 @@ class SharedArena(Arena):
         """Let callers see what the engine has counted, and wake those whose calls were in a tick."""
         self.fence()
         for slab in self.slabs:
-            mine = self._engine[:, slab.places]
-            ticks = EngineCounts(slab.engine).ticks
-            is_news = not np.array_equal(ticks, self.engine.ticks[slab.places])
+            is_news = bool((slab.ticks != self.engine.ticks[slab.places]).any())
             slab.turn += 1
             self.fence()
-            slab.engine[:] = mine
+            slab.engine[:] = self._engine[:, slab.places]
             self.fence()
             slab.turn += 1
             if is_news and slab.bell != NO_BELL:

@@ -5,8 +5,8 @@ A ``call`` is a session's id, a ``model`` the number of an engine. A lease is co
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, TypeAlias
+from dataclasses import asdict
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 import numpy as np
@@ -25,8 +25,7 @@ MAX_PROMPT_BYTES: Final = 256 << 20
 """Some minutes of embedded persona; what is larger is a mistake."""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(NamedTuple):
     """A caller comes."""
 
     model: int
@@ -36,8 +35,7 @@ class Open:
     prompt: Parts | None
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Would a caller be taken?"""
 
     model: int
@@ -45,16 +43,14 @@ class Check:
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SetParameters:
+class SetParameters(NamedTuple):
     """Other parameters from the next frame on."""
 
     call: str
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Prime:
+class Prime(NamedTuple):
     """A prompt for a row that has one already, or none."""
 
     call: str
@@ -62,8 +58,7 @@ class Prime:
     prompt: Parts
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """Words to be spoken: tokens, text, padding, whether it is the last."""
 
     call: str
@@ -71,22 +66,19 @@ class Words:
     received_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndText:
+class EndText(NamedTuple):
     """The text ends."""
 
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClearText:
+class ClearText(NamedTuple):
     """Words that wait are not to be spoken."""
 
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAside:
+class ListenAside(NamedTuple):
     """Silence to be heard aside; ``tail`` is float32."""
 
     call: str
@@ -97,15 +89,13 @@ class ListenAside:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(NamedTuple):
     """The front end uses the call, and its lease, no more."""
 
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """How replies fared; ``latencies`` and ``first_audio`` are float32 seconds."""
 
     model: int
@@ -117,24 +107,21 @@ class Sent:
     refused: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """The engines there are; beside it come the bell, then each one's memory and wake-up."""
 
     pool: int
     models: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """The call has this lease."""
 
     call: str
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """The call waits."""
 
     call: str
@@ -142,40 +129,35 @@ class Queued:
     retry_after_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The call was not taken."""
 
     call: str
     error: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Primed:
+class Primed(NamedTuple):
     """The call's row has read its prompt of this number."""
 
     call: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The call is over."""
 
     call: str
     error: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """The answer: None, or why not."""
 
     number: int
     error: list[Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class HealthNow:
+class HealthNow(NamedTuple):
     """How an engine is."""
 
     model: int
@@ -199,9 +181,8 @@ NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def pack(message: Message) -> bytes:
-    """A message as bytes: its kind's number, then its fields."""
-    values = [getattr(message, field.name) for field in fields(message)]
-    data: bytes = msgpack.packb([NUMBERS[type(message)], *values])
+    """A message as bytes: the number of its kind, then its fields."""
+    data: bytes = msgpack.packb([NUMBERS[type(message)], *message])
     return data
 
 

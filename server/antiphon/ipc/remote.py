@@ -16,13 +16,13 @@ import numpy as np
 from antiphon.errors import AntiphonError, ProtocolError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Counts, Shape
-from antiphon.ipc.channel import CallerSide
 from antiphon.ipc.local import Doorbell
 from antiphon.ipc.memory import Plan, hush, open_pool, ring
 from antiphon.ipc.port import ModelFacts, Notify
 from antiphon.ipc.post import Post, close_all, write_bytes
 from antiphon.ipc.remote_link import BatchedDeliveries, RemoteLink
 from antiphon.ipc.session import Session
+from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import Health
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

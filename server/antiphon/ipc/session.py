@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
-from antiphon.ipc.channel import CallerSide, Channel
+from antiphon.ipc.channel import Channel
 from antiphon.ipc.link import Link
 from antiphon.ipc.policy import POLICIES
+from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -22,7 +23,12 @@ from antiphon.models.sampling import SamplingParameters
 
 
 class Session:
-    """:class:`antiphon.ipc.port.CallSession`; every public method may be called from any thread."""
+    """A caller's end of the engine; every public method may be called from any thread.
+
+    Audio pushed before it is ACTIVE is ignored: nobody listens yet, and frame 0 is the first one after.
+    Text waits. What comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED session
+    ended, None when its owner closed it. All times are seconds of the engine's clock.
+    """
 
     def __init__(
         self,
@@ -116,7 +122,7 @@ class Session:
             UnsupportedError: this pipeline takes text.
             SessionError: more than ``room_samples`` where nothing may be dropped.
         """
-        self._frames.must_take_audio()
+        self._frames.must_take(audio=True)
         with self._lock:
             if self.state is not SessionState.ACTIVE or self._frames.is_finished:
                 return
@@ -133,7 +139,7 @@ class Session:
             UnsupportedError: this pipeline takes audio.
             SessionError: more than ``room_entries``.
         """
-        self._frames.must_take_text()
+        self._frames.must_take(audio=False)
         with self._lock:
             if self.state is SessionState.CLOSED or self._frames.is_finished:
                 return

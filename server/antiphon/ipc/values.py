@@ -64,22 +64,22 @@ class SessionStats:
     counts words, and steps without audio are silent.
     """
 
-    frames_in: int
-    frames_taken: int
-    frames_out: int
-    late: int
-    lost: int
-    silent: int
-    dropped_in: int
-    dropped_out: int
-    flushed_in: int
-    flushed_out: int
-    queue_frames: int
-    reply_frames: int
-    step_ms_p50: float
-    step_ms_p99: float
-    wait_ms_p50: float
-    wait_ms_p99: float
+    frames_in: int = 0
+    frames_taken: int = 0
+    frames_out: int = 0
+    late: int = 0
+    lost: int = 0
+    silent: int = 0
+    dropped_in: int = 0
+    dropped_out: int = 0
+    flushed_in: int = 0
+    flushed_out: int = 0
+    queue_frames: int = 0
+    reply_frames: int = 0
+    step_ms_p50: float = 0.0
+    step_ms_p99: float = 0.0
+    wait_ms_p50: float = 0.0
+    wait_ms_p99: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
