@@ -6,7 +6,7 @@ memory of its own, and twice a tick looks at what callers have counted and shows
 front end changes while the engine works on it, and one out of range is brought back into it.
 
 Order: data are written before the counter that tells of them, and read after it. x86-64 keeps stores, and
-loads, in that order; elsewhere :func:`fence` does (docs/adr/0023-shared-leases.md).
+loads, in that order; elsewhere :func:`fence` does (docs/adr/0024-shared-leases.md).
 """
 
 from __future__ import annotations
