@@ -217,7 +217,7 @@ class Channel:
 
     def take(self) -> TakenReplies:
         """All replies that wait, and the gap before them."""
-        if self._lease is None:
+        if self._lease is None or not self._outputs.has_news(self._lease):
             return TakenReplies([], None)
         found, given_up = self._outputs.take(self._lease)
         self.sends.dropped_out += given_up
@@ -230,6 +230,8 @@ class Channel:
 
     def _wanted(self, found: Replies) -> Replies:
         """Without replies that the engine published while this side flushed or interrupted them."""
+        if not (self._aside or self._first_kept):
+            return found
         is_aside = found.is_aside
         is_flushed = ~is_aside & (found.frame < self._first_kept)
         is_void = is_aside & (found.run != self._run)

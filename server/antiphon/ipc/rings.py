@@ -155,6 +155,12 @@ class Replies(NamedTuple):
         is_aside: NDArray[np.bool_] = self.run != NOT_ASIDE
         return is_aside
 
+    def copy(self) -> Replies:
+        """The same, in memory of their own."""
+        pcm = None if self.pcm is None else self.pcm.copy()
+        frame, token, vad = self.frame.copy(), self.token.copy(), self.vad.copy()
+        return Replies(frame, pcm, token, vad, self.times.copy(), self.run.copy())
+
     def chosen(self, which: slice | NDArray[np.bool_]) -> Replies:
         """Some of them, in the same order."""
         return Replies(
@@ -197,6 +203,10 @@ class OutputRings:
         waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
         return waiting
 
+    def has_news(self, lease: int) -> bool:
+        """Whether replies of one lease wait, or were given up."""
+        return bool(self.written[lease] > self.taken[lease])
+
     def waiting_for_caller(self, lease: int) -> int:
         """Replies of one lease that wait and answer what its caller sent."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
@@ -229,17 +239,24 @@ class OutputRings:
         end = int(self.written[lease])
         start = max(before, int(self.discarded[lease]))
         self.fence()
-        positions = np.arange(start, end)
-        found = self.read(lease, positions % self.capacity)
-        is_whole = self.is_whole(lease, positions)
-        if not is_whole.all():
-            found = found.chosen(is_whole)
+        first = start % self.capacity
+        if first + end - start <= self.capacity:  # one piece, which is copied faster
+            found = self.read(lease, slice(first, first + end - start)).copy()
+        else:
+            found = self.read(lease, np.arange(start, end) % self.capacity)
+        self.fence()
+        overwritten = int(self.written[lease]) - self.capacity + 1 - start  # or begun to be
+        if overwritten > 0:
+            found = found.chosen(slice(overwritten, None))
             start = end - found.frame.size
         self.taken[lease] = end
         return found, start - before
 
-    def read(self, leases: Any, slots: Counts) -> Replies:
-        """A copy of what lies there; :meth:`is_whole` says which of it was not overwritten meanwhile."""
+    def read(self, leases: Any, slots: Counts | slice) -> Replies:
+        """What lies there, a copy unless ``slots`` is a slice.
+
+        :meth:`is_whole` says which of it was not overwritten meanwhile.
+        """
         return Replies(
             self.frame[leases, slots],
             None if self.pcm is None else self.pcm[leases, slots],
