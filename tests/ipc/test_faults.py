@@ -23,9 +23,14 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.fleet import Fleet
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
+from antiphon.errors import SessionFailedError
 from antiphon.ipc import messages
+from antiphon.ipc.remote import connect
+from antiphon.ipc.values import SessionState
 from tests.engine.echo import EchoBackend
 from tests.engine.fakes import MODEL
+from tests.ipc.places import Place, open_call, start_engine
+from tests.ipc.places import until as until_seen
 
 POOLS = 2
 SLOTS = 8
@@ -231,6 +236,30 @@ def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.Lo
     said = reasons(caplog, "front end dropped")
     assert ["no message of the seam" in said[0], "cannot be understood" in said[1]] == [True, True]
     host.assert_all_is_free()
+
+
+async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = start_engine({"slots": 1}, [theirs])
+    theirs.close()
+    port = (await connect(ours))[MODEL]
+    place, lost = Place(port, lambda: None), list[bool]()
+    port.on_lost(lambda: lost.append(call.session.state is SessionState.CLOSED))
+    call, waits = await open_call(place), await open_call(place, wait_s=20.0)
+    process.send_signal(signal.SIGSTOP)
+    await until_seen(lambda: port.health().stuck_s > 2.0)
+    assert not port.health().ready
+    assert "has said nothing for" in port.health().detail
+    process.kill()
+    process.communicate()
+    for it in (call, waits):
+        await it.until(lambda session: session.state is SessionState.CLOSED)
+        assert "the engine's process is gone" in str(it.session.error)
+    assert lost == [True], "told once, after its calls have ended"
+    assert not port.health().alive
+    for attempt in (open_call(place), port.check_room(0.0)):
+        with pytest.raises(SessionFailedError, match="the engine's process is gone"):
+            await attempt
 
 
 def test_no_memory_and_no_descriptor_stays_behind() -> None:

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import Health
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+
+SILENT_S: Final = 2.0
+"""An engine that says nothing for so long is stuck: it speaks four times a second."""
 
 
 async def connect(control: socket.socket) -> Mapping[str, RemoteEngine]:
@@ -63,7 +66,7 @@ class RemoteEngine:
         """Stand for the engine of this number; ``wake`` is the eventfd that its thread waits for."""
         self.info: ModelFacts = messages.unpack_facts(facts["facts"])
         self.number, self.side = number, side
-        self.known = Health(**facts["health"])
+        self.hear(facts["health"])
         self._desk, self._wake = desk, wake
         self._is_nudged = False
         self._at_lease: list[Session | None] = [None] * side.arena.leases
@@ -109,14 +112,22 @@ class RemoteEngine:
         await self._desk.check(self.number, wait_s)
 
     def health(self) -> Health:
-        """How the engine was a quarter of a second ago, or that its process is gone."""
-        return self.known
+        """How the engine was a quarter of a second ago, or that its process is gone or silent."""
+        silent_s = time.monotonic() - self._heard_s
+        if self._desk.is_lost or silent_s < SILENT_S:
+            return self._known
+        detail = f"the engine's process has said nothing for {silent_s:.1f} s"
+        return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Call back once when the engine's process is gone, after all sessions have ended."""
         self._on_lost.append(callback)
 
     # What its link and its desk ask.
+
+    def hear(self, health: Mapping[str, Any]) -> None:
+        """The engine said how it is."""
+        self._known, self._heard_s = Health(**health), time.monotonic()
 
     def nudge(self) -> None:
         """Wake the engine thread, once in a turn of the event loop."""
@@ -154,7 +165,7 @@ class RemoteEngine:
 
     def lose(self, detail: str) -> None:
         """The engine's process is gone."""
-        self.known = replace(self.known, alive=False, ready=False, detail=detail)
+        self._known = replace(self._known, alive=False, ready=False, detail=detail)
         for callback in self._on_lost:
             callback()
 
@@ -234,7 +245,7 @@ class Desk:
     def _do(self, message: messages.Message) -> None:
         match message:
             case messages.HealthNow(model, health):
-                self._by_number[model].known = Health(**health)
+                self._by_number[model].hear(health)
                 self.post.flush()
                 return
             case messages.Checked(number, error):
