@@ -16,13 +16,15 @@ from antiphon.audio.opus import OpusEncoder
 from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, SessionFailedError
-from antiphon.serve.media.ear import PIECE_BYTES, STEP_PACKETS, STEP_SAMPLES, Ear
+from antiphon.serve.media.ear import Ear
 from tests.serve.harness import FRAME_SAMPLES, speech
 
 PACKETS = {ms: OpusEncoder().encode(speech(1)[: 24 * ms]) for ms in (20, 40, 80)}
 PACKETS[5] = b"\xa8" + bytes(20)  # CELT of 5 ms: any bytes are some sound
 PACKETS[0] = b"\xbb\x00"  # says that it holds nothing, and cannot be decoded
 MAX_PACKET_SAMPLES = 120 * 24
+MAX_STEP_SAMPLES = 12_000 + MAX_PACKET_SAMPLES
+"""Half a second and a packet: some 0.6 ms of libopus."""
 
 
 def steps(ear: Ear, **options: bool) -> list[FloatArray]:
@@ -97,11 +99,11 @@ def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost(
     encoder, decoder = AudioEncoder("ogg"), AudioDecoder("ogg")
     frames = [pcm[start : start + FRAME_SAMPLES] for start in range(0, pcm.size, FRAME_SAMPLES)]
     data = b"".join(page for frame in frames for page in encoder.encode(frame))
-    assert len(data) > 4 * PIECE_BYTES
+    assert len(data) > 20_000
     ear = Ear("ogg", FRAME_SAMPLES)
     ear.put(data)
     heard = steps(ear)
-    assert max(piece.size for piece in heard) <= STEP_SAMPLES + MAX_PACKET_SAMPLES
+    assert max(piece.size for piece in heard) <= MAX_STEP_SAMPLES
     np.testing.assert_array_equal(np.concatenate(heard), decoder.feed(data))
 
 
@@ -113,5 +115,4 @@ def test_a_page_of_tiny_packets_is_many_steps() -> None:
     ear.put(writer.headers() + writer.page([tiny] * 255, 255 * MAX_PACKET_SAMPLES))
     heard = steps(ear)
     assert sum(piece.size for piece in heard) == 255 * round(packet_ms(tiny) * 24)
-    assert max(piece.size for piece in heard) <= STEP_SAMPLES + MAX_PACKET_SAMPLES
-    assert len(heard) >= 255 / STEP_PACKETS
+    assert max(piece.size for piece in heard) <= MAX_STEP_SAMPLES
