@@ -1,8 +1,8 @@
 """Frames that a client sends (RFC 6455, section 5), without extensions: bytes in, messages out, no I/O.
 
-One frame in one read is the rule for speech, so that is the short path. A frame that comes in pieces is
-joined once, when all of it is here; a message in fragments grows in one buffer, since a fragment of one byte
-must not take more than that byte.
+A small frame with a message of its own is the rule for speech, and has a short path. A frame that comes in
+pieces is joined once, when all of it is here; a message in fragments grows in one buffer, since a fragment of
+one byte must not take more than that byte.
 """
 
 from __future__ import annotations
@@ -69,10 +69,18 @@ class Incoming:
         Raises:
             FrameError: the peer broke the protocol; nothing more is read.
         """
+        data, start = self._data, self._start
+        if self._opcode == CONTINUATION and len(data) - start >= 6 and data[start] == 0x82:
+            size = data[start + 1] - 0x80
+            end = start + 6 + size
+            if 0 <= size < 126 and end <= len(data) and size <= self._max_bytes:
+                self._start = end
+                return BINARY, unmasked(data[start + 6 : end], data[start + 2 : start + 6])
+        return self._next_of_any_kind()
+
+    def _next_of_any_kind(self) -> tuple[int, bytes | str] | None:
         while (frame := self._next_frame()) is not None:
             opcode, is_final, payload = frame
-            if opcode == BINARY and is_final and self._opcode == CONTINUATION:
-                return BINARY, payload
             if opcode in CONTROL:
                 return opcode, payload
             if (message := self._assemble(opcode, is_final, payload)) is not None:
