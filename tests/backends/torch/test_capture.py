@@ -201,6 +201,21 @@ def test_sessions_of_replays_equal_sessions_of_runs(
     assert all(graph.operations for graph in without_cuda)
 
 
+def test_a_wide_top_k_has_graphs_of_its_own_and_drops_none(
+    checkpoint: Checkpoint, without_cuda: list[RecordedGraph]
+) -> None:
+    backend = make(checkpoint, slots=ROWS, device="cpu")
+    assert isinstance(backend, HostBackend)
+    session, counts = Session(backend), []
+    for topk in (25, 600, 25, 700):
+        backend.set_parameters(1, SamplingParameters(text_topk=topk))
+        for index in range(4):
+            session.tick(index)
+        counts.append(len(without_cuda))
+    samples = checkpoint.spec.lm is not None
+    assert counts == [counts[0], counts[0] + samples, counts[0] + samples, counts[0] + samples]
+
+
 def test_what_a_replay_cannot_know_is_noticed(without_cuda: list[RecordedGraph]) -> None:
     """The stand-in freezes what the host decides, else the test above would prove nothing."""
     graph, buffer, by_host = RecordedGraph(), torch.zeros(2), [1.0]

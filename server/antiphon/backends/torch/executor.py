@@ -31,6 +31,8 @@ from antiphon.backends.torch.weights.loading import quantization_of
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
+_WITHOUT_SAMPLING = ("encode", "decode")
+
 WARM_UP_TICKS = 2
 """The first run of a shape loads what it needs, the second captures it."""
 
@@ -146,13 +148,8 @@ class TorchRows:
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
-        sampler = self.pipeline.sampler
-        if sampler is None:
-            return
-        before = (sampler.is_greedy, sampler.width)
-        sampler.set(row, parameters)
-        if before != (sampler.is_greedy, sampler.width):
-            self._runner.forget()
+        if self.pipeline.sampler is not None:
+            self.pipeline.sampler.set(row, parameters)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
         """Copy a row; the tensors stay on the device, rings are cut to what is filled."""
@@ -221,8 +218,11 @@ class TorchRows:
         self._runner.run(name, (), stage)
 
     def _run(self, name: str, stage: Callable[[Places], None], places: Places) -> None:
-        """Run a stage over places."""
-        self._runner.run(name, places.key(self._rows.context_frames[name]), lambda: stage(places))
+        """Run a stage over places; one that samples has a captured form for each form of the sampler."""
+        sampler = None if name in _WITHOUT_SAMPLING else self.pipeline.sampler
+        form = None if sampler is None else sampler.form
+        key = places.key(self._rows.context_frames[name]), form
+        self._runner.run(name, key, lambda: stage(places))
 
     def _leave(self, places: Places) -> dict[str, float]:
         """One transfer back, and the end of the tick: the stages' milliseconds."""

@@ -6,7 +6,7 @@ row draws depends on nothing but its parameters, its step and its logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,6 +133,11 @@ class Sampler:
         )
         widest = max(max(g.text_topk, g.audio_topk) for g in self._given)
         self.width = NARROW_TOPK if widest <= NARROW_TOPK else max(self._spec.text_card, self._spec.card)
+
+    @property
+    def form(self) -> Hashable:
+        """What a captured graph of it depends on: whether it draws noise, and the bound on top-k."""
+        return self.is_greedy, self.width
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
         """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
