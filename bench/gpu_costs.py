@@ -46,7 +46,7 @@ NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
 }
 """Kernels by model and stage, counted on the meta device: in bfloat16; with INT8 weights, keys and values."""
 
-RING_INSTRUCTIONS: Final = {True: 57.0, False: 11.0}
+RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 """Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
 
 CODEC_FLOP: Final = 0.43e9

@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
-HOPPER = GPUTarget("cuda", 90, 32)
+HOPPER, AMPERE = GPUTarget("cuda", 90, 32), GPUTarget("cuda", 80, 32)
 SMALLEST_SHARED_BYTES = 101_376
 """What a program may have on compute capability 8.6, 8.9 and 12.0; 90 has more than twice as much."""
 ALIGNED = [["tt.divisibility", 16]]
@@ -26,6 +26,8 @@ def compiled(
     kernel: triton.JITFunction,
     types: dict[str, str],
     options: Mapping[str, object] | None = None,
+    *,
+    target: GPUTarget = HOPPER,
     **constants: object,
 ) -> CompiledKernel:
     """A kernel as a launch would make it; what has no type is a pointer to float32, or an int."""
@@ -41,7 +43,7 @@ def compiled(
         for index, name in enumerate(kernel.arg_names)
         if name not in constants and name.endswith(("_ptr", "_stride")) and not name.endswith("width_stride")
     }
-    return triton.compile(ASTSource(kernel, signature, at, aligned), target=HOPPER, options=options)
+    return triton.compile(ASTSource(kernel, signature, at, aligned), target=target, options=options)
 
 
 def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

@@ -18,6 +18,7 @@ from antiphon.backends.torch.kernels.decode_attention import (
     block_slots_of,
 )
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
+from tests.backends.torch.machine_code import machine_code
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_decode_attention.py"
 ROOT = Path(__file__).parents[3]
@@ -38,7 +39,7 @@ def test_the_kernels_pass_their_checks_interpreted() -> None:
 
 @pytest.mark.parametrize(
     ("ring", "width", "count"),
-    [("i8", 128, 1), ("bf16", 128, 1), ("bf16", 256, 1), ("fp32", 64, 2), ("fp32", 128, 1)],
+    [("bf16", 128, 1), ("bf16", 256, 1), ("fp32", 64, 2), ("fp32", 128, 1)],
 )
 def test_the_kernels_compile_for_a_card(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ring: str, width: int, count: int
@@ -52,13 +53,21 @@ def test_the_kernels_compile_for_a_card(
         attend_split,
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},
         **shape,
-        BLOCK=block_slots_of(width, {"i8": 1, "bf16": 2, "fp32": 4}[ring]),
-        IS_INT8=ring == "i8",
+        BLOCK=block_slots_of(width, {"bf16": 2, "fp32": 4}[ring]),
     )
     has_mma = "mma.sync" in attend.asm["ptx"]
     assert has_mma is (dtype == "bf16")  # the matrix units, where they are exact enough
     assert attend.asm["cubin"]
     assert 0 < attend.metadata.shared <= SMALLEST_SHARED_BYTES
-    join = compiled(join_splits, POINTERS | {"out_ptr": f"*{dtype}"}, **shape)
-    assert join.asm["cubin"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("splits", [1, 16])
+def test_what_joins_splits_compiles_for_a_card(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, splits: int
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    shape = {"COUNT": 1, "CAPACITY": 3000, "WIDTH": 128, "SPLIT": SPLIT_SLOTS, "SPLITS": splits}
+    join = compiled(join_splits, POINTERS | {"out_ptr": f"*{dtype}"}, {"enable_fp_fusion": True}, **shape)
+    assert machine_code(join, tmp_path).spilled_bytes == 0
     assert join.metadata.shared <= SMALLEST_SHARED_BYTES

@@ -139,7 +139,8 @@ def test_int8_keys_and_values_stay_close(moshi: LMPair) -> None:
         model = LanguageModel(config, steps=moshi.spec.dep_q, compute=Compute(int8_kv=True))
     model.load_state_dict(moshi.ours.model.state_dict(), assign=True)
     small, full = State(model.specs(), 2), State(moshi.ours.specs(), 2)
-    assert small.bytes() < State(moshi.ours.model.specs(), 2).bytes() / 2
+    # A context of 24 in pages of 64 slots: the values alone do not shrink.
+    assert small.bytes() < 0.6 * State(moshi.ours.model.specs(), 2).bytes()
     prompt = torch.cat(
         [torch.zeros(30, 2, 1, dtype=torch.int64), voices(moshi, 11, 30, 2).repeat(1, 1, 2)], dim=2
     )

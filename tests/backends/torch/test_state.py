@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
+from antiphon.backends.torch.modules.kv import KVRing
 from antiphon.backends.torch.state import State, TensorSpec
+from antiphon.backends.torch.step import MaskedStep, Run
 
 SPECS = (
     TensorSpec("encoder.past", (3, 2), torch.float32),
@@ -46,3 +48,48 @@ def test_reset_rows_are_fresh_altogether() -> None:
     state.reset([1, 3])
     for name in state.specs:
         assert [is_fresh(state, name, row) for row in range(4)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("positions", [0, 1, 63, 64, 65, 99, 100, 130, 400])
+def test_a_snapshot_of_values_in_pages_holds_this_session_alone(positions: int) -> None:
+    """What an earlier session left in the same page stays behind; the row goes on bit by bit."""
+    ring = KVRing("ring", 2, 100, 16, torch.float32, "position", int8=True)
+    specs = [TensorSpec("position", (), torch.int64), *ring.specs()]
+    state, other = State(specs, 2), State(specs, 1)
+    assert state.tensors["ring.v"].shape == (2, 2, 2, 16, 64)
+    for tensor in (state.tensors["ring.k"], state.tensors["ring.v"]):
+        tensor.fill_(77)
+    torch.manual_seed(0)
+    step = state.step([1])
+    for position in range(positions):
+        k, v = torch.randn(2, 1, 2, 1, 16)
+        ring.write(step, torch.tensor([[position % 100]]), k, v)
+    state.tensors["position"][1] = positions
+    taken = state.snapshot(1)
+    filled = min(positions, 100)
+    assert taken["ring.v"].shape == (2, -(-filled // 64), 16, 64)
+    slots = taken["ring.v"].transpose(-1, -2).flatten(1, 2)
+    assert positions >= 100 or (slots[:, filled:] == 0).all()
+    assert torch.equal(state.snapshot(1)["ring.v"], taken["ring.v"])
+    other.check(taken)
+    other.restore(0, taken)
+    for want, got in zip(
+        ring.read(state.step([1]), Run(0, 1, 1), filled),
+        ring.read(other.step([0]), Run(0, 0, 1), filled),
+        strict=True,
+    ):
+        assert torch.equal(want, got)
+
+
+def test_values_in_pages_are_written_alike_in_place_and_as_a_pure_function() -> None:
+    ring = KVRing("ring", 2, 100, 16, torch.float32, "position", int8=True)
+    state = State(ring.specs(), 2)
+    pure = MaskedStep(
+        {name: tensor.clone() for name, tensor in state.tensors.items()}, torch.tensor([False, True])
+    )
+    k, v = torch.randn(2, 2, 2, 3, 16)
+    slots = torch.tensor([[1, 2, 3], [98, 99, 0]])
+    ring.write(pure, slots, k, v)
+    ring.write(state.step([1]), slots[1:], k[1:], v[1:])
+    for name, tensor in state.tensors.items():
+        assert torch.equal(pure.tensors[name], tensor), name

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
-from antiphon.backends.torch.kernels.rows import DEPTH_BYTES, LEAST_ROWS, MANY_ELEMENTS, MOST_ROWS, PIECE
+from antiphon.backends.torch.kernels.row_kernels import embed_rows, prepare_rows
+from antiphon.backends.torch.kernels.rows import MANY_ELEMENTS, PIECE
 from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
 from antiphon.backends.torch.kernels.token_kernels import choose_tokens, draw_noise
-from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
+from antiphon.backends.torch.modules.kv import PAGE_SLOTS
+from tests.backends.torch.compiled import compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"
 ROOT = Path(__file__).parents[3]
@@ -36,25 +37,6 @@ def test_the_kernels_pass_their_checks_interpreted() -> None:
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it is warned about
-
-
-@pytest.mark.parametrize("rows", [LEAST_ROWS, MOST_ROWS])
-@pytest.mark.parametrize(("depth", "columns"), [(1024, 16), (11264, 32)])
-def test_the_product_compiles_to_integer_matrix_units(rows: int, depth: int, columns: int) -> None:
-    kernel = compiled(
-        multiply_rows,
-        {"rows_ptr": "*i8", "weight_ptr": "*i8", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
-        {"num_warps": 4, "num_stages": 4, "enable_fp_fusion": False},
-        DEPTH=depth,
-        ROWS=rows,
-        COLUMNS=columns,
-        BLOCK=DEPTH_BYTES,
-        IS_ADDED=True,
-    )
-    assert re.search(r"mma\S*\.s32\.s8\.s8", kernel.asm["ptx"])
-    assert "cp.async" in kernel.asm["ptx"]  # weights come while others are multiplied
-    assert kernel.asm["cubin"]
-    assert 0 < kernel.metadata.shared <= SMALLEST_SHARED_BYTES
 
 
 @pytest.mark.parametrize(("is_normed", "is_gated", "width"), [(True, False, 4096), (False, True, 11264)])
@@ -87,7 +69,7 @@ def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> 
         WIDTH=128,
         IS_TURNED=True,
         IS_INTERLEAVED=is_interleaved,
-        IS_INT8=is_int8,
+        PAGE=PAGE_SLOTS if is_int8 else 0,
     )
     assert kernel.asm["cubin"]
 
@@ -124,5 +106,3 @@ def test_the_kernels_of_tokens_compile_without_fused_multiply_adds() -> None:
 def test_the_simplest_kernels_compile() -> None:
     types = {"token_ptr": "*i64", "table_ptr": "*bf16", "out_ptr": "*bf16"}
     assert compiled(embed_rows, types, BLOCK=PIECE).asm["cubin"]
-    types = {"product_ptr": "*i32", "residual_ptr": "*bf16", "out_ptr": "*bf16"}
-    assert compiled(scale_product, types, BLOCK=PIECE, IS_ADDED=True).asm["cubin"]

@@ -22,7 +22,8 @@ class TensorSpec:
     ``is_kept``: a tick's reset leaves it as it is, and no row is spared for padding. So it is with what is
     large and cannot be seen by the next session: rings, of which the position says what is there, and a
     voice, which is set, not lived. Of a ring, ``position`` names the tensor that says how many positions its
-    row has seen, and ``slot_axis`` is the axis of ``shape`` along which they lie.
+    row has seen, and ``slot_axis`` is the axis of ``shape`` along which they lie, or, where ``page_slots`` is
+    above 1, pages of so many: the last axis is the slots of a page.
     """
 
     name: str
@@ -32,6 +33,7 @@ class TensorSpec:
     is_kept: bool = False
     position: str | None = None
     slot_axis: int = 1
+    page_slots: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -43,10 +45,19 @@ class TensorSpec:
         return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
 
     def cut(self, tensor: Tensor, positions: int) -> Tensor:
-        """What of one row's tensor is in use after so many positions."""
+        """What of one row's tensor is in use after so many positions; of pages, those that are begun."""
         if self.position is None:
             return tensor
-        return tensor.narrow(self.slot_axis, 0, min(positions, self.shape[self.slot_axis]))
+        used = -(-positions // self.page_slots)
+        return tensor.narrow(self.slot_axis, 0, min(used, self.shape[self.slot_axis]))
+
+    def kept(self, tensor: Tensor, positions: int) -> Tensor:
+        """A copy of what is in use; what earlier sessions left in the last page is zeros."""
+        found = self.cut(tensor, positions).clone()
+        unused = -positions % self.page_slots
+        if unused and positions < self.shape[self.slot_axis] * self.page_slots:
+            found.select(self.slot_axis, -1)[..., -unused:] = 0
+        return found
 
 
 def row_bytes(specs: Iterable[TensorSpec]) -> int:
@@ -92,12 +103,19 @@ class State:
     def snapshot(self, row: int) -> dict[str, Tensor]:
         """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled."""
         of_row = {name: tensor[row] for name, tensor in self.tensors.items()}
-        return {name: self._cut(name, tensor, of_row).clone() for name, tensor in of_row.items()}
+        return {
+            name: self.specs[name].kept(tensor, self._positions(name, of_row))
+            for name, tensor in of_row.items()
+        }
+
+    def _positions(self, name: str, beside: Mapping[str, Tensor]) -> int:
+        """How many positions a row's tensor has seen, by the count ``beside`` it."""
+        position = self.specs[name].position
+        return 0 if position is None else int(beside[position].max())
 
     def _cut(self, name: str, tensor: Tensor, beside: Mapping[str, Tensor]) -> Tensor:
         """What of a row's tensor is filled, by the position ``beside`` it."""
-        spec = self.specs[name]
-        return tensor if spec.position is None else spec.cut(tensor, int(beside[spec.position].max()))
+        return self.specs[name].cut(tensor, self._positions(name, beside))
 
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""

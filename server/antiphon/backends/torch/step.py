@@ -91,7 +91,10 @@ class Step(ABC):
 
     @abstractmethod
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``."""
+        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``.
+
+        Or of one in pages, which has a dimension more: ``[rows, H, pages, D, slots of a page]``.
+        """
 
 
 class MaskedStep(Step):
@@ -139,6 +142,12 @@ class MaskedStep(Step):
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
         """See the base class. Rows that do not advance get back what they held."""
         ring = self.tensors[name]
+        if ring.dim() > values.dim():
+            whole = MaskedStep({name: ring.transpose(-1, -2).flatten(2, 3)}, self.exec_mask)
+            whole.write_slots(name, slots, values)
+            new = whole.tensors[name].unflatten(2, (ring.shape[2], ring.shape[4])).transpose(-1, -2)
+            self.tensors[name] = new.contiguous()
+            return
         index = slots.view(slots.shape[0], 1, -1, *[1] * (ring.dim() - 3)).expand(values.shape)
         if self.exec_mask is not None:
             values = self.select(values, ring.gather(2, index))
@@ -203,7 +212,13 @@ class PackedStep(Step):
         rows, values = self.rows, values.transpose(1, 2)
         if self._source is not None:
             rows, slots, values = (part.index_select(0, self._source) for part in (rows, slots, values))
-        self._tensors[name].transpose(1, 2).index_put_((rows[:, None], slots), values)
+        ring = self._tensors[name]
+        if ring.dim() > values.dim():
+            page = ring.shape[-1]
+            at = rows[:, None], slots // page, slots % page
+            ring.permute(0, 2, 4, 1, 3).index_put_(at, values)
+        else:
+            ring.transpose(1, 2).index_put_((rows[:, None], slots), values)
 
     @cached_property
     def _source(self) -> Tensor | None:

@@ -13,8 +13,6 @@ def attend_split(
     q_ptr,
     k_ptr,
     v_ptr,
-    k_scale_ptr,
-    v_scale_ptr,
     first_ptr,
     rows_ptr,
     parts_ptr,
@@ -32,7 +30,6 @@ def attend_split(
     QUERIES: tl.constexpr,
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
-    IS_INT8: tl.constexpr,
 ):
     """One split of one place's key-value head, for the queries of its group: sums not yet divided."""
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -62,8 +59,6 @@ def attend_split(
         at = (ring + slot)[:, None] * WIDTH + column[None, :]
         k = tl.load(k_ptr + at, mask=is_filled[:, None], other=0).to(q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * log2_scale
-        if IS_INT8:
-            scores *= tl.load(k_scale_ptr + ring + slot, mask=is_filled, other=0.0)[None, :]
         age = newest_slot - slot
         age = tl.where(age < 0, age + CAPACITY, age)
         is_seen = is_filled[None, :] & (age[None, :] >= COUNT - 1 - turn[:, None])
@@ -72,15 +67,13 @@ def attend_split(
         shrink = tl.exp2(highest - higher)
         weights = tl.exp2(scores - higher[:, None])
         total = total * shrink + tl.sum(weights, 1)
-        if IS_INT8:
-            weights *= tl.load(v_scale_ptr + ring + slot, mask=is_filled, other=0.0)[None, :]
         v = tl.load(v_ptr + at, mask=is_filled[:, None], other=0).to(q.dtype)
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         highest = higher
 
-    part = ((place * tl.num_programs(1) + kv_head) * tl.num_programs(0) + split) * QUERIES + query
-    tl.store(sums_ptr + part, highest)
-    tl.store(sums_ptr + sums_stride + part, total)
+    part = ((place * tl.num_programs(1) * GROUP + head) * COUNT + turn) * tl.num_programs(0) + split
+    tl.store(sums_ptr + part, highest, mask=is_query)
+    tl.store(sums_ptr + sums_stride + part, total, mask=is_query)
     tl.store(parts_ptr + part[:, None] * WIDTH + column[None, :], mixed, mask=is_query[:, None])
 
 
@@ -98,37 +91,26 @@ def join_splits(
     sums_stride,
     splits,
     COUNT: tl.constexpr,
-    GROUP: tl.constexpr,
     CAPACITY: tl.constexpr,
     WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
     SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
-    """The splits of one place's key-value head into its output; zeros where there is no row."""
-    kv_head, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    filled = tl.minimum(tl.load(first_ptr + place) + COUNT, CAPACITY).to(tl.int32)
-    used = tl.where(tl.load(rows_ptr + place) < 0, 0, tl.minimum(tl.cdiv(filled, SPLIT), splits))
-    query, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
-    is_query = query < GROUP * COUNT
-    highest = tl.full((QUERIES,), -1e30, tl.float32)
-    total = tl.zeros((QUERIES,), tl.float32)
-    mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for split in range(used):
-        part = ((place * tl.num_programs(0) + kv_head) * splits + split) * QUERIES + query
-        peak = tl.load(sums_ptr + part)
-        higher = tl.maximum(highest, peak)
-        shrink, grow = tl.exp2(highest - higher), tl.exp2(peak - higher)
-        values = tl.load(
-            parts_ptr + part[:, None] * WIDTH + column[None, :], mask=is_query[:, None], other=0.0
-        )
-        mixed = mixed * shrink[:, None] + values * grow[:, None]
-        total = total * shrink + tl.load(sums_ptr + sums_stride + part) * grow
-        highest = higher
-    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-    head, turn = kv_head * GROUP + query // COUNT, query % COUNT
-    at = place * out_row_stride + head[:, None] * out_head_stride + turn[:, None] * out_count_stride
-    tl.store(
-        out_ptr + at + column[None, :] * out_width_stride,
-        mixed.to(out_ptr.dtype.element_ty),
-        mask=is_query[:, None],
-    )
+    """The splits of one query into its output, all at once; zeros where there is no row."""
+    line_of_q, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, first = tl.load(rows_ptr + place), tl.load(first_ptr + place)
+    filled = tl.minimum(first + COUNT, CAPACITY).to(tl.int32)
+    used = tl.where(row < 0, 0, tl.minimum(tl.cdiv(filled, SPLIT), splits))
+    split, column = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
+    part = (place * tl.num_programs(0) + line_of_q) * splits + split
+    is_used = split < used
+    peak = tl.load(sums_ptr + part, mask=is_used, other=-1e30)
+    total = tl.load(sums_ptr + sums_stride + part, mask=is_used, other=0.0)
+    parts_at = parts_ptr + part[:, None] * WIDTH + column[None, :]
+    values = tl.load(parts_at, mask=is_used[:, None], other=0.0)
+    grow = tl.exp2(peak - tl.max(peak, 0))
+    total = tl.sum(total * grow, 0)
+    mixed = tl.sum(values * grow[:, None], 0) / tl.where(total > 0, total, 1.0)
+    head, turn = line_of_q // COUNT, line_of_q % COUNT
+    at = place * out_row_stride + head * out_head_stride + turn * out_count_stride
+    tl.store(out_ptr + at + column * out_width_stride, mixed.to(out_ptr.dtype.element_ty))

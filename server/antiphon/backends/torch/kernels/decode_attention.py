@@ -2,7 +2,9 @@
 
 Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own, and a
 second kernel joins them. Rows are read where they lie in the ring, up to each one's filled length; a place
-without a row reads nothing. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
+without a row reads nothing. An INT8 ring is multiplied by integer matrix units, a program a query: queries
+that share a key-value head share its keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on
+a CPU, slowly.
 
 Not measured: the kernels have been compiled for no GPU yet.
 """
@@ -16,7 +18,8 @@ import triton
 from torch import Tensor
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
-from antiphon.backends.torch.modules.kv import RingView
+from antiphon.backends.torch.kernels.limb_kernels import attend_limbs
+from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 
 SPLIT_SLOTS = 256
 """Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a card."""
@@ -51,57 +54,35 @@ def decode_attention(
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
     ``rows`` int64 ``[n]``, contiguous, says where in the ring each is; -1 is no row, and gets zeros.
     ``length``: no row has filled more slots. D is a power of two and at least 16;
-    ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card). Query t sees what
+    ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card; of an INT8 ring always
+    PAGE_SLOTS). Query t sees what
     the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
     (``transformer.py``).
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
-    group = heads // kv_heads
-    queries = max(LEAST_QUERIES, triton.next_power_of_2(group * count))
     splits = -(-min(length, capacity) // split_slots)
     out = q.new_empty(places, count, heads, width).transpose(1, 2)
-    parts = q.new_empty(places, kv_heads, splits, queries, width, dtype=torch.float32)
-    sums = q.new_empty(2, places, kv_heads, splits, queries, dtype=torch.float32)
-    is_int8 = ring.k_scale is not None
-    attend_split[(splits, kv_heads, places)](
-        q,
-        ring.k,
-        ring.v,
-        ring.k_scale if is_int8 else parts,
-        ring.v_scale if is_int8 else parts,
-        first,
-        rows,
-        parts,
-        sums,
-        math.log2(math.e) / math.sqrt(width),
-        *q.stride(),
-        sums.stride(0),
-        COUNT=count,
-        GROUP=group,
-        CAPACITY=capacity,
-        WIDTH=width,
-        QUERIES=queries,
-        SPLIT=split_slots,
-        BLOCK=block_slots or block_slots_of(width, ring.k.element_size()),
-        IS_INT8=is_int8,
-        enable_fp_fusion=True,
-    )
-    join_splits[(kv_heads, places)](
-        out,
-        first,
-        rows,
-        parts,
-        sums,
-        *out.stride(),
-        sums.stride(0),
-        splits,
-        COUNT=count,
-        GROUP=group,
-        CAPACITY=capacity,
-        WIDTH=width,
-        QUERIES=queries,
-        SPLIT=split_slots,
-        enable_fp_fusion=True,
-    )
+    parts = q.new_empty(places, heads, count, splits, width, dtype=torch.float32)
+    sums = q.new_empty(2, places, heads, count, splits, dtype=torch.float32)
+    log2_scale = math.log2(math.e) / math.sqrt(width)
+    of_ring = {"COUNT": count, "CAPACITY": capacity, "WIDTH": width, "SPLIT": split_slots}
+    if ring.k_scale is None:
+        group = heads // kv_heads
+        attend_split[(splits, kv_heads, places)](
+            q, ring.k, ring.v, first, rows, parts, sums, log2_scale, *q.stride(), sums.stride(0),
+            GROUP=group, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group * count)),
+            BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), **of_ring,
+            enable_fp_fusion=True,
+        )  # fmt: skip
+    else:
+        attend_limbs[(splits, heads * count, places)](
+            q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, parts, sums, log2_scale,
+            *q.stride(), sums.stride(0), GROUP=heads // kv_heads, PAGE=PAGE_SLOTS, **of_ring,
+            enable_fp_fusion=True,
+        )  # fmt: skip
+    join_splits[(heads * count, places)](
+        out, first, rows, parts, sums, *out.stride(), sums.stride(0), splits,
+        SPLITS=triton.next_power_of_2(splits), **of_ring, enable_fp_fusion=True,
+    )  # fmt: skip
     return out

@@ -70,9 +70,12 @@ def multiply_rows(
     BLOCK: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """A tile of int8 rows times int8 weight: exact in int32, scaled back in float32, a residual added."""
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    """A tile of int8 rows times int8 weight: exact in int32, scaled back in float32, a residual added.
+
+    Tiles of the same columns are neighbours, so that all but the first find the weight in the cache.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_row, is_column = row < count, column < columns
     rows_at = rows_ptr + row.to(tl.int64)[:, None] * DEPTH
     weight_at = weight_ptr + column.to(tl.int64)[:, None] * DEPTH
@@ -88,32 +91,6 @@ def multiply_rows(
     out = (total.to(tl.float32) * scale[None, :]) * row_scale[:, None]
     at = row.to(tl.int64)[:, None] * columns + column[None, :]
     is_inside = is_row[:, None] & is_column[None, :]
-    dtype = out_ptr.dtype.element_ty
-    if IS_ADDED:
-        residual = tl.load(residual_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
-        out = out.to(dtype).to(tl.float32) + residual
-    tl.store(out_ptr + at, out.to(dtype), mask=is_inside)
-
-
-@triton.jit
-def scale_product(
-    product_ptr,
-    row_scale_ptr,
-    scale_ptr,
-    residual_ptr,
-    out_ptr,
-    columns,
-    BLOCK: tl.constexpr,
-    IS_ADDED: tl.constexpr,
-):
-    """A piece of one row of an int32 product, to what :func:`multiply_rows` makes of it."""
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row = tl.program_id(1).to(tl.int64)
-    is_inside = column < columns
-    at = row * columns + column
-    scale = tl.load(scale_ptr + column, mask=is_inside, other=0.0)
-    total = tl.load(product_ptr + at, mask=is_inside, other=0)
-    out = (total.to(tl.float32) * scale) * tl.load(row_scale_ptr + row)
     dtype = out_ptr.dtype.element_ty
     if IS_ADDED:
         residual = tl.load(residual_ptr + at, mask=is_inside, other=0.0).to(tl.float32)

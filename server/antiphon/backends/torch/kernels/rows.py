@@ -2,8 +2,7 @@
 
 What :mod:`antiphon.backends.torch.quantised.int8` computes, with the same integers: rows are rounded where
 they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
-where it ends. Up to ``MOST_ROWS`` rows the product is a kernel of ours that reads each weight once; above,
-where arithmetic rules, it is ``torch._int_mm`` and a kernel that scales it.
+where it ends: no int32 leaves the registers.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -17,7 +16,7 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows, scale_product
+from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.linear import Linear
@@ -27,12 +26,12 @@ from antiphon.backends.torch.quantised.int8 import Int8Linear
 LEAST_ROWS = 16
 """Rows of a tile: what the matrix units take at least."""
 
-MOST_ROWS = 64
-"""Rows up to which one tile of them is all there are, so that no weight is read twice."""
+MOST_ROWS = 128
+"""Rows of a tile at most, up to which no weight is read twice."""
 
 MANY_COLUMNS = 2048
-"""Columns of a product above which a tile takes 32 of them, else 16: 4096 then make 128 programs, about one
-for each of a card's 132 units, and 1024 make 64."""
+"""Columns of a product above which a tile of few rows takes 32 of them, else 16: 4096 then make 128 programs,
+about one for each of a card's 132 units, and 1024 make 64."""
 
 DEPTH_BYTES = 256
 """Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
@@ -42,6 +41,24 @@ MANY_ELEMENTS = 8192
 
 PIECE = 1024
 """Elements a program of the simplest kernels takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a product is cut: ``rows`` by ``columns``, ``depth`` bytes of both a stage."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+
+
+def tile_of(rows: int, columns: int) -> Tile:
+    """The tile for so many rows and a weight of so many columns."""
+    if rows > MOST_ROWS // 2:
+        return Tile(MOST_ROWS, 64, DEPTH_BYTES // 2, 8)
+    tile_rows = max(LEAST_ROWS, triton.next_power_of_2(rows))
+    return Tile(tile_rows, 32 if columns > MANY_COLUMNS else 16, DEPTH_BYTES, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +145,11 @@ def multiply(
     (count, depth), columns = values.shape, linear.out_features
     out = values.new_empty(count, columns, dtype=dtype)
     added = out if residual is None else residual.contiguous()
-    if count > MOST_ROWS:
-        product = torch._int_mm(values, linear.weight.t())
-        scale_product[(triton.cdiv(columns, PIECE), count)](
-            product, row_scale, linear.scale, added, out, columns,
-            BLOCK=PIECE, IS_ADDED=residual is not None, enable_fp_fusion=False,
-        )  # fmt: skip
-        return out
-    tile = 32 if columns > MANY_COLUMNS else 16
-    rows = max(LEAST_ROWS, triton.next_power_of_2(count))
-    multiply_rows[(triton.cdiv(columns, tile), 1)](
+    tile = tile_of(count, columns)
+    multiply_rows[(triton.cdiv(count, tile.rows), triton.cdiv(columns, tile.columns))](
         values, row_scale, linear.weight, linear.scale, added, out, count, columns,
-        DEPTH=depth, ROWS=rows, COLUMNS=tile, BLOCK=DEPTH_BYTES, IS_ADDED=residual is not None,
-        num_warps=4, num_stages=4, enable_fp_fusion=False,
+        DEPTH=depth, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=tile.depth, IS_ADDED=residual is not None,
+        num_warps=tile.warps, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

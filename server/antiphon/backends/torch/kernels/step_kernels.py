@@ -30,11 +30,12 @@ def turn_and_write(
     WIDTH: tl.constexpr,
     IS_TURNED: tl.constexpr,
     IS_INTERLEAVED: tl.constexpr,
-    IS_INT8: tl.constexpr,
+    PAGE: tl.constexpr,
 ):
     """One head of one place, of queries, then keys, then values: bounded, turned, and where it belongs.
 
-    A place without a row writes nothing.
+    A place without a row writes nothing. ``PAGE`` is how many slots a page of an INT8 ring's values has, and
+    0 where the ring is not INT8.
     """
     head, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row = tl.load(rows_ptr + place)
@@ -62,9 +63,10 @@ def turn_and_write(
         tl.store(q_ptr + (place * HEADS + head) * WIDTH + column, x.to(dtype))
         return
     kv_head = (head - HEADS) % KV_HEADS
-    slot = (row * KV_HEADS + kv_head) * CAPACITY + tl.load(slot_ptr + place)
+    number, ring = tl.load(slot_ptr + place), row * KV_HEADS + kv_head
+    slot = ring * CAPACITY + number
     is_key = head < HEADS + KV_HEADS
-    if IS_INT8:
+    if PAGE > 0:
         step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
         kept = rounded(x, step)
         if is_key:
@@ -72,7 +74,8 @@ def turn_and_write(
             tl.store(k_ptr + slot * WIDTH + column, kept)
         else:
             tl.store(v_scale_ptr + slot, step)
-            tl.store(v_ptr + slot * WIDTH + column, kept)
+            page = ring * tl.cdiv(CAPACITY, PAGE) + number // PAGE
+            tl.store(v_ptr + (page * WIDTH + column) * PAGE + number % PAGE, kept)
     else:
         if is_key:
             tl.store(k_ptr + slot * WIDTH + column, x.to(dtype))

@@ -28,7 +28,7 @@ from antiphon.backends.torch.modules.attention import (
 from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
-from antiphon.backends.torch.modules.kv import RingView
+from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 from antiphon.backends.torch.modules.transformer import TransformerLayer
 from antiphon.backends.torch.step import PackedStep
 
@@ -72,7 +72,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
         WIDTH=config.head_dim,
         IS_TURNED=turn is not None,
         IS_INTERLEAVED=turn is not None and turn.interleaved,
-        IS_INT8=ring.k_scale is not None,
+        PAGE=0 if ring.k_scale is None else PAGE_SLOTS,
         num_warps=1,
         enable_fp_fusion=False,
     )

@@ -11,12 +11,16 @@ from torch import Tensor
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Run, Step
 
+PAGE_SLOTS = 64
+"""Slots of a page of INT8 values: those of a tile of the attention's kernel."""
+
 
 @dataclass(frozen=True, slots=True)
 class RingView:
     """A ring as it is kept, for all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    Of an INT8 ring, ``k_scale`` and ``v_scale`` are float32 ``[S, H, capacity]``; else they are None.
+    Of an INT8 ring, ``v`` is ``[S, H, pages, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are float32
+    ``[S, H, capacity]``; else they are None.
     """
 
     k: Tensor
@@ -33,7 +37,9 @@ class KVRing:
     in slot ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
     ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
     computed when the token is written:
-    a scale fixed in advance fails on audio, whose keys have far outliers.
+    a scale fixed in advance fails on audio, whose keys have far outliers. INT8 values lie in pages,
+    ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units want what is added up side by side, of
+    keys the width of a head, of values the slots.
     """
 
     name: str
@@ -48,11 +54,14 @@ class KVRing:
         """The state this ring keeps."""
         dtype = torch.int8 if self.int8 else self.dtype
         for part in ("k", "v"):
-            shape = (self.heads, self.capacity, self.head_dim)
-            name, at = f"{self.name}.{part}", self.position
-            yield TensorSpec(name, shape, dtype, is_kept=True, position=at)
+            shape: tuple[int, ...] = (self.heads, self.capacity, self.head_dim)
+            name, at, page = f"{self.name}.{part}", self.position, 1
             if self.int8:
                 yield TensorSpec(f"{name}_scale", shape[:2], torch.float32, is_kept=True, position=at)
+            if self.int8 and part == "v":
+                page = PAGE_SLOTS
+                shape = (self.heads, -(-self.capacity // page), self.head_dim, page)
+            yield TensorSpec(name, shape, dtype, is_kept=True, position=at, page_slots=page)
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
@@ -72,7 +81,10 @@ class KVRing:
         return RingView(*(step.whole(f"{self.name}.{part}") for part in names))
 
     def _read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
-        values = step.ring(f"{self.name}.{part}", run)[:, :, :length]
+        values = step.ring(f"{self.name}.{part}", run)
+        if self.int8 and part == "v":
+            values = values[:, :, : -(-length // PAGE_SLOTS)].transpose(-1, -2).flatten(2, 3)
+        values = values[:, :, :length]
         if not self.int8:
             return values
         scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]
