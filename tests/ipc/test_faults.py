@@ -23,7 +23,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.fleet import Fleet
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
-from antiphon.errors import SessionFailedError
+from antiphon.errors import ServerFullError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.remote import connect
 from antiphon.ipc.values import SessionState
@@ -260,6 +260,26 @@ async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:
     for attempt in (open_call(place), port.check_room(0.0)):
         with pytest.raises(SessionFailedError, match="the engine's process is gone"):
             await attempt
+
+
+async def test_a_front_end_has_no_more_calls_than_its_pool_has_leases() -> None:
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    process = start_engine({"slots": 40}, [theirs for _, theirs in pairs])
+    desks = [(await connect(ours))[MODEL] for ours, _ in pairs]
+    first, second = (Place(desk, lambda: None) for desk in desks)
+    calls = [await open_call(first) for _ in range(30)]
+    with pytest.raises(ServerFullError, match="10 of 40 rows are free, but every place of this front end"):
+        await open_call(first)
+    waits = await open_call(first, wait_s=20.0)
+    others = [await open_call(second) for _ in range(10)]
+    assert all(call.session.state is SessionState.ACTIVE for call in others), "who waits is not in their way"
+    calls[0].session.close()
+    await waits.until(lambda session: session.state is SessionState.ACTIVE)
+    process.communicate()
+    assert process.returncode == 0
+    for _, theirs in pairs:
+        theirs.close()
+    await waits.until(lambda session: session.state is SessionState.CLOSED)
 
 
 def test_no_memory_and_no_descriptor_stays_behind() -> None:

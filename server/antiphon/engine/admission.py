@@ -167,7 +167,9 @@ class Admission(Generic[C]):
 
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
-        is_calm = not self._is_draining and not self._queue and not self._is_late(now_s)
+        # Who waits for a lease alone is in the way of nobody that has one.
+        is_calm = not self._is_draining and not any(self._has_lease(seat.caller) for seat in self._queue)
+        is_calm = is_calm and not self._is_late(now_s)
         return is_calm and self._has_lease(None)
 
     def _is_late(self, now_s: float) -> bool:
@@ -228,8 +230,12 @@ class Admission(Generic[C]):
             why = self._why_late(now_s, count)
             outcome = Outcome.LATE
         else:
-            why = f"all {self._rows} rows are taken"
             outcome = Outcome.FULL
+            why = f"all {self._rows} rows are taken"
+            if self._free:
+                why = (
+                    f"{self._free} of {self._rows} rows are free, but every place of this front end is taken"
+                )
         return RefusedError(
             f"{why} and {ahead} callers wait (at most {self._config.max_queue}); "
             f"try again in {retry_after_s} s",

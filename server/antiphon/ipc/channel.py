@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
-from antiphon.ipc.arena import RECENT_TICKS
 from antiphon.ipc.link import Link
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter, Replies, as_replies
 from antiphon.ipc.sends import SendLedger
 from antiphon.ipc.side import CallerSide
-from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies, percentile
+from antiphon.ipc.stats import read_stats
+from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 
 
 class Channel:
@@ -290,36 +290,6 @@ class Channel:
         return self._side.consistently(self._read_stats)
 
     def _read_stats(self) -> SessionStats:
-        sends, rings, outputs, lease = self.sends, self._inputs, self._outputs, self._lease
-        if lease is None:
+        if self._lease is None:
             return SessionStats(queue_frames=self.waiting)
-        counts = self._engine
-        taken, queue = int(counts.taken[lease]), self.waiting
-        frames_in, dropped_in, flushed_in = taken, 0, int(counts.flushed_in[lease])
-        if self._writer is not None:
-            frames_in = self._writer.frames
-            flushed_in += max(0, int(rings.discarded[lease] - rings.taken[lease]))
-            over = self._writer.waiting - queue if self._is_live else 0
-            dropped_in = int(counts.dropped_in[lease]) + self._writer.refused + over
-        recent = slice(0, min(taken, RECENT_TICKS))
-        step_ms, wait_ms = (
-            self._side.arena.blocks[it][lease, recent].tolist() for it in ("step_ms", "wait_ms")
-        )
-        return SessionStats(
-            frames_in=frames_in,
-            frames_taken=taken,
-            frames_out=sends.out,
-            late=sends.late,
-            lost=int(counts.lost[lease]),
-            silent=int(counts.silent[lease]),
-            dropped_in=dropped_in,
-            dropped_out=sends.dropped_out + max(0, int(outputs.discarded[lease] - outputs.taken[lease])),
-            flushed_in=flushed_in,
-            flushed_out=sends.flushed_out + int(counts.flushed_out[lease]),
-            queue_frames=queue,
-            reply_frames=outputs.waiting_for_caller(lease),
-            step_ms_p50=percentile(step_ms, 0.5),
-            step_ms_p99=percentile(step_ms, 0.99),
-            wait_ms_p50=percentile(wait_ms, 0.5),
-            wait_ms_p99=percentile(wait_ms, 0.99),
-        )
+        return read_stats(self._side, self._lease, self.sends, self._writer, queue=self.waiting)

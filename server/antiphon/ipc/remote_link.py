@@ -16,7 +16,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 if TYPE_CHECKING:
-    from antiphon.ipc.remote import RemoteEngine
+    from antiphon.ipc.remote_engine import RemoteEngine
 
 WORDS_A_MESSAGE: Final = 64
 """A message holds no more than so many, so that it fits the socket."""
