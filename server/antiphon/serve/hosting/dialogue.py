@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Final
@@ -131,6 +132,13 @@ class SocketConversation(Conversation):
         """Move what can be moved and notice what changed; true when there is more to do at once."""
 
     @abstractmethod
+    def _write_taken(self, socket: Socket) -> None:
+        """Write what was taken from the engine and waits for its turn: what was said is heard before the end.
+
+        It is never more than the engine lets wait for a socket, a few milliseconds of Opus.
+        """
+
+    @abstractmethod
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
         """Look at the time.
 
@@ -189,6 +197,8 @@ class SocketConversation(Conversation):
             session.close(error)
         if socket is None:
             return
+        with contextlib.suppress(AntiphonError):  # it ends anyway, and has its reason
+            self._write_taken(socket)
         if error is None:
             await socket.close(1000, "done")
             return

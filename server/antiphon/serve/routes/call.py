@@ -195,12 +195,21 @@ class Call(SocketConversation):
             replies, at_frame = session.take_with_gap()
             self._taken.extend(replies)
             self._interrupt(at_frame, parts)
-        sent = [self._taken.popleft() for _ in range(min(REPLIES_A_TURN, len(self._taken)))]
+        self._write_some(socket, session, parts, REPLIES_A_TURN)
+        return bool(self._taken)
+
+    def _write_taken(self, socket: Socket) -> None:
+        if self._taken and self._session is not None:
+            self._write_some(socket, self._session, [], len(self._taken))
+
+    def _write_some(self, socket: Socket, session: CallSession, parts: list[bytes], replies: int) -> None:
+        """Write so many of the replies taken, behind ``parts``."""
+        sent = [self._taken.popleft() for _ in range(min(replies, len(self._taken)))]
         start_s = 0.0 if self._tracer is None else self._clock()
         for reply in sent:
             self._frame_reply(reply, parts)
         if not parts:
-            return False
+            return
         self._trace("encode", start_s, session=session.id)
         start_s = self._clock()
         socket.write(b"".join(parts))
@@ -208,7 +217,6 @@ class Call(SocketConversation):
         for reply in sent:
             session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
         self._trace("send", start_s, frames=len(sent))
-        return bool(self._taken)
 
     def _interrupt(self, dropped_at_frame: int | None, parts: list[bytes]) -> None:
         """Say once from which frame on replies may still come, after drops and flushes together."""

@@ -117,8 +117,7 @@ class Synthesis(KyutaiConversation):
     def _move(self, socket: Socket, _session: CallSession) -> bool:
         is_congested = socket.is_congested()
         self._said.extend(self._voicing.advance(may_take=not (is_congested or self._said)))
-        now = [self._said.popleft() for _ in range(min(REPLIES_A_TURN, len(self._said)))]
-        payloads = [payload for piece in now for payload in self._payloads(piece)]
+        payloads = self._some_of_what_was_said(REPLIES_A_TURN)
         if self._voicing.is_done and not self._said and not self._is_finished:
             self._is_finished = True
             payloads += self._packed(self._encoder.finish())
@@ -130,6 +129,14 @@ class Synthesis(KyutaiConversation):
         if self._is_finished and not is_waiting:
             self.end()
         return bool(self._said)
+
+    def _some_of_what_was_said(self, pieces: int) -> list[bytes]:
+        now = [self._said.popleft() for _ in range(min(pieces, len(self._said)))]
+        return [payload for piece in now for payload in self._payloads(piece)]
+
+    def _write_taken(self, socket: Socket) -> None:
+        if self._said:
+            socket.write(b"".join(map(frame, self._some_of_what_was_said(len(self._said)))))
 
     def _payloads(self, piece: Piece) -> list[bytes]:
         """What stands for a piece in the caller's format."""

@@ -109,3 +109,6 @@ class Transcription(KyutaiConversation):
         self._congested(is_congested)
         self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
         return False
+
+    def _write_taken(self, socket: Socket) -> None:
+        """Words are written as they are taken."""
