@@ -31,7 +31,7 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         client.transport.pause_reading()
         await client.send(Text("abcdefgh " * 1000))
         call = only_call(server)
-        await server.eventually(lambda: call._socket.has_unsent)
+        await server.eventually(lambda: call._socket.is_congested())  # so that nothing is being encoded
         call.end(SessionFailedError("a voice broke"))
         await asyncio.sleep(0.2)  # time enough to cut the connection, for one who does not wait
         client.transport.resume_reading()
