@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from antiphon.errors import UnsupportedError
 from antiphon.models.architecture import TransformerConfig
+from antiphon.models.spec import PipelineKind
 
 _SEANET: Final = {
     "activation": "ELU",
@@ -17,6 +19,9 @@ _SEANET: Final = {
     "causal": True,
     "true_skip": True,
 }
+
+UNUSED_STATE: Final = MappingProxyType({PipelineKind.STT: "decoder", PipelineKind.TTS: "encoder"})
+"""What the names of codec state begin with that rows of a pipeline have no use for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from antiphon.backends.mlx.loading import Loaded, device_bytes, quantization_of
 from antiphon.backends.mlx.sampling import Sampler
 from antiphon.backends.mlx.state import Packing, State, Step, TensorSpec
 from antiphon.errors import DeviceLostError
+from antiphon.models.codec_architecture import UNUSED_STATE
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
@@ -63,7 +64,8 @@ class MlxRows:
             self.state = State(self._specs(), slots)
 
     def _specs(self) -> Iterator[TensorSpec]:
-        yield from self.mimi.specs()
+        unused = UNUSED_STATE.get(self.spec.kind)
+        yield from (it for it in self.mimi.specs() if unused is None or not it.name.startswith(unused))
         if self.generator is not None and self.sampler is not None:
             yield from self.generator.specs()
             yield from self.sampler.specs()

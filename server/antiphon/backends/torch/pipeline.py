@@ -18,6 +18,7 @@ from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State, TensorSpec
 from antiphon.backends.torch.step import PackedStep
+from antiphon.models.codec_architecture import UNUSED_STATE
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 ROW_COLUMNS, ROW, EMITTING = 2, -2, -1
@@ -32,12 +33,10 @@ PAUSE_INDEX = 0
 ENCODER = "encoder"
 """What the names of the encoder's state begin with."""
 
-_UNUSED = {PipelineKind.STT: "decoder", PipelineKind.TTS: ENCODER}
-
 
 def codec_specs(mimi: Mimi, kind: PipelineKind) -> Iterator[TensorSpec]:
     """The codec's state for a kind of pipeline: what never decodes has no decoder's, and the reverse."""
-    unused = _UNUSED.get(kind)
+    unused = UNUSED_STATE.get(kind)
     return (spec for spec in mimi.specs() if unused is None or not spec.name.startswith(unused))
 
 
