@@ -139,7 +139,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512", 512)]
+    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512b", 512)]
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
@@ -149,6 +149,7 @@ def test_sizes(text: str, size: int) -> None:
     ("argv", "words"),
     [
         (["--fits", "plenty"], "memory 'plenty' is not a size; write for example 24GB or 24GiB"),
+        (["--fits", "24"], "memory '24' has no unit; for gigabytes write 24GB"),
         (["--fits", "24GB", "--sessions", "0"], "sessions = 0 is below 1"),
         (["--compose", "x.yaml"], "compose is given without fits"),
         (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
