@@ -42,11 +42,7 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
-<<<<<<< HEAD
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
-    "models": Command("antiphon.advise.main:main", "list published models, and which of them fit a machine"),
-=======
-    "keys": Command("antiphon.serve.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon.measure.doctor:main", "look at this machine: what is missing, what will run and how fast"
     ),
@@ -54,7 +50,6 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon.advise.main:main",
         "list the models that are built in, cached and published, and which of them fit",
     ),
->>>>>>> f15eb99 (antiphon doctor: what of this machine a server uses, what is missing, what will run; antiphon models: what is here and what fits)
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),
     "bench": Command("antiphon.measure.main:main", "measure models as they run here: the benchmark card"),
