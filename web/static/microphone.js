@@ -1,6 +1,6 @@
 /** The microphone: asked for with everything that keeps a reply from being heard twice, refused in one word. */
 
-/** @typedef {"insecure" | "blocked" | "missing" | "busy" | "unknown"} Problem */
+/** @typedef {"insecure" | "blocked" | "missing" | "busy" | "silent" | "unreachable" | "unknown"} Problem */
 
 /** Why there is no microphone. */
 export class MicrophoneError extends Error {

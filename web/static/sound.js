@@ -24,6 +24,8 @@ export class Sound {
     this._node.connect(context.destination);
     /** @type {AudioNode | null} */
     this._source = null;
+    /** What speaks in the microphone's place. @type {AudioBufferSourceNode | null} */
+    this._clip = null;
     /** @type {MediaStream | null} */
     this._stream = null;
   }
@@ -79,22 +81,30 @@ export class Sound {
     this._disconnect();
     this._stream = stream;
     this._source = this._context.createMediaStreamSource(stream);
-    this._source.connect(this._node);
+    if (!this._clip) this._source.connect(this._node);
   }
 
   /**
-   * Hear a recording from now on, once; silence follows.
+   * Hear a recording once; then the microphone again, or silence.
    *
    * @param {ArrayBuffer} file
+   * @param {() => void} onEnded
    */
-  async useClip(file) {
-    const clip = await this._context.decodeAudioData(file);
-    this._disconnect();
-    const source = this._context.createBufferSource();
-    source.buffer = clip;
-    source.connect(this._node);
-    source.start(this._context.currentTime + CLIP_DELAY_S);
-    this._source = source;
+  async useClip(file, onEnded) {
+    const buffer = await this._context.decodeAudioData(file);
+    this._clip?.disconnect();
+    this._source?.disconnect();
+    const clip = this._context.createBufferSource();
+    clip.buffer = buffer;
+    clip.connect(this._node);
+    clip.onended = () => {
+      if (this._clip !== clip) return;
+      this._clip = null;
+      this._source?.connect(this._node);
+      onEnded();
+    };
+    clip.start(this._context.currentTime + CLIP_DELAY_S);
+    this._clip = clip;
   }
 
   /**
@@ -117,6 +127,7 @@ export class Sound {
 
   async close() {
     this._disconnect();
+    this._clip = null;
     this._node.port.onmessage = null;
     this._context.onstatechange = null;
     if (this._context.state !== "closed") await this._context.close();

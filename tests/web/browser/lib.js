@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:net";
 
-import { chromium } from "playwright-core";
+import { chromium, firefox } from "playwright-core";
 
 /** Nothing is waited for longer: reached only when something is broken, or the machine very busy. */
 export const PATIENCE_MS = 60_000;
@@ -109,6 +109,20 @@ export function openBrowser(...more) {
   });
 }
 
+/** Firefox as its distribution ships it, with a microphone that hums. */
+export function openFirefox() {
+  return firefox.launch({
+    channel: "moz-firefox", // by WebDriver BiDi; without a channel only a patched build is driven
+    executablePath: process.env["ANTIPHON_TEST_FIREFOX"] ?? "/usr/bin/firefox-esr",
+    timeout: PATIENCE_MS,
+    firefoxUserPrefs: {
+      "media.navigator.streams.fake": true,
+      "media.navigator.permission.disabled": true,
+      "media.autoplay.default": 0,
+    },
+  });
+}
+
 /**
  * Open the page, and note everything that goes wrong in it.
  *
@@ -137,6 +151,12 @@ export async function openPage(browser, url, options = {}) {
 export async function call(page, button = "#talk") {
   await page.click(button);
   await inState(page, "live");
+}
+
+/** Start again, whatever becomes of the last recording. @param {Page} page */
+export async function startAgain(page) {
+  await page.click("#talk");
+  if (await page.isVisible("#unsaved")) await page.click('#unsaved button[value="discard"]');
 }
 
 /** @param {Page} page @param {string} state */
