@@ -10,7 +10,7 @@
 import { bestFormat, Chunker, makeDecoder, makeEncoder, PACKET_SAMPLES, SAMPLE_RATE } from "./codecs.js";
 import { FRAME_MS, FRAME_SAMPLES, LatencyMeter } from "./latency.js";
 import { loudness } from "./loudness.js";
-import { MicrophoneError, openMicrophone } from "./microphone.js";
+import { openMicrophone, within } from "./microphone.js";
 import { Recorder } from "./recorder.js";
 import { Resampler } from "./resample.js";
 import { Session } from "./session.js";
@@ -53,8 +53,6 @@ import { Sound } from "./sound.js";
  * @property {(news: "microphone" | "heard" | "clip" | "stopped" | "running") => void} onDevices
  */
 
-/** The speaker's module comes from the server: one that says nothing for so long is not there. */
-const SOUND_LIMIT_MS = 8000;
 /** A microphone that the browser asks about may take its time, but not for ever. */
 const MICROPHONE_LIMIT_MS = 60_000;
 
@@ -124,7 +122,7 @@ export class Call {
     const microphone = clip ? null : await within(MICROPHONE_LIMIT_MS, openMicrophone(deviceId), "silent");
     this.stage = "sound";
     try {
-      this._sound = await within(SOUND_LIMIT_MS, Sound.open((block) => this._took(block)), "unreachable");
+      this._sound = await Sound.open((block) => this._took(block));
       await prepared;
       if (microphone) this._hear(microphone);
     } catch (error) {
@@ -310,20 +308,4 @@ export class Call {
     this._listener.onLevels(loudness(block.said), loudness(block.heard));
     this.session.tick();
   }
-}
-
-/**
- * What a promise brings, or an error after a while.
- *
- * @template T
- * @param {number} ms
- * @param {Promise<T>} promise
- * @param {import("./microphone.js").Problem} problem
- * @returns {Promise<T>}
- */
-function within(ms, promise, problem) {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new MicrophoneError(problem, `nothing within ${ms} ms`)), ms);
-    promise.then(resolve, reject).finally(() => clearTimeout(timer));
-  });
 }

@@ -1,6 +1,13 @@
 /** This machine's microphone and speaker: one audio context, one worklet between them. */
 
+import { within } from "./microphone.js";
+
 /** @typedef {import("./worklets/duplex.js").Block} Block */
+
+/** The worklet comes from the server: one that says nothing for so long is not there. */
+const SERVER_LIMIT_MS = 8000;
+/** A browser without a sound device never begins, and does not say so. */
+const SPEAKER_LIMIT_MS = 5000;
 
 /** How a clip of ours comes in where the microphone would. */
 const CLIP_DELAY_S = 0.3;
@@ -38,8 +45,9 @@ export class Sound {
   static async open(onBlock) {
     const context = new AudioContext({ latencyHint: "interactive" });
     try {
-      await context.audioWorklet.addModule(new URL("./worklets/duplex.js", import.meta.url));
-      await context.resume();
+      const module = new URL("./worklets/duplex.js", import.meta.url);
+      await within(SERVER_LIMIT_MS, context.audioWorklet.addModule(module), "unreachable");
+      await within(SPEAKER_LIMIT_MS, context.resume(), "soundless");
       return new Sound(context, onBlock);
     } catch (error) {
       await context.close();

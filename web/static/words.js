@@ -102,6 +102,8 @@ export function wordsForMicrophone(problem, host) {
         "The microphone did not open.",
         "The browser asked, or its sound system does not answer. Look for its question near the address, or choose a question below.",
       );
+    case "soundless":
+      return trouble("This browser plays no sound.", "It finds no speaker: plug one in, or choose one in the system's settings, and press the button again.");
     case "unreachable":
       return trouble("The server does not answer.", "It may be restarting, or the network is gone. Press the button to try again.");
     case "unknown":
