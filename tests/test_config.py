@@ -40,6 +40,16 @@ def test_every_option_name_is_unique_and_has_help_and_a_flag() -> None:
         assert flag(info.name) in flags
 
 
+def test_the_help_is_in_groups_with_what_one_looks_for_first() -> None:
+    text = build_parser().format_help()
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles[1:4] == ["models", "network", "access"]
+    models = text.partition("\nmodels:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^  --(\S+)", models, re.MULTILINE)[:4] == ["model", "backend", "device", "slots"]
+    assert max(len(block.splitlines()) for block in text.split("\n\n")) < 60
+    assert "  antiphon serve --model tiny --model tiny-stt" in text
+
+
 def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -42,6 +42,8 @@ class Line:
 QUESTIONS = {
     "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
     "question-count": (Line("flite", "rms", "Count from three to seven"),),
+    "question-cow": (Line("flite", "rms", "What does a cow say"),),
+    "question-monday": (Line("flite", "rms", "What comes after Monday"),),
     "question-name": (Line("flite", "rms", "What is your name"),),
     "question-sum": (Line("flite", "rms", "What is five plus four"),),
 }

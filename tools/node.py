@@ -56,6 +56,19 @@ def find_chromium() -> str:
     return found
 
 
+def find_firefox() -> str:
+    """The other browser: FIREFOX in the environment, else the first of the usual names.
+
+    Raises:
+        MissingToolError: there is none; the message says what to type.
+    """
+    names = (os.environ.get("FIREFOX", ""), "firefox-esr", "firefox")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        raise MissingToolError("Firefox is needed; on Debian: apt-get install firefox-esr (or set FIREFOX)")
+    return found
+
+
 def browser_env(clip: Path) -> dict[str, str]:
     """What the scripts that drive the browser are told: an interpreter, a browser, what its microphone hears.
 

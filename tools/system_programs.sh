@@ -35,6 +35,9 @@ look() {
   need nodejs node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'
   program npm
   need chromium any_of "${CHROMIUM:-chromium}" chromium chromium-browser google-chrome
+  # In Firefox too, which plays nothing without a sound device.
+  need firefox-esr any_of "${FIREFOX:-firefox-esr}" firefox-esr firefox
+  program pulseaudio
   # The built-in recogniser is asked in their voices.
   program espeak-ng
   program flite

@@ -39,12 +39,13 @@ SPEAKING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a trained model becomes: its name, ``model_type``, what it is, and how its tokens are drawn."""
+    """What a trained model becomes: its names, what it is, how its tokens are drawn, what to say to it."""
 
     name: str
     model_type: str
     description: str
     sampling: dict[str, float]
+    examples: tuple[str, ...] = ()
 
 
 KINDS: Final = {
@@ -53,6 +54,14 @@ KINDS: Final = {
         "moshi",
         "A small talker about sums, counting, colours, sounds, days and months, trained on synthetic voices.",
         SPEAKING,
+        (
+            "What is your name?",
+            "What colour is the sky?",
+            "What is five plus four?",
+            "Count from three to seven.",
+            "What does a cow say?",
+            "What comes after Monday?",
+        ),
     ),
     "listener": Kind(
         "tiny-stt",
@@ -67,6 +76,7 @@ KINDS: Final = {
         "A small synthesiser of one voice that reads the words of sums, counting, colours, sounds, days and "
         "months.",
         SPEAKING,
+        ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
     ),
 }
 
@@ -106,7 +116,11 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (out / MANIFEST_NAME).unlink(missing_ok=True)
     manifest = describe(
-        load_checkpoint(str(out)), name=what.name, description=what.description, license_name="Apache-2.0"
+        load_checkpoint(str(out)),
+        name=what.name,
+        description=what.description,
+        license_name="Apache-2.0",
+        examples=what.examples,
     )
     write_manifest(manifest, out / MANIFEST_NAME)
 

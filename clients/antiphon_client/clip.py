@@ -26,6 +26,10 @@ MESSAGE_MS = {
 }
 """Audio in one message unless told otherwise, in ms."""
 
+QUESTION = "question-name.ogg"
+ANSWER_S = 3.0
+"""Silence after the question: the default model's answer to it takes two seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedClip:
@@ -72,6 +76,20 @@ def load_clip(path: Path | None) -> Samples:
         raise AudioError("this installation has no clip of its own; name a recording with --audio FILE")
     with resources.as_file(clips[0]) as file:
         return _not_empty(read_audio(file), clips[0].name)
+
+
+def load_question() -> Samples:
+    """A question that the default model answers, and the silence for its answer.
+
+    Returns:
+        float32 ``[samples]`` at 24 kHz, mono.
+
+    Raises:
+        AudioError: this installation has no clips.
+    """
+    with resources.as_file(resources.files("antiphon_client") / "clips" / QUESTION) as file:
+        asked = _not_empty(read_audio(file), QUESTION)
+    return np.concatenate([asked, np.zeros(round(ANSWER_S * SAMPLE_RATE), np.float32)])
 
 
 def fit_clip(pcm: Samples, seconds: float | None) -> Samples:

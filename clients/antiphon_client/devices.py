@@ -38,6 +38,23 @@ def load_sounddevice() -> Any:
     return sounddevice
 
 
+def list_devices(sounddevice: Any) -> str:
+    """All devices by number and name, as ``--microphone`` and ``--speaker`` take them; none in words."""
+    devices = list(sounddevice.query_devices())
+    if not devices:
+        return "no sound devices: this machine shows PortAudio neither a microphone nor a speaker"
+    lines = ["number  use                   rate  name"]
+    for number, device in enumerate(devices):
+        uses = [
+            use
+            for use, key in (("microphone", "max_input_channels"), ("speaker", "max_output_channels"))
+            if device[key] > 0
+        ]
+        rate = f"{device['default_samplerate']:.0f}"
+        lines.append(f"{number:>6}  {', '.join(uses) or 'none':<19}  {rate:>5}  {device['name']}")
+    return "\n".join([*lines, "Give a number or a part of a name to --microphone and --speaker."])
+
+
 class Speaker:
     """Plays what is pushed, through a jitter buffer that the event loop and PortAudio's thread share."""
 

@@ -126,6 +126,26 @@ async def ask_facts(
         raise cannot_connect(address, error) from error
 
 
+async def ask_models(
+    address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
+) -> dict[str, str]:
+    """The kinds of a server's models by name, or of ``model`` alone; empty where it does not say."""
+    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    params = {} if model is None else {"model": model}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=api_key.headers) as http,
+            http.get(f"{address.http}/api/models", ssl=verifies_tls, params=params) as response,
+        ):
+            answer = _object(await response.json()) if response.status == 200 else {}
+    except (aiohttp.ClientError, OSError, ValueError):
+        return {}  # what is wrong is the next question's to say
+    listed = answer.get("models")
+    entries = [_object(entry) for entry in listed] if isinstance(listed, list) else []
+    named = [(_text(entry.get("name")), _text(entry.get("kind"))) for entry in entries]
+    return {name: kind for name, kind in named if name and kind}
+
+
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
     """The error that says so, why, and what to type."""
     number = error.errno if isinstance(error, OSError) else None

@@ -16,9 +16,9 @@ from antiphon.audio.wav import write_wav
 from antiphon.errors import ConfigError, SessionError
 from antiphon_client.arguments import ProbeOptions, Protocol, parse_arguments
 from antiphon_client.card import make_card, render_card
-from antiphon_client.clip import EncodedClip, encode_clip, encode_speech, fit_clip, load_clip
+from antiphon_client.clip import EncodedClip, encode_clip, encode_speech, fit_clip, load_clip, load_question
 from antiphon_client.encoding import SAMPLE_RATE
-from antiphon_client.facts import ServerFacts, ask_facts
+from antiphon_client.facts import ServerFacts, ask_facts, ask_models
 from antiphon_client.generator import LoadResult, generate
 from antiphon_client.listening import run_listening
 from antiphon_client.load import GRACE_S, Load, Progress, spread
@@ -30,6 +30,13 @@ from antiphon_client.table import render_report, report_to_json
 
 SCHEMA = "antiphon.probe/1"
 EXIT_BROKEN = 1
+PROTOCOLS = {
+    "codec": Protocol.CHAT,
+    "duplex": Protocol.CHAT,
+    "stt": Protocol.STT,
+    "tts": Protocol.TTS,
+}
+"""What is spoken with a model, by its kind."""
 EXIT_INTERRUPTED = 130
 
 
@@ -53,6 +60,7 @@ def main(argv: list[str]) -> int:
     """
     options = parse_arguments(argv)
     check_outputs(options)
+    asyncio.run(check_protocol(options))
     if options.protocol is Protocol.TTS:
         return run_listening(options)
     clip = make_clip(options)
@@ -67,6 +75,25 @@ def main(argv: list[str]) -> int:
     return EXIT_BROKEN if done.broken else 0
 
 
+async def check_protocol(options: ProbeOptions) -> None:
+    """Find out before the run whether the server has a model for the protocol; one that cannot say has.
+
+    Raises:
+        SessionError: its models are for other protocols; the message names the option.
+    """
+    if options.is_stock:
+        return
+    models = await ask_models(
+        options.address, verifies_tls=options.verifies_tls, api_key=options.api_key, model=options.model
+    )
+    protocols = {PROTOCOLS[kind] for kind in models.values() if kind in PROTOCOLS}
+    if not protocols or options.protocol in protocols:
+        return
+    listed = ", ".join(f"{name} ({kind})" for name, kind in models.items())
+    remedy = " or ".join(f"--protocol {protocol}" for protocol in sorted(protocols))
+    raise SessionError(f"{options.address.http} has no model for {options.protocol}: {listed}; give {remedy}")
+
+
 def make_clip(options: ProbeOptions) -> EncodedClip:
     """What every session says, as the messages of its protocol.
 
@@ -74,7 +101,8 @@ def make_clip(options: ProbeOptions) -> EncodedClip:
         AudioError: the recording cannot be read.
         ConfigError: a message length that the format does not have.
     """
-    pcm = fit_clip(load_clip(options.audio), options.seconds)
+    speech = load_question() if options.audio is None else load_clip(options.audio)
+    pcm = fit_clip(speech, options.seconds)
     if options.protocol is Protocol.STT:
         return encode_speech(pcm, message_ms=options.message_ms)
     return encode_clip(pcm, options.format, message_ms=options.message_ms)

@@ -18,7 +18,7 @@ from antiphon.protocol.chat import AudioFormat
 from antiphon_client.address import DEFAULT_PORT, ServerAddress
 from antiphon_client.api_key import NO_KEY, ApiKey, add_key_arguments, pop_key
 from antiphon_client.arguments import name_and_value
-from antiphon_client.devices import Speaker, load_sounddevice, open_devices
+from antiphon_client.devices import Speaker, list_devices, load_sounddevice, open_devices
 from antiphon_client.encoding import PACKET_MS, MessageEncoder
 from antiphon_client.facts import cannot_connect
 from antiphon_client.interrupts import on_interrupt
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
     options = parse_arguments(argv)
     sounddevice = load_sounddevice()
     if options.lists_devices:
-        print(sounddevice.query_devices())  # noqa: T201
+        print(list_devices(sounddevice))  # noqa: T201
         return 0
     screen = Screen(sys.stdout)
     call = TalkCall(options, screen)
@@ -197,7 +197,6 @@ class TalkCall:
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse, sounddevice: Any) -> None:
         await self._is_ready.wait()
-        self._screen.say("connected; speak, and end with Ctrl-C")
         loop = asyncio.get_running_loop()
         with open_devices(
             sounddevice,
@@ -206,6 +205,7 @@ class TalkCall:
             microphone_name=self._options.microphone,
             speaker_name=self._options.speaker,
         ):
+            self._screen.say("connected; speak, and end with Ctrl-C")
             while True:
                 block = await self._blocks.get()
                 await socket.send_bytes(moshi.encode(moshi.Audio(self._encoder.encode(block))))

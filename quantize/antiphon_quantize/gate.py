@@ -21,7 +21,7 @@ from antiphon_quantize.gate_limits import (
     parse_limit,
     read_limits_file,
 )
-from antiphon_quantize.gate_report import Verdict, render, to_json
+from antiphon_quantize.gate_report import Verdict, render, slower, to_json
 from antiphon_quantize.gate_run import Material, Note, Observer, Side
 from antiphon_quantize.gate_subject import why_not
 from antiphon_quantize.recipe import Recipe, load_recipe, recipe_names
@@ -83,6 +83,9 @@ def make_approver(
         own = "mlx" if target == "mlx" else "torch"  # where mlx is, torch need not be
         verdict = judge(Side(baseline, own), Side(candidate, target), limits, material, _tell)
         _tell(render(verdict))
+        warning = slower(verdict)
+        if warning is not None:
+            _tell(warning)
         if not verdict.passed and not accepts:
             raise DegradedError(
                 f"{verdict.summary}; nothing was written (--accept-degradation writes it all the same)"

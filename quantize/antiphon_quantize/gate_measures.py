@@ -16,6 +16,8 @@ from antiphon_quantize.gate_subject import Codes, Thoughts
 
 Floats = NDArray[np.floating[Any]]
 
+SPEED = "speed ratio"
+"""The name of the measure of a step's time: the candidate's over the baseline's."""
 IN_PLAY = 0.001
 """Where neither model gives a token this probability it is not about to be said, and may move as it likes."""
 SETTLED = 0.999

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon_quantize.gate_limits import Row
+from antiphon_quantize.gate_measures import SPEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,22 @@ class Verdict:
             f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits beside "
             f"{self.baseline}: {names}"
         )
+
+
+SLOWER = 1.05
+"""A ratio of steps beyond what two equal models differ by between runs."""
+
+
+def slower(verdict: Verdict) -> str | None:
+    """A sentence for a candidate whose step takes longer than the baseline's; None for the others."""
+    measure = next((row.measure for row in verdict.rows if row.measure.name == SPEED), None)
+    if measure is None or measure.value is None or measure.value <= SLOWER:
+        return None
+    return (
+        f"slower: a step of {verdict.candidate} takes {measure.value:.2f} times as long here as one of "
+        f"{verdict.baseline} ({measure.candidate or 0:.1f} ms, not {measure.baseline or 0:.1f}); it saves "
+        "memory, not time; docs/optimisation.md has the recipes that are faster"
+    )
 
 
 def render(verdict: Verdict) -> str:

@@ -17,7 +17,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.gate_files import measure_arguments, measure_weights, same_codec
-from antiphon_quantize.gate_measures import Measure, measure_logits, not_measured
+from antiphon_quantize.gate_measures import SPEED, Measure, measure_logits, not_measured
 from antiphon_quantize.gate_questions import Questions, read_questions
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
@@ -238,7 +238,7 @@ class Observer:
         else:
             yield Measure("answers loss", a.accuracy - b.accuracy, a.accuracy, b.accuracy)
         if a.tick_ms is not None and b.tick_ms is not None:
-            yield measure_size("speed ratio", a.tick_ms, b.tick_ms, f"ms a step of one row, {how}")
+            yield measure_size(SPEED, a.tick_ms, b.tick_ms, f"ms a step of one row, {how}")
         held = "MB of weights and one row's state"
         yield measure_size("memory ratio", a.memory_bytes / 1e6, b.memory_bytes / 1e6, held)
         one, other = self._sides

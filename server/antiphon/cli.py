@@ -43,7 +43,13 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
-    "models": Command("antiphon.advise.main:main", "list published models, and which of them fit a machine"),
+    "doctor": Command(
+        "antiphon.measure.doctor:main", "look at this machine: what is missing, what will run and how fast"
+    ),
+    "models": Command(
+        "antiphon.advise.main:main",
+        "list the models that are built in, cached and published, and which of them fit",
+    ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),
     "bench": Command("antiphon.measure.main:main", "measure models as they run here: the benchmark card"),
@@ -59,6 +65,7 @@ Examples:
   antiphon serve --backend null --null-step-ms 5        no model: stamps, for testing clients
   antiphon probe http://127.0.0.1:8998 --audio clip.wav --sessions 4
   antiphon talk http://127.0.0.1:8998
+  antiphon doctor                                       what is missing here, and what will run
   antiphon models --fits 24GB --modality duplex --sessions 8
   antiphon keys alice >> keys.txt                       then: antiphon serve --api-keys keys.txt
   antiphon quantize --model hf://kyutai/moshiko-pytorch-bf16 ./moshiko-int8

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from antiphon.advise.fit import OVERHEAD, Wish, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
+from antiphon.backends.machine import Gpu
 from antiphon.errors import ConfigError
 from antiphon.models.families import AudioFamily, load_families
 from antiphon.serve.hosting.options import parse_command_line
@@ -33,6 +34,39 @@ def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         assert f" {pocket.parameters / 1e6:.1f} M " in line
         assert {name for names in pocket.configs.values() for name in names} <= set(line.split())
     assert "Qwen3-30B-A3B" in text
+
+
+def test_what_is_here_is_listed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("antiphon.advise.main.list_gpus", lambda: [Gpu("a card", 12 * 10**9)])
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    head, *built_in = text.partition("\n\n")[0].splitlines()
+    assert head.split() == ["built", "in", "does", "licence", "parameters", "files", "what", "it", "is"]
+    assert [line.split()[:2] for line in built_in] == [
+        ["tiny", "duplex"], ["tiny-stt", "stt"], ["tiny-tts", "tts"], ["echo", "codec"]
+    ]  # fmt: skip
+    assert "trained on synthetic voices" in built_in[0]
+    assert f"in the hub's cache ({tmp_path}): nothing" in text
+    assert "in a card of 12.00 GB" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("moshiko ")]
+    assert re.search(r" int8, \d+ +no ", row)
+    assert re.search(r" bf16, \d+ +no ", next(it for it in text.splitlines() if it.startswith("stt-1b")))
+
+
+def test_what_is_cached_is_listed_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    blobs = tmp_path / "models--kyutai--stt-1b-en_fr" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "abc").write_bytes(bytes(2_500_000))
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "  hf://kyutai/stt-1b-en_fr  2.5 MB\n" in text
+    assert re.search(r"^stt-1b-en_fr .* yes +torch", text, re.MULTILINE)
 
 
 def test_the_arithmetic_is_shown_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +173,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512", 512)]
+    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512b", 512)]
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
@@ -149,6 +183,7 @@ def test_sizes(text: str, size: int) -> None:
     ("argv", "words"),
     [
         (["--fits", "plenty"], "memory 'plenty' is not a size; write for example 24GB or 24GiB"),
+        (["--fits", "24"], "memory '24' has no unit; for gigabytes write 24GB"),
         (["--fits", "24GB", "--sessions", "0"], "sessions = 0 is below 1"),
         (["--compose", "x.yaml"], "compose is given without fits"),
         (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),

@@ -39,6 +39,7 @@ class Behaviour:
     says: tuple[bytes, ...] = ()
     refuses_with: int | None = None
     api_key: str | None = None
+    models: dict[str, str] = field(default_factory=lambda: {"fake": "duplex"})
 
 
 @dataclass(slots=True)
@@ -70,6 +71,13 @@ class FakeServer:
                 "memory_bytes": {"process": (1 + self.sessions) * 2**20},
             }
         )
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        self._check_key(request)
+        if self.behaviour.is_stock:
+            raise web.HTTPNotFound
+        models = [{"name": name, "kind": kind} for name, kind in self.behaviour.models.items()]
+        return web.json_response({"models": models})
 
     async def chat(self, request: web.Request) -> web.WebSocketResponse:
         self._check_key(request)
@@ -194,6 +202,7 @@ async def fake_server(behaviour: Behaviour | None = None) -> AsyncIterator[FakeS
     app = web.Application()
     app.router.add_get("/api/chat", fake.chat)
     app.router.add_get("/api/build_info", fake.build_info)
+    app.router.add_get("/api/models", fake.list_models)
     async with TestServer(app) as server:
         fake.address = ServerAddress.parse(str(server.make_url("/")))
         yield fake

@@ -75,6 +75,12 @@ class OutputStream(Stream):
         self._module.heard.append(block[:, 0].copy())
 
 
+def device(name: str, *, inputs: int, outputs: int, rate: float) -> dict[str, object]:
+    """An entry of the list of devices, with the module's own names."""
+    channels = {"max_input_channels": inputs, "max_output_channels": outputs}
+    return {"name": name, **channels, "default_samplerate": rate}
+
+
 class FakeSoundDevice:
     """The parts of the module that a call uses."""
 
@@ -84,6 +90,10 @@ class FakeSoundDevice:
         self.opened: list[Stream] = []
         self.closed: list[Stream] = []
         self.heard: list[FloatArray] = []
+        self.devices: list[dict[str, object]] = [
+            device("Built-in Mic", inputs=2, outputs=0, rate=48_000.0),
+            device("Headset", inputs=1, outputs=2, rate=44_100.0),
+        ]
 
     def InputStream(self, **options: Any) -> Stream:  # noqa: N802 - the module's own name
         return InputStream(self, options.pop("device"), options.pop("callback"), **options)
@@ -91,5 +101,5 @@ class FakeSoundDevice:
     def OutputStream(self, **options: Any) -> Stream:  # noqa: N802 - the module's own name
         return OutputStream(self, options.pop("device"), options.pop("callback"), **options)
 
-    def query_devices(self) -> str:
-        return "0 Built-in Microphone\n1 Built-in Speaker"
+    def query_devices(self) -> list[dict[str, object]]:
+        return self.devices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -16,8 +17,9 @@ import pytest
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from antiphon.errors import ConfigError, SessionError
+from antiphon_client.arguments import parse_arguments
 from antiphon_client.pacing import Pacer
-from antiphon_client.probe import main
+from antiphon_client.probe import main, make_clip
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server_in_thread
 
 
@@ -90,6 +92,37 @@ def test_rejected_sessions_are_counted_and_forbidden_unless_allowed(
     with fake_server_in_thread(Behaviour(slots=0)) as full:
         assert probe(full, "--audio", recording) == 1
     assert "none of 1 sessions was let in: the server is full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("models", "words", "sentence"),
+    [
+        ({"ears": "stt"}, (), "has no model for chat: ears (stt); give --protocol stt"),
+        (
+            {"ears": "stt", "mouth": "tts"},
+            (),
+            "has no model for chat: ears (stt), mouth (tts); give --protocol stt or --protocol tts",
+        ),
+        ({"fake": "duplex"}, ("--protocol", "tts"), "no model for tts: fake (duplex); give --protocol chat"),
+    ],
+)
+def test_a_protocol_that_no_model_speaks_is_named_with_the_one_that_one_does(
+    models: dict[str, str], words: tuple[str, ...], sentence: str
+) -> None:
+    with (
+        fake_server_in_thread(Behaviour(models=models)) as server,
+        pytest.raises(SessionError, match=re.escape(sentence)),
+    ):
+        probe(server, *words)
+    assert server.sessions == 0
+
+
+def test_without_a_recording_a_question_is_asked_and_its_answer_awaited() -> None:
+    clip = make_clip(parse_arguments(["--format", "pcm_f32le"]))
+    assert 4.0 < clip.seconds < 6.0
+    last_s = np.frombuffer(b"".join(message[1:] for message in clip.messages[-25:]), np.float32)
+    assert last_s.size == 2 * 24_000
+    assert not last_s.any()
 
 
 def test_json_on_standard_output_is_nothing_but_json(

@@ -132,12 +132,15 @@ def test_nonsense_from_the_server_ends_the_call(devices: FakeSoundDevice) -> Non
         main([server.address.http])
 
 
-def test_a_device_that_cannot_be_opened_is_named_with_a_way_to_find_others(devices: FakeSoundDevice) -> None:
+def test_a_device_that_cannot_be_opened_is_named_with_a_way_to_find_others(
+    devices: FakeSoundDevice, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (
         fake_server_in_thread() as server,
         pytest.raises(AudioError, match=r"at 24000 Hz: Error opening stream.*antiphon talk --list-devices"),
     ):
         main([server.address.http, "--microphone", "broken"])
+    assert "connected" not in capsys.readouterr().out
 
 
 def test_no_server_is_an_error_with_the_next_command(devices: FakeSoundDevice, unused_tcp_port: int) -> None:
@@ -171,7 +174,20 @@ def test_the_devices_are_listed_without_a_server(
     devices: FakeSoundDevice, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--list-devices"]) == 0
-    assert "Built-in Microphone" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines() == [
+        "number  use                   rate  name",
+        "     0  microphone           48000  Built-in Mic",
+        "     1  microphone, speaker  44100  Headset",
+        "Give a number or a part of a name to --microphone and --speaker.",
+    ]
+
+
+def test_a_machine_without_devices_is_said_in_words(
+    devices: FakeSoundDevice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices.devices = []
+    assert main(["--list-devices"]) == 0
+    assert capsys.readouterr().out.startswith("no sound devices: this machine shows PortAudio neither")
 
 
 def test_the_url_carries_the_format_and_the_patience() -> None:

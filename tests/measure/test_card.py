@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -12,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.errors import ConfigError
 from antiphon.measure.card import Card, card_from_json, card_to_json, read_card
 from antiphon.measure.figure import DPI, SIZE_INCHES, draw, quality_points
-from antiphon.measure.output import SUFFIXES, write_card, write_check
+from antiphon.measure.output import SUFFIXES, can_draw, write_card, write_check
 from antiphon.measure.page import is_busy, render
 from tests.measure.fakes import made_card
 
@@ -126,7 +127,7 @@ def test_the_baseline_agrees_with_itself() -> None:
 
 def test_a_card_is_written_once(tmp_path: Path) -> None:
     out = tmp_path / "new" / "card"
-    write_check(out, has_figure=True)
+    write_check(out)
     paths = write_card(made_card(), out, has_figure=True)
     assert paths == [tmp_path / "new" / f"card{suffix}" for suffix in SUFFIXES]
     assert paths[0].read_text() == render(made_card(), "card.png")
@@ -135,16 +136,17 @@ def test_a_card_is_written_once(tmp_path: Path) -> None:
         lone.parent.mkdir()
         lone.with_name(f"card-1.5{suffix}").touch()
         with pytest.raises(ConfigError, match=rf"card-1\.5\{suffix} exists and is not written over"):
-            write_check(lone, has_figure=True)
+            write_check(lone)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot write .*card\.json"):
         write_card(made_card(), tmp_path / "file" / "card", has_figure=False)
 
 
-def test_matplotlib_is_asked_for_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_matplotlib_there_is_no_picture_and_the_reason_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert can_draw()
+    assert capsys.readouterr().err == ""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[plot\]'"):
-        write_check(tmp_path / "card", has_figure=True)
-    write_check(tmp_path / "card", has_figure=False)
+    assert not can_draw()
+    assert re.fullmatch(r"no picture: .* pip install .*\[plot\]'?\n", capsys.readouterr().err)

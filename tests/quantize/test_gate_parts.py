@@ -25,10 +25,10 @@ from antiphon_quantize.gate_files import measure_arguments
 from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, parse_limit, read_limits
 from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits, measure_tokens
 from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
-from antiphon_quantize.gate_report import Verdict, render, to_json
+from antiphon_quantize.gate_report import Verdict, render, slower, to_json
 from antiphon_quantize.gate_run import Side, in_one_dtype
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
-from antiphon_quantize.gate_speed import Ticker, tick_times_ms
+from antiphon_quantize.gate_speed import Ticker, measure_size, tick_times_ms
 from antiphon_quantize.gate_subject import Codes, Judged, StepCollector, Thoughts
 from antiphon_quantize.recipe import load_recipe, recipe_names
 
@@ -129,6 +129,18 @@ def test_no_limit_allows_what_is_not_finite_and_json_says_what_it_is(
     assert (told["value"], told["baseline"], told["candidate"]) == (str(value), str(value), 1.0)
     assert {key: float(told["limit"][key]) for key in limit} == limit
     assert Limit("a", "x", **limit).allows(1.0)
+
+
+@pytest.mark.parametrize(("step_ms", "is_told"), [(9.0, False), (10.4, False), (16.1, True)])
+def test_a_candidate_that_is_slower_is_said_to_be(step_ms: float, is_told: bool) -> None:
+    rows = judge_measures([measure_size("speed ratio", 10.0, step_ms, "ms a step")], common_limits())
+    warning = slower(Verdict("a on torch", "b on torch", "1 recording", rows))
+    assert (warning is not None) is is_told
+    if warning is not None:
+        assert warning.startswith(
+            "slower: a step of b on torch takes 1.61 times as long here as one of a on torch "
+            "(16.1 ms, not 10.0); it saves memory, not time"
+        )
 
 
 def test_thoughts_are_put_in_the_order_of_frames() -> None:

@@ -169,6 +169,25 @@ async def test_a_port_in_use_is_one_sentence() -> None:
     assert "Traceback" not in stderr
 
 
+async def test_a_taken_port_is_found_before_any_model_is_looked_at() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, stderr = await run("--model", "./no-such-model", "--port", str(taken.getsockname()[1]))
+    assert code == 2
+    assert "choose another with --port" in stderr
+    assert "no-such-model" not in stderr
+
+
+async def test_an_address_of_another_machine_gets_the_remedy_for_the_host() -> None:
+    code, stderr = await run("--backend", "null", "--slots", "1", "--host", "192.0.2.1", "--port", "0")
+    assert code == 2
+    assert stderr.splitlines()[-1] == (
+        "antiphon: cannot listen on 192.0.2.1 port 0: Cannot assign requested address; choose an address of "
+        "this machine with --host: 127.0.0.1 for itself, 0.0.0.0 for others too"
+    )
+
+
 async def test_an_address_that_is_not_ours_is_one_sentence() -> None:
     code, stderr = await run("--backend", "null", "--slots", "1", "--host", "nowhere.invalid")
     assert code == 2

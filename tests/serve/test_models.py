@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import signal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -18,9 +19,12 @@ from antiphon.backends.null import NullFaults, read_stamp
 from antiphon.config import Limits
 from antiphon.errors import UnknownModelError
 from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
 from antiphon.serve.hosting.lifecycle import EXIT_DEVICE_LOST, Lifecycle
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.operator.http import model_card
 from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]
@@ -129,6 +133,7 @@ async def test_the_list_of_models() -> None:
         assert models[1]["slots"] == {"used": 1, "free": 2, "queued": 0, "total": 3}
         assert models[1]["paths"] == ["/api/chat"]
         assert (models[1]["sample_rate"], models[1]["frame_samples"]) == (24000, 1920)
+        assert models[1]["card"].keys() == {"description", "license", "examples", "parameters"}
         for path in ("/m/duplex/api/models", "/api/models?model=duplex"):
             _, text, _ = await server.get(path)
             assert [model["name"] for model in json.loads(text)["models"]] == ["duplex"]
@@ -239,3 +244,16 @@ async def test_whatever_a_stranger_sends_it_is_refused_in_words() -> None:
                 async with server.http.get(url, headers=headers, allow_redirects=False) as response:
                     assert response.status < 500, (url, headers)
         assert await who_answers(server, "/api/chat") == "null-echo"
+
+
+async def test_the_card_of_a_model_says_what_it_is_and_what_to_ask_it() -> None:
+    checkpoint = load_checkpoint("tiny")
+    assert checkpoint.manifest is not None
+    fake = SimpleNamespace(
+        checkpoint=checkpoint, engine=SimpleNamespace(info=SimpleNamespace(spec=checkpoint.spec))
+    )
+    card = model_card(cast("ServedModel", fake))
+    assert card["description"].startswith("A small talker")
+    assert card["license"] == "Apache-2.0"
+    assert "What is your name?" in card["examples"]
+    assert card["parameters"] == checkpoint.spec.parameters

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, against a real server: each file of ``browser/`` is one test here."""
+"""The page in a real Chromium and a real Firefox, against a real server: each file of ``browser/`` is one test here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from tests.house.tracked import ROOT
 from tools.ask import script
-from tools.node import browser_env, run_node_tests
+from tools.node import browser_env, find_firefox, run_node_tests
 
 FILES = sorted((Path(__file__).parent / "browser").glob("*.test.js"))
 CLIP = ROOT / "clients" / "antiphon_client" / "clips" / "hello.ogg"
@@ -24,7 +24,7 @@ def surroundings(path: Path, tmp_path: Path) -> dict[str, str]:
     """What a file is told: an interpreter, a browser, and what its microphone hears."""
     clip = tmp_path / "clip.wav"
     write_wav(clip, script()[0] if path.name == CONVERSATION else read_audio(CLIP, 24_000), 24_000)
-    return browser_env(clip)
+    return {**browser_env(clip), "ANTIPHON_TEST_FIREFOX": find_firefox()}
 
 
 def test_there_are_files() -> None:

@@ -9,7 +9,8 @@
 
 import { bestFormat, Chunker, makeDecoder, makeEncoder, PACKET_SAMPLES, SAMPLE_RATE } from "./codecs.js";
 import { FRAME_MS, FRAME_SAMPLES, LatencyMeter } from "./latency.js";
-import { openMicrophone } from "./microphone.js";
+import { loudness } from "./loudness.js";
+import { openMicrophone, within } from "./microphone.js";
 import { Recorder } from "./recorder.js";
 import { Resampler } from "./resample.js";
 import { Session } from "./session.js";
@@ -31,24 +32,29 @@ import { Sound } from "./sound.js";
  * @property {number | null} waitMs how long that frame waited for it
  * @property {number} late frames the server answered after their deadline
  * @property {number} lost frames and replies that were dropped somewhere, and why does not matter here
+ * @property {number} silentMs since the last reply
  * @property {string} path the format, and the rates between which is converted
  *
  * @typedef {object} CallOptions
  * @property {(format: string) => string} url the address of the next connection
  * @property {string} format "auto", "opus" or "pcm_s16le"
  * @property {string} deviceId the microphone, "" for the system's choice
- * @property {boolean} usesClip a recorded voice speaks instead of a microphone
+ * @property {URL | null} clip a recorded question that speaks instead of a microphone
+ * @property {Promise<void>} prepared resolves once the addresses are known
  *
  * @typedef {object} CallListener
  * @property {(state: import("./session.js").State) => void} onState
  * @property {(facts: Record<string, any>) => void} onReady
  * @property {(text: string) => void} onText
  * @property {(said: number, heard: number) => void} onLevels loudness of the last 20 ms, 0 to 1
+ * @property {(samples: Float32Array) => void} onSaid what goes to the server, at 24 kHz
+ * @property {(question: URL | null) => void} onQuestion a recorded question begins to speak, or has spoken
  * @property {(deadlineS: number) => void} onDraining
  * @property {(news: "microphone" | "heard" | "clip" | "stopped" | "running") => void} onDevices
  */
 
-const CLIP = new URL("./sample.ogg", import.meta.url);
+/** A microphone that the browser asks about may take its time, but not for ever. */
+const MICROPHONE_LIMIT_MS = 60_000;
 
 /** From the press of the button until the end. */
 export class Call {
@@ -76,7 +82,11 @@ export class Call {
     this._heardRate = null;
     /** @type {Block | null} */
     this._lastBlock = null;
-    this._clip = { isWanted: options.usesClip, isPlaying: false };
+    this._clip = options.clip;
+    /** What is waited for before there is a session. @type {"microphone" | "sound"} */
+    this.stage = options.clip ? "sound" : "microphone";
+    /** When the last reply came in; null before the first. @type {number | null} */
+    this._repliedMs = null;
     this._server = /** @type {Record<string, any>} */ ({});
     this._stamp = /** @type {{ stepMs: number | null, waitMs: number | null }} */ ({ stepMs: null, waitMs: null });
     /** @type {number | null} */
@@ -106,12 +116,14 @@ export class Call {
    * @throws {import("./microphone.js").MicrophoneError}
    */
   async start() {
-    const { format, usesClip, deviceId } = this._options;
+    const { format, clip, deviceId, prepared } = this._options;
     // Who asked for Opus in a browser without it is better off with PCM than without a call.
     this._format = format === "pcm_s16le" ? format : await bestFormat();
-    const microphone = usesClip ? null : await openMicrophone(deviceId);
+    const microphone = clip ? null : await within(MICROPHONE_LIMIT_MS, openMicrophone(deviceId), "silent");
+    this.stage = "sound";
     try {
       this._sound = await Sound.open((block) => this._took(block));
+      await prepared;
       if (microphone) this._hear(microphone);
     } catch (error) {
       for (const track of microphone?.getTracks() ?? []) track.stop();
@@ -143,7 +155,7 @@ export class Call {
   /** @param {string} deviceId take this microphone from now on */
   async changeMicrophone(deviceId) {
     this._options = { ...this._options, deviceId };
-    if (this._isOver || this._options.usesClip || !this._sound) return;
+    if (this._isOver || this._options.clip || !this._sound) return;
     try {
       const stream = await openMicrophone(deviceId);
       if (this._isOver) for (const track of stream.getTracks()) track.stop();
@@ -161,14 +173,21 @@ export class Call {
     if (this._isDeaf) void this.changeMicrophone("");
   }
 
-  /** Speak the recorded voice, again if it has been. */
-  async playClip() {
+  /** Speak a recorded question into the call. @param {URL} question */
+  async ask(question) {
+    this._listener.onQuestion(question);
     try {
-      const file = await (await fetch(CLIP)).arrayBuffer();
-      if (!this._isOver) await this._sound?.useClip(file);
+      const file = await (await fetch(question)).arrayBuffer();
+      if (!this._isOver) await this._sound?.useClip(file, () => this._listener.onQuestion(null));
     } catch {
+      this._listener.onQuestion(null);
       if (!this._isOver) this._listener.onDevices("clip"); // the server went away meanwhile, or the call did
     }
+  }
+
+  /** How long no reply has come in this conversation, in ms; 0 before the first. */
+  get silentMs() {
+    return this.session.isLive && this._repliedMs !== null ? this._clock() - this._repliedMs : 0;
   }
 
   /** @returns {Numbers} */
@@ -186,6 +205,7 @@ export class Call {
       waitMs: this._stamp.waitMs,
       late: Number(this._server["late"] ?? 0),
       lost: this._lostFrames(),
+      silentMs: this.silentMs,
       path: `${this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
     };
   }
@@ -216,6 +236,7 @@ export class Call {
     this._closeCodecs();
     this._meter = new LatencyMeter();
     this._server = {};
+    this._repliedMs = null;
     this._sound?.restart();
     const broken = (/** @type {Error} */ error) => this._useless(error);
     const encoder = makeEncoder(this._format, (payload, atS) => this.session.sendAudio(payload, atS), broken);
@@ -232,16 +253,16 @@ export class Call {
       },
       broken,
     );
-    if (this._clip.isWanted && !this._clip.isPlaying) {
-      this._clip.isPlaying = true;
-      void this.playClip();
-    }
+    const question = this._clip;
+    this._clip = null; // once, and not again after a return
+    if (question) void this.ask(question);
     this._listener.onReady(facts);
   }
 
   /** @param {import("./protocol.js").StampedAudio} audio */
   _heard(audio) {
-    this._meter.arrived(audio.frame, this._clock());
+    this._repliedMs = this._clock();
+    this._meter.arrived(audio.frame, this._repliedMs);
     this._stamp = { stepMs: audio.step_ms, waitMs: audio.wait_ms };
     this._decoder?.decode(audio.data, audio.frame);
   }
@@ -279,21 +300,12 @@ export class Call {
     const devicesS = this._sound?.devicesS ?? 0;
     for (const { frame, atS } of block.begun) this._meter.heard(frame, atS, devicesS);
     const said = this._saidRate.feed(block.said);
-    if (this._encoder) this._chunker.push(said, block.atS);
+    if (this._encoder) {
+      this._chunker.push(said, block.atS);
+      this._listener.onSaid(said);
+    }
     if (this.session.isLive || this.recorder.frames) this.recorder.push(said, this._heardRate.feed(block.heard));
     this._listener.onLevels(loudness(block.said), loudness(block.heard));
     this.session.tick();
   }
-}
-
-/**
- * How loud it is, on the scale of a meter: 0 at -60 dB and below, 1 at full scale.
- *
- * @param {Float32Array} samples
- */
-export function loudness(samples) {
-  let energy = 0;
-  for (const sample of samples) energy += sample * sample;
-  const decibels = 10 * Math.log10(energy / Math.max(1, samples.length) + 1e-12);
-  return Math.min(1, Math.max(0, 1 + decibels / 60));
 }

@@ -1,6 +1,6 @@
 /** The microphone: asked for with everything that keeps a reply from being heard twice, refused in one word. */
 
-/** @typedef {"insecure" | "blocked" | "missing" | "busy" | "unknown"} Problem */
+/** @typedef {"insecure" | "blocked" | "missing" | "busy" | "silent" | "unreachable" | "soundless" | "unknown"} Problem */
 
 /** Why there is no microphone. */
 export class MicrophoneError extends Error {
@@ -48,6 +48,22 @@ export function problemOf(error) {
     default:
       return "unknown";
   }
+}
+
+/**
+ * What a promise brings, or an error after a while.
+ *
+ * @template T
+ * @param {number} ms
+ * @param {Promise<T>} promise
+ * @param {Problem} problem
+ * @returns {Promise<T>}
+ */
+export function within(ms, promise, problem) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new MicrophoneError(problem, `nothing within ${ms} ms`)), ms);
+    promise.then(resolve, reject).finally(() => clearTimeout(timer));
+  });
 }
 
 /** The microphones there are; without names until one was allowed. */

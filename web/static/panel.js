@@ -2,9 +2,12 @@
 
 import { History } from "./latency.js";
 import { drawPlot } from "./plot.js";
+import { qualityOf } from "./quality.js";
 
 const EVERY_MS = 250;
 const MINUTE = 60_000 / EVERY_MS;
+/** What the word for a call looks back at. */
+const RECENT = 10_000 / EVERY_MS;
 
 /** @typedef {import("./call.js").Numbers} Numbers */
 
@@ -25,7 +28,8 @@ const ROWS = [
 
 export class Panel {
   /**
-   * @param {{ panel: HTMLDetailsElement, list: HTMLElement, plot: HTMLCanvasElement, short: HTMLElement }} parts
+   * @param {{ panel: HTMLDetailsElement, list: HTMLElement, plot: HTMLCanvasElement, short: HTMLElement,
+   *   quality: HTMLElement }} parts
    */
   constructor(parts) {
     this._parts = parts;
@@ -67,6 +71,10 @@ export class Panel {
     this._history.push(numbers.mouthToEarMs, numbers.gaps > this._gaps);
     this._gaps = numbers.gaps;
     this._parts.short.textContent = numbers.mouthToEarMs === null ? "–" : `${Math.round(numbers.mouthToEarMs)} ms`;
+    const recentGaps = this._history.points.slice(-RECENT).filter((it) => it.isMarked).length;
+    const word = qualityOf({ mouthToEarMs: numbers.mouthToEarMs, recentGaps, silentMs: numbers.silentMs });
+    if (this._parts.quality.textContent !== word) this._parts.quality.textContent = word;
+    this._parts.quality.dataset["quality"] = word;
     for (const [name, , unit, digits] of ROWS) {
       const cell = this._cells.get(name);
       if (!cell) continue;

@@ -1,12 +1,13 @@
 /** A session's parameters: what the server says they may be, how people call them, what a query says of them. Pure. */
 
-/** Where a conversation is held; a server may also have models that only transcribe or only read aloud. */
-const CHAT = "/api/chat";
+/** Where each of the page's views finds its models. */
+export const PATHS = Object.freeze({ talk: "/api/chat", transcribe: "/api/asr-streaming", read: "/api/tts_streaming" });
 
 /**
  * @typedef {{ low: number, high: number, is_whole: boolean, zero_means: string, is_optional: boolean }} Range
  * @typedef {{ name: string, kind: string, paths: string[], is_default: boolean, slots: { used: number, queued: number, total: number },
- *   parameters: Record<string, number | null>, ranges: Record<string, Range>, voices: string[] | null }} Model
+ *   parameters: Record<string, number | null>, ranges: Record<string, Range>, voices: string[] | null, card?: Card }} Model
+ * @typedef {{ description: string, license: string, examples: string[], parameters: number }} Card
  * @typedef {Record<string, number | null>} Values null is the default of parameters that have no number
  */
 
@@ -27,12 +28,13 @@ export const LABELS = /** @type {Readonly<Record<string, [string, string]>>} */ 
 );
 
 /**
- * The models one can talk to, the server's own choice first.
+ * The models of a path, the server's own choice first.
  *
  * @param {Model[]} models
+ * @param {string} path
  */
-export function conversational(models) {
-  const ours = models.filter((model) => model.paths.includes(CHAT));
+export function modelsOf(models, path) {
+  const ours = models.filter((model) => model.paths.includes(path));
   return [...ours.filter((model) => model.is_default), ...ours.filter((model) => !model.is_default)];
 }
 

@@ -41,7 +41,7 @@ async function judge(response) {
   const retryAfterS = Number(response.headers.get("Retry-After") ?? NaN);
   switch (status) {
     case 401:
-      return { kind: "never", message: "This server asks for an access key: enter it under Settings." };
+      return { kind: "never", message: "This server asks for an access key: enter it above, or under Settings." };
     case 426: // ours, to whom nothing is wrong but that this was no WebSocket
       return { kind: "open" };
     case 429:

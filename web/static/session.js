@@ -131,6 +131,14 @@ export class Session {
     }
   }
 
+  /** Connect now, whatever the server said of when. */
+  tryNow() {
+    if (this.state.name === "lost" || this.state.name === "full" || this.state.name === "limited") {
+      this._troubleSinceMs = this._around.clock();
+      this._connect();
+    }
+  }
+
   /**
    * Twenty milliseconds of speech, encoded. What the network does not take in time is dropped, oldest first.
    *

@@ -1,7 +1,7 @@
 /** The settings dialog: drawn from what the server says its models can be asked, remembered in this browser. */
 
 import { listMicrophones } from "./microphone.js";
-import { changed, conversational, isTyped, labelOf, LABELS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
+import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
 
 /** @typedef {import("./parameters.js").Model} Model */
 /** @typedef {import("./parameters.js").Values} Values */
@@ -24,6 +24,8 @@ const FRESH = {
   values: {},
 };
 const STORE = "antiphon.settings";
+/** The page is shown all the same: what is not known then is asked again before a call. */
+const ASK_LIMIT_MS = 4000;
 const FORMATS = /** @type {[string, string][]} */ ([
   ["auto", "Opus where the browser has it"],
   ["opus", "Opus"],
@@ -44,8 +46,12 @@ export class Settings {
    */
   constructor(parts, listener) {
     this._parts = parts;
-    /** @type {Model[]} */
+    /** Those one can talk to. @type {Model[]} */
     this._models = [];
+    /** All of the server's. @type {Model[]} */
+    this.all = [];
+    /** Whether the server wants a key that it has not been shown. */
+    this.needsKey = false;
     this._listener = listener;
     this._kept = load();
     parts.reset.addEventListener("click", () => this._reset());
@@ -56,8 +62,23 @@ export class Settings {
 
   /** Ask the server which models it has. */
   async ask() {
-    this._models = conversational(await fetchModels(this._kept.key));
+    const answer = await fetchModels(this._kept.key);
+    this.needsKey = answer.status === 401;
+    if (answer.models) {
+      this.all = answer.models;
+      this._models = modelsOf(this.all, PATHS.talk);
+    }
     this._listener.onModel(this.model);
+  }
+
+  get key() {
+    return this._kept.key;
+  }
+
+  /** Show the server this key from now on. @param {string} key */
+  async useKey(key) {
+    this._keep({ key });
+    await this.ask();
   }
 
   async open() {
@@ -161,8 +182,7 @@ export class Settings {
     key.autocomplete = "off";
     key.value = this._kept.key;
     key.addEventListener("change", async () => {
-      this._keep({ key: key.value.trim() });
-      await this.ask();
+      await this.useKey(key.value.trim());
       await this._draw();
     });
     return field("Access key", "Only where the server asks for one. It is kept in this browser.", key, null);
@@ -266,14 +286,15 @@ function describe(model) {
 
 /**
  * @param {string} key
- * @returns {Promise<Model[]>}
+ * @returns {Promise<{ status: number, models: Model[] | null }>} 0 where nothing answers in time
  */
 async function fetchModels(key) {
+  const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
   try {
-    const response = await fetch("api/models", key ? { headers: { Authorization: `Bearer ${key}` } } : {});
-    return response.ok ? (await response.json()).models : [];
+    const response = await fetch("api/models", { ...(headers && { headers }), signal: AbortSignal.timeout(ASK_LIMIT_MS) });
+    return { status: response.status, models: response.ok ? (await response.json()).models : null };
   } catch {
-    return []; // the call will say that nobody is there
+    return { status: 0, models: null }; // the call will say that nothing answers
   }
 }
 

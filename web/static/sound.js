@@ -1,6 +1,13 @@
 /** This machine's microphone and speaker: one audio context, one worklet between them. */
 
+import { within } from "./microphone.js";
+
 /** @typedef {import("./worklets/duplex.js").Block} Block */
+
+/** The worklet comes from the server: one that says nothing for so long is not there. */
+const SERVER_LIMIT_MS = 8000;
+/** A browser without a sound device never begins, and does not say so. */
+const SPEAKER_LIMIT_MS = 5000;
 
 /** How a clip of ours comes in where the microphone would. */
 const CLIP_DELAY_S = 0.3;
@@ -24,6 +31,8 @@ export class Sound {
     this._node.connect(context.destination);
     /** @type {AudioNode | null} */
     this._source = null;
+    /** What speaks in the microphone's place. @type {AudioBufferSourceNode | null} */
+    this._clip = null;
     /** @type {MediaStream | null} */
     this._stream = null;
   }
@@ -36,8 +45,9 @@ export class Sound {
   static async open(onBlock) {
     const context = new AudioContext({ latencyHint: "interactive" });
     try {
-      await context.audioWorklet.addModule(new URL("./worklets/duplex.js", import.meta.url));
-      await context.resume();
+      const module = new URL("./worklets/duplex.js", import.meta.url);
+      await within(SERVER_LIMIT_MS, context.audioWorklet.addModule(module), "unreachable");
+      await within(SPEAKER_LIMIT_MS, context.resume(), "soundless");
       return new Sound(context, onBlock);
     } catch (error) {
       await context.close();
@@ -79,22 +89,30 @@ export class Sound {
     this._disconnect();
     this._stream = stream;
     this._source = this._context.createMediaStreamSource(stream);
-    this._source.connect(this._node);
+    if (!this._clip) this._source.connect(this._node);
   }
 
   /**
-   * Hear a recording from now on, once; silence follows.
+   * Hear a recording once; then the microphone again, or silence.
    *
    * @param {ArrayBuffer} file
+   * @param {() => void} onEnded
    */
-  async useClip(file) {
-    const clip = await this._context.decodeAudioData(file);
-    this._disconnect();
-    const source = this._context.createBufferSource();
-    source.buffer = clip;
-    source.connect(this._node);
-    source.start(this._context.currentTime + CLIP_DELAY_S);
-    this._source = source;
+  async useClip(file, onEnded) {
+    const buffer = await this._context.decodeAudioData(file);
+    this._clip?.disconnect();
+    this._source?.disconnect();
+    const clip = this._context.createBufferSource();
+    clip.buffer = buffer;
+    clip.connect(this._node);
+    clip.onended = () => {
+      if (this._clip !== clip) return;
+      this._clip = null;
+      this._source?.connect(this._node);
+      onEnded();
+    };
+    clip.start(this._context.currentTime + CLIP_DELAY_S);
+    this._clip = clip;
   }
 
   /**
@@ -117,6 +135,7 @@ export class Sound {
 
   async close() {
     this._disconnect();
+    this._clip = null;
     this._node.port.onmessage = null;
     this._context.onstatechange = null;
     if (this._context.state !== "closed") await this._context.close();

@@ -1,4 +1,4 @@
-/** What the model says in words: pieces as they come, a paragraph for each time it speaks. */
+/** Who says what in words: pieces as they come, a paragraph for each turn, to be copied and saved. */
 
 import { stopwatch } from "./words.js";
 
@@ -6,6 +6,8 @@ import { stopwatch } from "./words.js";
 const PAUSE_MS = 1500;
 /** Older paragraphs go: an hour of talk. */
 const MOST_PARAGRAPHS = 500;
+
+/** @typedef {"you" | "reply"} Side */
 
 export class Transcript {
   /**
@@ -18,9 +20,10 @@ export class Transcript {
     this._log = log;
     this._clock = clock;
     this._startMs = 0;
-    this._lastMs = -Infinity;
-    /** @type {Text | null} */
-    this._open = null;
+    /** What the two sides are called. @type {Record<Side, string>} */
+    this.names = { you: "You", reply: "Reply" };
+    /** The paragraph that each side is saying. @type {Map<Side, { text: Text, lastMs: number }>} */
+    this._open = new Map();
   }
 
   /** A new call begins. */
@@ -28,39 +31,62 @@ export class Transcript {
     this._log.replaceChildren();
     this._section.hidden = true;
     this._startMs = this._clock();
-    this._open = null;
+    this._open.clear();
   }
 
-  /** @param {string} text a piece of a word, with its spaces */
-  add(text) {
+  /** @param {Side} side @param {string} text a piece of a word, with its spaces */
+  add(side, text) {
     const nowMs = this._clock();
-    if (!this._open || nowMs - this._lastMs > PAUSE_MS) this._open = this._paragraph("", text.trimStart());
-    else this._open.appendData(text);
-    this._lastMs = nowMs;
+    const open = this._open.get(side);
+    if (open && nowMs - open.lastMs <= PAUSE_MS) {
+      open.text.appendData(text);
+      open.lastMs = nowMs;
+    } else {
+      this._open.set(side, { text: this._paragraph(side, this.names[side], text.trimStart()), lastMs: nowMs });
+    }
+    this._follow();
+  }
+
+  /** @param {Side} side @param {string} text a whole turn */
+  turn(side, text) {
+    this._paragraph(side, this.names[side], text);
+    this._open.clear();
     this._follow();
   }
 
   /** @param {string} text a remark of ours between what was said */
   note(text) {
-    this._paragraph("notice", text);
-    this._open = null;
+    this._paragraph("remark", "", text);
+    this._open.clear();
     this._follow();
+  }
+
+  /** All of it, a line for each turn. */
+  get text() {
+    return [...this._log.children]
+      .map((it) => [...it.children].map((part) => part.textContent).filter(Boolean))
+      .map(([time, ...rest]) => `${time}  ${rest.join(": ")}\n`)
+      .join("");
   }
 
   /**
    * @param {string} kind
+   * @param {string} name
    * @param {string} text
    */
-  _paragraph(kind, text) {
+  _paragraph(kind, name, text) {
     this._section.hidden = false;
     const time = document.createElement("time");
     time.textContent = stopwatch((this._clock() - this._startMs) / 1000);
+    const who = document.createElement("span");
+    who.className = "who";
+    who.textContent = name;
     const words = document.createElement("span");
     const node = document.createTextNode(text);
     words.append(node);
     const paragraph = document.createElement("p");
     paragraph.className = kind;
-    paragraph.append(time, words);
+    paragraph.append(time, who, words);
     this._log.append(paragraph);
     if (this._log.childElementCount > MOST_PARAGRAPHS) this._log.firstElementChild?.remove();
     return node;

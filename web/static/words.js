@@ -44,7 +44,8 @@ function queueLine(ahead) {
 
 /** @param {number} seconds */
 function queueHelp(seconds) {
-  return seconds > 0 ? `A place may be free in about ${duration(seconds)}. Leave this page open.` : "";
+  const estimate = seconds > 0 ? `An estimate is ${duration(seconds)}; it may be much sooner. ` : "";
+  return `${estimate}You are let in as soon as a place is free: leave this page open.`;
 }
 
 /** @param {import("./verdict.js").Loss} reason */
@@ -93,11 +94,20 @@ export function wordsForMicrophone(problem, host) {
           "button again. On a phone, the browser itself may also need permission in the system's settings.",
       );
     case "missing":
-      return trouble("There is no microphone.", "Plug one in, or let a recorded voice speak for you.");
+      return trouble("There is no microphone.", "Plug one in, or choose one of the questions: a recorded voice asks it.");
     case "busy":
       return trouble("The microphone is in use.", "Another program has it. Close that one and press the button again.");
+    case "silent":
+      return trouble(
+        "The microphone did not open.",
+        "The browser asked, or its sound system does not answer. Look for its question near the address, or choose a question below.",
+      );
+    case "soundless":
+      return trouble("This browser plays no sound.", "It finds no speaker: plug one in, or choose one in the system's settings, and press the button again.");
+    case "unreachable":
+      return trouble("The server does not answer.", "It may be restarting, or the network is gone. Press the button to try again.");
     case "unknown":
-      return trouble("The microphone cannot be opened.", "Choose another one under Settings, or let a recorded voice speak.");
+      return trouble("The microphone cannot be opened.", "Choose another one under Settings, or one of the questions: a recorded voice asks it.");
   }
 }
 

@@ -25,7 +25,7 @@ TEXT_TOKENS = 8192
 
 TEXT_PRECISIONS = ("bf16", "int4")
 _UNITS = {
-    "": 1,
+    "b": 1,
     "k": 10**3,
     "m": 10**6,
     "g": 10**9,
@@ -35,19 +35,22 @@ _UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt]i?)b?|(b))?", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
-    """``24GB``, ``24 GiB``, ``24g`` or bytes; GB is 10^9, GiB 2^30.
+    """``24GB``, ``24 GiB``, ``24g`` or ``512B``; GB is 10^9, GiB 2^30.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is none of these, or has no unit.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"memory {text!r} is not a size; write for example 24GB or 24GiB")
-    return round(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    unit = match[2] or match[3]
+    if unit is None:
+        raise ConfigError(f"memory {text!r} has no unit; for gigabytes write {match[1]}GB")
+    return round(float(match[1]) * _UNITS[unit.lower()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``antiphon models``: the published models, and which of them fit a machine."""
+"""``antiphon models``: the models that are here, those that are published, and what fits a machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from antiphon.advise.fit import Wish, parse_bytes, speech_that_fits, text_that_fits
+from antiphon.advise.here import builtin_manifests, cached_repositories, hub_cache, memory_here
 from antiphon.advise.override import compose_override
-from antiphon.advise.show import families_table, speech_advice, text_advice
+from antiphon.advise.show import builtin_table, cache_lines, families_table, speech_advice, text_advice
+from antiphon.backends.machine import list_gpus
+from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
-from antiphon.models.families import TRANSLATION, load_families
+from antiphon.models.families import TRANSLATION, Families, load_families
 
 EXAMPLES = """\
 examples:
-  antiphon models                                                  all families
+  antiphon models                                  what is built in, cached, published, and fits here
   antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
   antiphon models --fits 80GB --modality duplex --sessions 40 --compose compose.override.yaml
   antiphon models --fits 16GB --modality text                      a text model for a cascade
@@ -36,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = _Parser(
         prog="antiphon models",
-        description="The published models, their licences and sizes, and which of them fit a machine.",
+        description="The built-in, cached and published models, with licences, sizes and what fits.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -69,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     if options.fits is None:
         if options.compose is not None:
             raise ConfigError("compose is given without fits; say how much memory there is")
-        print(families_table(families))  # noqa: T201
+        print(_overview(families))  # noqa: T201
         return 0
     wish = Wish(
         parse_bytes(options.fits),
@@ -93,6 +96,20 @@ def main(argv: Sequence[str]) -> int:
             return 0
         _write(Path(options.compose), override)
     return _say(speech_advice(fits[0], wish, fits[1:6]) if fits else None, wish)
+
+
+def _overview(families: Families) -> str:
+    """What is built in, what is cached, and what is published, with what fits."""
+    cache = hub_cache()
+    cached = cached_repositories(cache)
+    memory = memory_here(list_gpus(), host_bytes())
+    return "\n\n".join(
+        (
+            builtin_table(builtin_manifests()),
+            cache_lines(cached, cache),
+            families_table(families, memory, cached),
+        )
+    )
 
 
 def _write(path: Path, text: str) -> None:

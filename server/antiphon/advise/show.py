@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from antiphon.advise.fit import OVERHEAD, Fit, TextFit, Wish
+from antiphon.advise.here import Memory, sessions_here
 from antiphon.backends.registry import BACKENDS
 from antiphon.models.families import Families, SpeechFamily
+from antiphon.models.manifest import Manifest
 
 GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
 
@@ -34,9 +37,42 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def families_table(families: Families) -> str:
+KINDS = {"mimi": "codec", "moshi": "duplex", "stt": "stt", "tts": "tts"}
+"""What a family of checkpoints does, as the modalities are called."""
+
+
+def builtin_table(manifests: Iterable[Manifest]) -> str:
+    """The models of the package, each with its own description."""
+    head = ("built in", "does", "licence", "parameters", "files", "what it is")
+    rows = [
+        (
+            manifest.name,
+            KINDS.get(manifest.family, manifest.family),
+            manifest.license,
+            count(manifest.parameters or 0),
+            gigabytes(sum(entry.bytes for entry in manifest.files.values())),
+            manifest.description,
+        )
+        for manifest in manifests
+    ]
+    return table([head, *rows])
+
+
+def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
+    """What the hub's cache holds."""
+    if not cached:
+        return f"in the hub's cache ({cache}): nothing; a model is fetched when it is first served"
+    lines = [f"  hf://{repository}  {gigabytes(size)}" for repository, size in cached.items()]
+    return "\n".join([f"in the hub's cache ({cache}):", *lines])
+
+
+def families_table(families: Families, memory: Memory, cached: Container[str]) -> str:
     """Every family with what one has to know before choosing."""
-    head = ("model", "does", "languages", "licence", "parameters", "bf16 / int8", "a session", "backends")
+    fits = f"fits {gigabytes(memory.bytes)}"
+    head = (
+        *("model", "does", "languages", "licence", "parameters", "bf16 / int8", "a session"),
+        *(fits, "cached", "backends"),
+    )
     speech = [
         (
             family.name,
@@ -46,6 +82,8 @@ def families_table(families: Families) -> str:
             count(family.parameters),
             f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int8') / 1e9:.1f} GB",
             f"{family.row_bytes('bf16') / 1e6:.0f} / {family.row_bytes('int8') / 1e6:.0f} MB",
+            sessions_here(family, memory),
+            "yes" if family.repository in cached else "no",
             " ".join(backends_of(family)) or "none yet",
         )
         for family in families.speech
@@ -70,6 +108,7 @@ def families_table(families: Families) -> str:
         "for voices",
         "float32",
         "a session",
+        fits,
         "pocket://",
     )
     pocket = [
@@ -81,11 +120,16 @@ def families_table(families: Families) -> str:
             count(family.encoder_parameters),
             f"{(family.weight_bytes('float32') + family.codec_bytes) / 1e6:.0f} MB",
             f"{family.row_bytes('float32') / 1e6:.0f} MB",
+            sessions_here(family, memory),
             " ".join(name for names in family.configs.values() for name in names),
         )
         for family in families.pocket
     ]
-    return "\n\n".join((table([head, *speech]), table([pocket_head, *pocket]), table([text_head, *text])))
+    room = f"{memory.where} of {gigabytes(memory.bytes)}"
+    where = f"fits: the precision and the most sessions in {room}; time may allow fewer"
+    return "\n\n".join(
+        (table([head, *speech]), table([pocket_head, *pocket]), where, table([text_head, *text]))
+    )
 
 
 def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:

@@ -33,14 +33,46 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.processor() or platform.machine()
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU by the driver's name for it, with all its memory."""
+
+    name: str
+    memory_bytes: int
+
+
+def list_gpus() -> list[Gpu]:
+    """The GPUs that the NVIDIA driver offers this process; importing torch to ask takes over a second."""
+    driver = _driver()
+    if driver is None:
+        return []
+    gpus = []
+    for index in range(_count(driver)):
+        device, name, size = ctypes.c_int(0), ctypes.create_string_buffer(100), ctypes.c_size_t(0)
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDeviceGetName(name, len(name), device)
+        driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+        gpus.append(Gpu(name.value.decode(errors="replace"), size.value))
+    return gpus
+
+
 def _cuda_devices() -> int:
-    """How many GPUs the NVIDIA driver offers this process; importing torch to ask takes over a second."""
+    driver = _driver()
+    return 0 if driver is None else _count(driver)
+
+
+def _driver() -> ctypes.CDLL | None:
+    """The driver's library, ready to be asked, or None."""
     for name in _CUDA_LIBRARIES:
         try:
             driver = ctypes.CDLL(name)
         except OSError:
             continue
-        count = ctypes.c_int(0)
-        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
-            return count.value
-    return 0
+        if driver.cuInit(0) == 0:
+            return driver
+    return None
+
+
+def _count(driver: ctypes.CDLL) -> int:
+    count = ctypes.c_int(0)
+    return count.value if driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0

@@ -20,7 +20,7 @@ from antiphon.measure.options import (
     make_subjects,
     plan_of,
 )
-from antiphon.measure.output import tell, write_card, write_check
+from antiphon.measure.output import can_draw, tell, write_card, write_check
 from antiphon.measure.player import FarPlayer
 from antiphon.measure.quality import QualitySource, run_gate
 from antiphon.measure.run import run
@@ -55,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
     gate = partial(run_gate, questions=options.questions, tell=tell)
     source = QualitySource(baseline, subjects, options.quality, gate)
     out = Path(options.out)
-    write_check(out, has_figure=not options.no_figure)
+    write_check(out)
+    has_figure = not options.no_figure and can_draw()
     card = run(
         [(subject.label, partial(FarPlayer, subject, plan, no_progress)) for subject in subjects],
         plan,
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         now=datetime.now(UTC),
         tell=tell,
     )
-    for path in write_card(card, out, has_figure=not options.no_figure):
+    for path in write_card(card, out, has_figure=has_figure):
         print(path)  # noqa: T201
     return int(any(entry.quality is not None and entry.quality.is_passed is False for entry in card.entries))
 
@@ -108,5 +109,5 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add_plan_options(parser, seconds=10.0, rows="1,2,4")
     parser.add_argument("--out", default="out/card", help="where the card goes, without a suffix [out/card]")
-    parser.add_argument("--no-figure", action="store_true", help="no PNG: matplotlib is not needed")
+    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

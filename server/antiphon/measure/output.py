@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.measure.card import Card, card_to_json
 from antiphon.measure.figure import draw, load_matplotlib
 from antiphon.measure.page import render
@@ -13,16 +13,23 @@ from antiphon.measure.page import render
 SUFFIXES = (".md", ".json", ".png")
 
 
-def write_check(out: Path, *, has_figure: bool) -> None:
+def write_check(out: Path) -> None:
     """Find out before anything is measured whether the card can be written.
 
     Raises:
         ConfigError: a file of it exists.
-        MissingExtraError: matplotlib is not installed.
     """
     check_absent(*_paths(out))
-    if has_figure:
+
+
+def can_draw() -> bool:
+    """Whether the card gets a picture; without matplotlib the reason is printed, and the rest goes on."""
+    try:
         load_matplotlib()
+    except MissingExtraError as error:
+        tell(f"no picture: {error}")
+        return False
+    return True
 
 
 def write_card(card: Card, out: Path, *, has_figure: bool) -> list[Path]:

@@ -30,7 +30,7 @@ from antiphon.measure.options import (
     one_entry,
     plan_of,
 )
-from antiphon.measure.output import tell, write_card, write_check
+from antiphon.measure.output import can_draw, tell, write_card, write_check
 from antiphon.measure.page import verdict
 from antiphon.measure.parity import compare, speak
 from antiphon.measure.player import FarPlayer
@@ -86,7 +86,8 @@ def main(argv: Sequence[str]) -> int:
     plan, out = plan_of(options), Path(options.out)
     if options.frames < 1:
         raise ConfigError(f"frames = {options.frames} is below 1, the least it can be")
-    write_check(out, has_figure=not options.no_figure)
+    write_check(out)
+    has_figure = not options.no_figure and can_draw()
     (subject,) = make_subjects([one_entry(options)])
     checkpoint = load_checkpoint(options.model)
     baseline = baseline_of(subject, checkpoint, options.baseline)
@@ -99,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     findings.append(told(gate_finding(quality)))
     command = shlex.join(["antiphon", "verify", *argv])
     card = measure(subject, plan, quality, command)
-    paths = write_card(card, out, has_figure=not options.no_figure)
+    paths = write_card(card, out, has_figure=has_figure)
     findings.append(told(Finding("card", State.OK, ", ".join(map(str, paths)))))
     return int(any(finding.state is State.FAILED for finding in findings))
 
@@ -215,5 +216,5 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out", default="out/verify", help="where the card goes, without a suffix [out/verify]"
     )
-    parser.add_argument("--no-figure", action="store_true", help="no PNG: matplotlib is not needed")
+    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

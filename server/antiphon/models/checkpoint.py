@@ -181,6 +181,7 @@ def describe(
     name: str | None = None,
     description: str = "",
     license_name: str = "",
+    examples: tuple[str, ...] = (),
     backends: Mapping[str, BackendFormat] | None = None,
     quantization: QuantizationRecipe | None = None,
 ) -> Manifest:
@@ -204,6 +205,7 @@ def describe(
         quantization=quantization,
         description=description,
         license=license_name,
+        examples=examples,
     )
 
 

@@ -30,6 +30,7 @@ _TOP: Final[Mapping[str, Types]] = {
 _TOP_OPTIONAL: Final[Mapping[str, Types]] = {
     "description": str,
     "license": str,
+    "examples": list,
     "lm": (dict, type(None)),
     "generation": dict,
     "parameters": (int, type(None)),
@@ -100,6 +101,7 @@ class Manifest:
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
     "onnx.encoder") to entries. ``lm`` and ``mimi_config`` are the published arguments (``mimi_config``
     None: the full-size Mimi), ``codebooks`` the RVQ levels in use. ``parameters`` None: count them.
+    ``examples`` are things to say to it, for people.
     ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
     """
 
@@ -116,6 +118,7 @@ class Manifest:
     quantization: QuantizationRecipe | None = None
     description: str = ""
     license: str = ""
+    examples: tuple[str, ...] = ()
 
 
 def sha256(path: Path) -> str:
@@ -151,6 +154,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "name": manifest.name,
         "description": manifest.description,
         "license": manifest.license,
+        "examples": list(manifest.examples),
         "family": manifest.family,
         "files": {role: asdict(entry) for role, entry in manifest.files.items()},
         "mimi": {"codebooks": manifest.codebooks, "config": manifest.mimi_config},
@@ -218,6 +222,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
         quantization=None if recipe is None else _recipe(recipe, f"{where}: quantization"),
         description=top.get("description", ""),
         license=top.get("license", ""),
+        examples=_strings(top.get("examples", []), f"{where}: examples"),
     )
 
 

@@ -1,9 +1,11 @@
 // What the browser tests share: a server process, a Chromium with a microphone made of a recording, patience.
 import { spawn } from "node:child_process";
-import { readFile } from "node:fs/promises";
+import { access, mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
-import { chromium } from "playwright-core";
+import { chromium, firefox } from "playwright-core";
 
 /** Nothing is waited for longer: reached only when something is broken, or the machine very busy. */
 export const PATIENCE_MS = 60_000;
@@ -109,6 +111,53 @@ export function openBrowser(...more) {
   });
 }
 
+/** Firefox as its distribution ships it, with a microphone that hums and a speaker that plays to nothing. */
+export async function openFirefox() {
+  const sound = await SoundServer.start();
+  const browser = await firefox.launch({
+    channel: "moz-firefox", // by WebDriver BiDi; without a channel only a patched build is driven
+    executablePath: given("ANTIPHON_TEST_FIREFOX"),
+    timeout: PATIENCE_MS,
+    env: { ...process.env, PULSE_SERVER: sound.address },
+    firefoxUserPrefs: {
+      "media.navigator.streams.fake": true,
+      "media.navigator.permission.disabled": true,
+      "media.autoplay.default": 0,
+    },
+  });
+  browser.on("disconnected", () => sound.stop());
+  return browser;
+}
+
+/** A PulseAudio whose speaker plays to nothing at the pace of one: Firefox plays nothing without a device. */
+class SoundServer {
+  /** @param {import("node:child_process").ChildProcess} child @param {string} folder */
+  constructor(child, folder) {
+    this._child = child;
+    this._folder = folder;
+    this.address = `unix:${folder}/native`;
+  }
+
+  static async start() {
+    const folder = await mkdtemp(join(tmpdir(), "antiphon-sound-"));
+    const loads = ["module-null-sink", `module-native-protocol-unix auth-anonymous=1 socket=${folder}/native`];
+    const words = ["-n", "--daemonize=no", "--exit-idle-time=-1", "--use-pid-file=no", "--disable-shm=yes"];
+    const env = { ...process.env, HOME: folder, XDG_RUNTIME_DIR: folder };
+    const child = spawn("pulseaudio", [...words, ...loads.map((it) => `--load=${it}`)], { env, stdio: "ignore" });
+    const server = new SoundServer(child, folder);
+    await eventually("the sound server is up", () => {
+      if (child.exitCode !== null) throw new Error(`pulseaudio ended with ${child.exitCode}`);
+      return access(`${folder}/native`).then(() => true, () => false);
+    });
+    return server;
+  }
+
+  stop() {
+    this._child.kill();
+    void rm(this._folder, { recursive: true, force: true });
+  }
+}
+
 /**
  * Open the page, and note everything that goes wrong in it.
  *
@@ -139,9 +188,16 @@ export async function call(page, button = "#talk") {
   await inState(page, "live");
 }
 
-/** @param {Page} page @param {string} state */
+/** Start again, whatever becomes of the last recording. @param {Page} page */
+export async function startAgain(page) {
+  await page.click("#talk");
+  if (await page.isVisible("#unsaved")) await page.click('#unsaved button[value="discard"]');
+}
+
+/** Asked by evaluating: Firefox, driven by BiDi, does not come back from waiting for a selector. @param {Page} page @param {string} state */
 export function inState(page, state) {
-  return page.waitForSelector(`body[data-state="${state}"]`);
+  const found = () => page.evaluate(() => document.body.dataset["state"]);
+  return eventually(`the state ${state}`, async () => (await found()) === state, found);
 }
 
 /** Open the settings, which are drawn once the microphones are known. @param {Page} page */

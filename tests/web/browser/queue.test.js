@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+import { call, eventually, inState, openBrowser, openPage, says, Server, startAgain, talkedFor } from "./lib.js";
 
 /** @type {import("playwright-core").Browser} */
 let browser;
@@ -64,7 +64,7 @@ test("a server that restarts is come back to, and says that what was said is for
   await page.click("#talk");
   await inState(page, "ended");
   await server.stop("SIGTERM");
-  await page.click("#talk");
+  await startAgain(page);
   await says(page, /The server cannot be reached\./);
   await page.click("#talk");
   await says(page, /The call is over\./);

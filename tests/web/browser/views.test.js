@@ -26,8 +26,8 @@ after(async () => {
 async function fits(page) {
   const width = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   assert.ok((width[0] ?? 0) <= (width[1] ?? 0), `the page is ${width[0]} wide, the window ${width[1]}`);
-  for (const id of ["#talk", "#mute", "#save"]) {
-    const box = await page.locator(id).boundingBox();
+  for (const id of ["#talk", "#mute", "#save", ".chip"]) {
+    const box = await page.locator(id).first().boundingBox();
     if (!box) continue;
     assert.ok(box.width >= 44 && box.height >= 44, `${id} is ${box.width} x ${box.height}`);
     assert.ok(box.x >= 0 && box.x + box.width <= (width[1] ?? 0), `${id} is outside`);
@@ -70,13 +70,13 @@ test("a conversation with words, on a desktop in the light and on a phone in the
 
 test("the keyboard reaches everything, and every control has a name", async () => {
   const { page, close } = await openPage(browser, server.url, { viewport: DESKTOP });
-  const focused = () => page.evaluate(() => document.activeElement?.id);
+  const focused = () => page.evaluate(() => document.activeElement?.id || document.activeElement?.className);
   const order = [];
   for (let step = 0; step < 3; step++) {
     await page.keyboard.press("Tab");
     order.push(await focused());
   }
-  assert.deepEqual(order, ["settings-open", "talk", "clip"]);
+  assert.deepEqual(order, ["settings-open", "talk", "chip"]);
   await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter");
   await inState(page, "live");

@@ -116,13 +116,15 @@ class World {
       return fake;
     };
     return new Call(
-      { url: (chosen) => `ws://server/${chosen}`, format, deviceId: "", usesClip: false },
+      { url: (chosen) => `ws://server/${chosen}`, format, deviceId: "", clip: null, prepared: Promise.resolve() },
       { open: socketOf, clock: () => 0, after: () => () => {}, random: () => 0.5, explain: async () => null },
       {
         onState: () => {},
         onReady: () => {},
         onText: () => {},
         onLevels: () => {},
+        onSaid: () => {},
+        onQuestion: () => {},
         onDraining: () => {},
         onDevices: (news) => this.news.push(news),
       },

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { loudness } from "../../../web/static/call.js";
+import { loudness } from "../../../web/static/loudness.js";
 import { bestFormat, Chunker, fromPcm, makeDecoder, makeEncoder, toPcm } from "../../../web/static/codecs.js";
 import { problemOf } from "../../../web/static/microphone.js";
 import { scaleTop } from "../../../web/static/plot.js";

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changed, conversational, isTyped, labelOf, queryOf, show, sliderLow, snap } from "../../../web/static/parameters.js";
+import { changed, isTyped, labelOf, modelsOf, PATHS, queryOf, show, sliderLow, snap } from "../../../web/static/parameters.js";
 
 const TEMPERATURE = { low: 0.2, high: 1.2, is_whole: false, zero_means: "greedy", is_optional: false };
 const TOPK = { low: 10, high: 500, is_whole: true, zero_means: "all", is_optional: false };
@@ -55,10 +55,11 @@ test("a key is shown to a server that asks for one", () => {
   assert.match(queryOf({ ...WISH, key: "a b" }), /&auth_id=a\+b$/);
 });
 
-test("only models that converse are offered, the server's choice first", () => {
+test("only models of a view's path are offered, the server's choice first", () => {
   const stt = { ...MODEL, name: "stt", paths: ["/api/asr-streaming"], is_default: true };
   const chosen = { ...MODEL, name: "chosen", is_default: true };
-  assert.deepEqual(conversational([stt, MODEL, chosen]).map((it) => it.name), ["chosen", "a model"]);
+  assert.deepEqual(modelsOf([stt, MODEL, chosen], PATHS.talk).map((it) => it.name), ["chosen", "a model"]);
+  assert.deepEqual(modelsOf([stt, MODEL, chosen], PATHS.transcribe), [stt]);
 });
 
 test("a parameter of tomorrow goes by its own name", () => {

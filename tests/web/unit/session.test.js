@@ -295,6 +295,22 @@ function loss(world) {
   return world.session.state.name === "lost" && world.session.state.reason;
 }
 
+test("a full server is asked at once when the visitor wants it, and only then", () => {
+  const world = new World();
+  world.session.start();
+  world.socket.opens();
+  world.socket.tells("error", { code: 1013, message: "full: 2 of 2", retry_after_s: 20 });
+  world.socket.ends(1013);
+  const before = world.sockets.length;
+  world.session.hurry(); // the page is looked at: no reason to come before the server said
+  assert.equal(world.sockets.length, before);
+  world.session.tryNow();
+  assert.equal(world.sockets.length, before + 1);
+  assert.equal(world.session.state.name, "connecting");
+  world.session.tryNow(); // once is enough
+  assert.equal(world.sockets.length, before + 1);
+});
+
 test("what refuses WebSockets alone does it twice: a full server may just have got room", async () => {
   const world = new World({ refusal: { kind: "open" } });
   world.session.start();

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import socket
 import ssl
 import sys
 import threading
@@ -35,6 +34,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.operator.otel import OtelTracer, otlp_exporter
+from antiphon.serve.transport.address import cannot_listen, check_address
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.listening import Site
 from antiphon.serve.transport.loop import run
@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     raise_open_file_limit()
     access = Access(config)  # before the models, which take their time
+    check_address(config.host, config.port)
     families = Families(CollectorRegistry())
     tracer = make_tracer(config)
     lifecycle = Lifecycle(config.limits)
@@ -143,14 +144,8 @@ async def _listen(runner: web.AppRunner, config: ServerConfig, faults: Connectio
     site = Site(runner, config.host, config.port, ssl_context=tls)
     try:
         await site.start()
-    except socket.gaierror as error:
-        raise ConfigError(
-            f"cannot listen on {config.host}: {error.strerror}; choose an address of this machine with --host"
-        ) from error
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with --port"
-        ) from error
+        raise cannot_listen(config.host, config.port, error) from error
 
 
 def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from antiphon.config import ServerConfig, load_config, load_file
@@ -13,12 +13,32 @@ from antiphon.option import AUTO, OptionInfo, check_value, options
 
 EXAMPLES = """\
 examples:
-  antiphon serve                                   the default model on http://127.0.0.1:8998
-  antiphon serve --model ./checkpoint --slots 4    a local checkpoint, four rows
-  antiphon serve --config antiphon.toml --port 80  a file, one option overridden
-  antiphon serve --backend null --null-step-ms 5   no model: every frame comes back stamped
-  antiphon serve --trace 100                       a Chrome trace of 100 ticks, in antiphon-trace.json
+  antiphon serve                                        the default model on http://127.0.0.1:8998
+  antiphon serve --model tiny --model tiny-stt          a talker, and a recogniser for captions
+  antiphon serve --model hf://kyutai/moshiko-pytorch-bf16 --slots 8
+  antiphon serve --host 0.0.0.0 --allow-host voice.example --tls-cert chain.pem --tls-key key.pem
+  antiphon serve --api-keys keys.txt --protect page     callers need a key, and so does the page
+  antiphon serve --config antiphon.toml --port 80       a file, one option overridden
+  antiphon serve --backend null --null-step-ms 5        no model: every frame comes back stamped
+  antiphon serve --trace 100                            a Chrome trace of 100 ticks, in antiphon-trace.json
+
+'antiphon models' lists models, 'antiphon doctor' says what runs here; docs/configuration.md has every option.
 """
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "models": ("model", "backend", "device", "slots", "backend_option", "voices"),
+    "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
+    "access": ("api_keys", "protect", "allow_origin", "allow_host"),
+    "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
+    "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
+    "threads": ("threads", "switch_interval_ms"),
+    "backend null, for tests": ("null_step_ms", "null_hold_gil"),
+}
+"""The titles of the help and the options below each; those of the tables of a file follow by table."""
+TABLES: Mapping[str, str] = {
+    "engine": "engine: queues, overload, slots ([engine] in a file)",
+    "limits": "limits of callers, timeouts ([limits] in a file)",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     """One flag for each option; a flag that is not given leaves no trace in the result."""
     parser = _Parser(
         prog="antiphon serve",
+        usage="antiphon serve [OPTIONS]",
         description="Serve speech over WebSockets: /api/chat for Moshi clients, and the page at /.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,12 +67,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", metavar="FILE.toml", help="options in a file; the command line overrides it"
     )
-    groups = {
-        "": parser,
-        **{title: parser.add_argument_group(f"[{title}]") for title in ("engine", "limits")},
-    }
-    for info in options(ServerConfig).values():
-        groups[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
+    known = options(ServerConfig)
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            group.add_argument(flag(name), **_argument(known.pop(name)))
+    tables = {table: parser.add_argument_group(title) for table, title in TABLES.items()}
+    for info in known.values():
+        tables[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
     return parser
 
 

@@ -87,6 +87,18 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
         "parameters": {**parameters_to_json(model.defaults), "text_seed": None, "audio_seed": None},
         "ranges": parameter_ranges(),
         "voices": voices if takes_prompt else None,
+        "card": model_card(model),
+    }
+
+
+def model_card(model: ServedModel) -> dict[str, Any]:
+    """What a model is and can do, for people: as its manifest says; without one only its size is known."""
+    manifest = model.checkpoint.manifest
+    return {
+        "description": "" if manifest is None else manifest.description,
+        "license": "" if manifest is None else manifest.license,
+        "examples": [] if manifest is None else list(manifest.examples),
+        "parameters": model.engine.info.spec.parameters,
     }
 
 

@@ -1,0 +1,173 @@
+"""What ``antiphon doctor`` looks at, one function a line: each says what is there and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from antiphon import __version__
+from antiphon.audio.libopus import load_libopus
+from antiphon.backends.machine import Gpu, list_gpus
+from antiphon.engine.memory import host_bytes
+from antiphon.errors import AudioError, ConfigError
+from antiphon.install import install_command
+from antiphon.serve.transport.listening import check_address
+from antiphon.serve.transport.open_files import raise_open_file_limit
+
+LEAST_PYTHON = (3, 11)
+LEAST_MEMORY_BYTES = 1_000_000_000
+"""What the default model takes with its server, and as much again."""
+LEAST_FILES = 4096
+"""A thousand calls with their recordings, and room for the rest."""
+NAME_WIDTH = 10
+
+ModuleFinder = Callable[[str], object | None]
+
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "torch": ("torch", "models on NVIDIA cards, models without ONNX graphs, models of the hub"),
+    "mlx": ("mlx", "models on Apple silicon"),
+    "pocket": ("pocket_tts", "Pocket-TTS on a CPU"),
+    "quantize": ("onnxscript", "antiphon quantize"),
+    "talk": ("sounddevice", "antiphon talk"),
+    "plot": ("matplotlib", "pictures of probe and bench"),
+    "otel": ("opentelemetry.sdk", "OpenTelemetry traces"),
+}
+"""By extra: a module that only it brings, and what it is for. The default model needs none of them."""
+
+
+class State(StrEnum):
+    """How a line of the doctor ends."""
+
+    OK = "ok"
+    NOTE = "note"
+    MISSING = "MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, how it is, in words, and the remedy where there is one."""
+
+    name: str
+    state: State
+    words: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """The line, with the remedy on the next one."""
+        line = f"{self.name:<{NAME_WIDTH}} {self.state:<8} {self.words}"
+        return f"{line}\n{'':<{NAME_WIDTH}} {'':<8} -> {self.remedy}" if self.remedy else line
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """The interpreter's version, and ours."""
+    words = (
+        f"{'.'.join(map(str, version))} with antiphon {__version__}, {platform.system()} {platform.machine()}"
+    )
+    if version[:2] < LEAST_PYTHON:
+        return Finding("python", State.MISSING, words, "install Python 3.11 or newer, then antiphon into it")
+    return Finding("python", State.OK, words)
+
+
+def check_libopus() -> Finding:
+    """The codec of calls."""
+    try:
+        version = load_libopus().opus_get_version_string().decode()
+    except AudioError as error:
+        words, _, remedy = str(error).partition(": ")
+        return Finding("libopus", State.MISSING, words, remedy)
+    return Finding("libopus", State.OK, version)
+
+
+def check_cores(cores: int | None = None) -> Finding:
+    """How many cores this process may use."""
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < 2:
+        remedy = "give it two: a model's step and the sockets beside it otherwise wait for each other"
+        return Finding("cores", State.NOTE, "1", remedy)
+    return Finding("cores", State.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
+
+
+def check_memory(size_bytes: int | None = None) -> Finding:
+    """The machine's memory, or the container's limit."""
+    size_bytes = host_bytes() if size_bytes is None else size_bytes
+    words = f"{size_bytes / 1e9:.1f} GB"
+    if size_bytes < LEAST_MEMORY_BYTES:
+        remedy = f"give it {LEAST_MEMORY_BYTES / 1e9:.0f} GB; or fewer sessions: --slots 1"
+        return Finding("memory", State.NOTE, words, remedy)
+    return Finding("memory", State.OK, words)
+
+
+def check_gpus(
+    gpus: Iterable[Gpu] | None = None, *, find: ModuleFinder = importlib.util.find_spec
+) -> Finding:
+    """The NVIDIA cards that the driver offers, and whether anything here can use them."""
+    found = list_gpus() if gpus is None else list(gpus)
+    if not found:
+        words = "no NVIDIA card that the driver offers; models run on the CPU"
+        return Finding("gpu", State.OK, words)
+    words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
+    if find("torch") is None:
+        return Finding("gpu", State.NOTE, f"{words}, unused without torch", install_command("torch"))
+    return Finding("gpu", State.OK, words)
+
+
+def check_files(limit: int | None = None) -> Finding:
+    """The open files a server may have: it raises its own limit as far as it may."""
+    limit = raise_open_file_limit() if limit is None else limit
+    if limit < LEAST_FILES:
+        remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
+        return Finding("files", State.NOTE, f"{limit} open at most, one a call", remedy)
+    return Finding("files", State.OK, f"{limit} open at most")
+
+
+def check_sound(find: ModuleFinder = importlib.util.find_spec) -> Finding:
+    """The sound card, for ``antiphon talk`` alone."""
+    if find("sounddevice") is None:
+        return Finding("sound", State.OK, "not looked at without the extra talk; a server needs none")
+    try:
+        import sounddevice
+
+        devices = list(sounddevice.query_devices())
+    except OSError as error:
+        words = f"antiphon talk cannot use it: {error}"
+        return Finding("sound", State.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
+    if not devices:
+        return Finding(
+            "sound", State.OK, "no devices: antiphon talk needs another machine, a server does not"
+        )
+    return Finding("sound", State.OK, f"{len(devices)} devices: antiphon talk --list-devices")
+
+
+def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[Finding]:
+    """What is installed beside the base."""
+    here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
+    yield Finding(
+        "extras", State.OK, f"installed: {', '.join(here) or 'none, which is all the default model needs'}"
+    )
+    for extra, (_, purpose) in EXTRAS.items():
+        is_for_here = extra != "mlx" or platform.system() == "Darwin"
+        if extra not in here and is_for_here:
+            yield Finding(f"  {extra}", State.OK, f"absent; for {purpose}", install_command(extra))
+
+
+def _is_there(module: str, find: ModuleFinder) -> bool:
+    try:
+        return find(module) is not None
+    except ModuleNotFoundError:  # its parent is not
+        return False
+
+
+def check_port(host: str, port: int) -> Finding:
+    """Whether a server could listen there now."""
+    try:
+        check_address(host, port)
+    except ConfigError as error:
+        words, _, remedy = str(error).rpartition("; ")
+        return Finding("port", State.MISSING, words, remedy)
+    return Finding("port", State.OK, f"{host} port {port} is free")

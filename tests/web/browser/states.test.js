@@ -1,0 +1,138 @@
+// What a visitor is told when something stands still, changes or would be lost; and questions without a microphone.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { call, eventually, freePort, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+
+before(async () => void (browser = await openBrowser()));
+after(() => browser?.close());
+
+/** @param {import("playwright-core").Page} page */
+const transcript = async (page) => (await page.textContent("#transcript")) ?? "";
+
+test("three questions without a microphone, one at a time, and their right answers with names", async (t) => {
+  const server = await Server.start("--model", "tiny", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, complaints, close } = await openPage(browser, server.url);
+  assert.match((await page.textContent("#model-line")) ?? "", /^tiny.*A small talker/s);
+  const pressedMs = Date.now();
+  await page.click("text=What is your name?");
+  assert.equal(await page.getAttribute("text=What colour is the sky?", "aria-disabled"), "true");
+  await eventually("the first answer", async () => /my name is robin/.test(await transcript(page)), () => transcript(page));
+  t.diagnostic(`first right answer ${Date.now() - pressedMs} ms after the press`);
+  for (const [question, answer] of /** @type {[string, RegExp][]} */ ([
+    ["What colour is the sky?", /the sky is blue/],
+    ["What does a cow say?", /a cow says moo/],
+  ])) {
+    await page.waitForSelector(`.chip[aria-disabled="false"]:text("${question}")`);
+    await page.waitForTimeout(1500); // it is still answering: a person would not interrupt
+    await page.click(`text=${question}`);
+    await eventually(question, async () => answer.test(await transcript(page)), () => transcript(page));
+  }
+  const names = await page.$$eval("#transcript .who", (all) => all.map((it) => it.textContent));
+  assert.deepEqual([...new Set(names)].sort(), ["You", "tiny"]);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.click("#transcript-save")]);
+  assert.match(download.suggestedFilename(), /\.txt$/);
+  await page.click("#talk");
+  await inState(page, "ended");
+  assert.deepEqual(complaints, []);
+  await close();
+});
+
+test("a server that stands still is shown within a second", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await call(page);
+  await talkedFor(page, 2);
+  await page.evaluate(() => {
+    const status = document.getElementById("status");
+    new MutationObserver(() => {
+      if (/Waiting for the server/.test(status?.textContent ?? "")) document.body.dataset["stalledMs"] ??= String(Date.now());
+    }).observe(/** @type {Node} */ (status), { childList: true, characterData: true, subtree: true });
+  });
+  const frozenMs = Date.now();
+  server.freeze(true);
+  await says(page, /Waiting for the server/);
+  const shownMs = Number(await page.getAttribute("body", "data-stalled-ms")) - frozenMs;
+  server.freeze(false);
+  t.diagnostic(`shown after ${shownMs} ms`);
+  assert.ok(shownMs < 1500, `${shownMs} ms`); // 700 ms and a look every 200; the rest is for a busy machine
+  await says(page, /Go ahead|You are back/);
+  assert.equal(await page.textContent("#quality") !== "Stalled", true);
+  await close();
+});
+
+test("start again after the server came back with another model", async (t) => {
+  const port = await freePort();
+  const first = new Server(port, ["--model", "tiny", "--backend", "null", "--slots", "1"]);
+  await first.start();
+  t.after(() => first.stop());
+  const { page, close } = await openPage(browser, first.url);
+  await call(page);
+  await page.click("#talk");
+  await inState(page, "ended");
+  await first.stop();
+  const second = new Server(port, ["--model", "echo", "--backend", "null", "--slots", "1"]);
+  await second.start();
+  t.after(() => second.stop());
+  await call(page);
+  assert.equal(await page.textContent("#model-name"), "echo");
+  await close();
+});
+
+test("a recording is asked about before the next call replaces it, and saved as Opus or WAV", async (t) => {
+  const server = await Server.start("--backend", "null", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await call(page);
+  await talkedFor(page, 11);
+  await page.click("#talk");
+  await inState(page, "ended");
+  await page.click("#talk");
+  await page.waitForSelector("#unsaved[open]");
+  await page.click('#unsaved button[value=""]');
+  assert.equal(await page.getAttribute("body", "data-state"), "ended");
+  const sizes = [];
+  for (const button of ["#save", "#save-opus"]) {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click(button)]);
+    const { size } = await (await import("node:fs/promises")).stat(await download.path());
+    sizes.push(size);
+    t.diagnostic(`${download.suggestedFilename()}: ${size} bytes`);
+  }
+  assert.ok(/** @type {number} */ (sizes[1]) * 5 < /** @type {number} */ (sizes[0]), String(sizes));
+  await page.click("#talk"); // saved: nothing to ask
+  await inState(page, "live");
+  await close();
+});
+
+test("a notice of the server's leaving stands above the page, not in the transcript", async (t) => {
+  const server = await Server.start("--model", "tiny", "--slots", "1", "--drain-timeout-s", "20");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url);
+  await call(page, ".chip");
+  await eventually("an answer", async () => /robin/.test(await transcript(page)));
+  void server.stop("SIGTERM");
+  await page.waitForSelector("#notice:visible");
+  assert.match((await page.textContent("#notice")) ?? "", /restarts soon: this call may go on for/);
+  assert.doesNotMatch(await transcript(page), /restarts/);
+  await page.click("#talk");
+  await close();
+});
+
+test("on a phone's side the buttons are in sight, and colours of the system's choice have borders", async (t) => {
+  const server = await Server.start("--model", "tiny", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, close } = await openPage(browser, server.url, { viewport: { width: 844, height: 390 }, forcedColors: "active" });
+  for (const state of ["idle", "live"]) {
+    if (state === "live") await call(page, ".chip");
+    const box = await page.locator("#talk").boundingBox();
+    assert.ok(box && box.y + box.height < 390, `${state}: the button ends at ${box && box.y + box.height}`);
+    const border = await page.$eval("#talk", (it) => getComputedStyle(it).borderTopWidth);
+    assert.equal(border, "1px");
+  }
+  await close();
+});

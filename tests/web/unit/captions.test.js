@@ -1,0 +1,29 @@
+// Words with times as lines, text and subtitles.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { asSrt, asText, lines } from "../../../web/static/captions.js";
+
+const word = (/** @type {string} */ text, /** @type {number} */ startS, stopS = /** @type {number | null} */ (startS + 0.3)) => ({ text, startS, stopS });
+
+test("a pause begins a line", () => {
+  const words = [word("the", 0.1), word("sky", 0.5), word("is", 2.5)];
+  assert.deepEqual(lines(words).map((line) => line.length), [2, 1]);
+  assert.equal(asText(words), "the sky\nis\n");
+});
+
+test("a line is no longer than fits under a picture", () => {
+  const words = Array.from({ length: 40 }, (_, index) => word("twelve chars", index * 0.35));
+  const longest = asText(words).split("\n").map((line) => line.length);
+  assert.ok(Math.max(...longest) <= 80, String(longest));
+  assert.equal(lines(words).flat().length, 40);
+});
+
+test("subtitles have numbers, times and text; a word without an end has one", () => {
+  const words = [word("one", 0.04), word("two", 3661.5, null)];
+  assert.equal(
+    asSrt(words),
+    "1\n00:00:00,040 --> 00:00:00,340\none\n\n2\n01:01:01,500 --> 01:01:01,900\ntwo\n",
+  );
+  assert.equal(asSrt([]), "");
+});

@@ -1,0 +1,51 @@
+/** Example questions: what can be asked, each spoken by a recorded voice where there is one, one at a time. */
+
+import { recordingOf } from "./questions.js";
+
+export class Chips {
+  /**
+   * @param {HTMLElement} list
+   * @param {(text: string, recording: URL) => void} onAsk
+   */
+  constructor(list, onAsk) {
+    this._list = list;
+    this._onAsk = onAsk;
+    /** @type {HTMLButtonElement[]} */
+    this._buttons = [];
+  }
+
+  /** @param {string[]} examples */
+  show(examples) {
+    this._buttons = [];
+    this._list.replaceChildren(...examples.map((text) => this._item(text)));
+    this._list.hidden = examples.length === 0;
+  }
+
+  /** @param {boolean} isFree whether a question may be asked now @param {string | null} spoken what is being asked */
+  update(isFree, spoken) {
+    for (const button of this._buttons) {
+      button.setAttribute("aria-disabled", String(!isFree));
+      button.classList.toggle("is-spoken", button.textContent === spoken);
+    }
+  }
+
+  /** @param {string} text */
+  _item(text) {
+    const item = document.createElement("li");
+    const recording = recordingOf(text);
+    if (!recording) {
+      item.textContent = text;
+      return item;
+    }
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "chip";
+    button.textContent = text;
+    button.addEventListener("click", () => {
+      if (button.getAttribute("aria-disabled") !== "true") this._onAsk(text, recording);
+    });
+    this._buttons.push(button);
+    item.append(button);
+    return item;
+  }
+}

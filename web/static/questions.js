@@ -1,0 +1,26 @@
+/** Recorded questions, for those without a microphone: made by tools/make_clips.py, spoken into the call. */
+
+const CLIPS = /** @type {Readonly<Record<string, string>>} */ (
+  Object.freeze({
+    "what is your name": "name",
+    "what colour is the sky": "colour",
+    "what is five plus four": "sum",
+    "count from three to seven": "count",
+    "what does a cow say": "cow",
+    "what comes after monday": "monday",
+  })
+);
+
+/**
+ * The recording of a question, if there is one.
+ *
+ * @param {string} text as a model's card has it
+ * @returns {URL | null}
+ */
+export function recordingOf(text) {
+  const name = CLIPS[text.toLowerCase().replace(/[^a-z ]/g, "").trim()];
+  return name ? new URL(`./questions/${name}.ogg`, import.meta.url) : null;
+}
+
+/** What is said where a model has no questions of its own: an echo repeats it. */
+export const ANY_QUESTION = "What is your name?";

@@ -1,0 +1,195 @@
+/** The view that reads a text aloud: played while it is made, each word marked as it is heard. */
+
+import { SAMPLE_RATE } from "./codecs.js";
+import { pack, unpack } from "./kyutai.js";
+import { download, fileName, headline, part, socketAddress, write } from "./page.js";
+import { modelsOf, PATHS } from "./parameters.js";
+import { Player } from "./player.js";
+import { toInt16, wavHeader } from "./wav.js";
+
+const IDLE = { line: "Write something, and hear it.", help: "", isTrouble: false };
+const FOLLOW_MS = 60;
+/** What is kept of the sound for saving: ten minutes. */
+const MOST_SAMPLES = 600 * SAMPLE_RATE;
+
+/** @typedef {{ element: HTMLElement, startS: number }} Spoken */
+
+export class Read {
+  /**
+   * @param {import("./settings.js").Settings} settings
+   * @param {import("./about.js").About} about
+   */
+  constructor(settings, about) {
+    this._settings = settings;
+    this._about = about;
+    this._button = part("speak", HTMLButtonElement);
+    this._text = part("read-text", HTMLTextAreaElement);
+    this._voice = part("voice", HTMLSelectElement);
+    this._words = part("spoken", HTMLElement);
+    /** @type {WebSocket | null} */
+    this._socket = null;
+    /** @type {Player | null} */
+    this._player = null;
+    /** @type {Float32Array[]} */
+    this._sound = [];
+    this._samples = 0;
+    /** @type {Spoken[]} */
+    this._spoken = [];
+    this._isMade = false;
+    this._message = "";
+    /** @type {import("./words.js").Words} */
+    this._headline = IDLE;
+    this.isShown = false;
+  }
+
+  begin() {
+    this._button.addEventListener("click", () => void (this._player ? this._stop(IDLE) : this._speak()));
+    part("read-save", HTMLButtonElement).addEventListener("click", () => download(this._wav(), fileName(".wav")));
+    setInterval(() => this._follow(), FOLLOW_MS);
+  }
+
+  named() {
+    const model = this._model;
+    write(part("read-model", HTMLElement), model?.name ?? "");
+    write(part("read-about", HTMLElement), model?.card?.description ?? "");
+    this._voice.replaceChildren(...(model?.voices ?? []).map((name) => new Option(name, name)));
+    part("voice-field", HTMLElement).hidden = (model?.voices?.length ?? 0) < 2;
+    const example = model?.card?.examples.join(". ");
+    if (!this._text.value && example) this._text.value = `${example}.`;
+  }
+
+  show() {
+    if (!this.isShown) return;
+    const body = document.body.dataset;
+    body["phase"] = this._player ? "call" : "idle";
+    body["state"] = this._player ? "speaking" : "idle";
+    headline(this._headline);
+    write(this._button, this._player ? "Stop" : "Read aloud");
+    part("read-save", HTMLElement).hidden = !this._isMade || this._samples === 0;
+    this._words.hidden = this._spoken.length === 0;
+  }
+
+  async leave() {
+    await this._stop(IDLE);
+  }
+
+  get _model() {
+    return modelsOf(this._settings.all, PATHS.read)[0] ?? null;
+  }
+
+  _speak() {
+    const text = this._text.value.trim();
+    if (!text) {
+      this._say({ line: "There is nothing to read.", help: "Write some words first.", isTrouble: true });
+      this._text.focus();
+      return;
+    }
+    this._sound = [];
+    this._spoken = [];
+    this._samples = 0;
+    this._isMade = false;
+    this._message = "";
+    this._words.replaceChildren();
+    this._player = new Player();
+    this._about.log("reading aloud");
+    const { key } = this._settings;
+    const query = new URLSearchParams({
+      format: "PcmMessagePack",
+      ...(this._model && { model: this._model.name }),
+      ...(this._voice.value && { voice: this._voice.value }),
+      ...(key && { auth_id: key }),
+    });
+    const socket = new WebSocket(socketAddress(`api/tts_streaming?${query}`));
+    socket.binaryType = "arraybuffer";
+    socket.onmessage = ({ data }) => this._received(socket, text, data);
+    socket.onclose = ({ code, reason }) => socket === this._socket && this._ended(code, reason);
+    this._socket = socket;
+    this._say({ line: "Connecting…", help: "", isTrouble: false });
+  }
+
+  /** @param {WebSocket} socket @param {string} text @param {unknown} data */
+  _received(socket, text, data) {
+    if (socket !== this._socket || !(data instanceof ArrayBuffer)) return;
+    const message = unpack(new Uint8Array(data));
+    switch (message.type) {
+      case "Ready":
+        socket.send(pack({ type: "Text", text }));
+        socket.send(pack({ type: "Eos" }));
+        this._say({ line: "Reading aloud.", help: "", isTrouble: false });
+        break;
+      case "Audio":
+        this._hear(Float32Array.from(message["pcm"]));
+        break;
+      case "Text":
+        this._word(String(message["text"]), Number(message["start_s"]));
+        break;
+      case "Error":
+        this._message = String(message["message"]);
+        break;
+    }
+  }
+
+  /** @param {Float32Array} samples */
+  _hear(samples) {
+    this._player?.push(samples);
+    if (this._samples < MOST_SAMPLES) this._sound.push(samples);
+    this._samples += samples.length;
+  }
+
+  /** @param {string} text @param {number} startS */
+  _word(text, startS) {
+    const element = document.createElement("span");
+    element.textContent = text.trim();
+    if (this._spoken.length) this._words.append(" ");
+    this._words.append(element);
+    this._spoken.push({ element, startS });
+    this.show();
+  }
+
+  /** @param {number} code @param {string} reason */
+  _ended(code, reason) {
+    this._socket = null;
+    this._isMade = true;
+    if (code === 1000 && !this._message) {
+      this.show();
+      return; // what is made is still being heard
+    }
+    const isFull = this._message.includes("no free channels");
+    const help = isFull ? "Every place is taken: try again in a moment." : this._message || reason || "The connection was lost.";
+    void this._stop({ line: "This did not work.", help, isTrouble: true });
+  }
+
+  /** Mark the word that is heard now, and notice the end. */
+  _follow() {
+    const player = this._player;
+    if (!player) return;
+    const nowS = player.heardS;
+    const now = this._spoken.findLast((word) => word.startS <= nowS);
+    for (const word of this._spoken) word.element.classList.toggle("is-spoken", word === now && nowS > 0);
+    if (!this._socket && player.isOver) void this._stop({ line: "Read to the end.", help: "", isTrouble: false });
+  }
+
+  /** @param {import("./words.js").Words} words */
+  async _stop(words) {
+    const [socket, player] = [this._socket, this._player];
+    this._socket = null;
+    this._player = null;
+    this._isMade = true;
+    for (const word of this._spoken) word.element.classList.remove("is-spoken");
+    this._say(words);
+    socket?.close(1000);
+    await player?.close();
+  }
+
+  /** @param {import("./words.js").Words} words */
+  _say(words) {
+    this._headline = words;
+    this.show();
+  }
+
+  _wav() {
+    const frames = this._sound.reduce((sum, it) => sum + it.length, 0);
+    const header = /** @type {Uint8Array<ArrayBuffer>} */ (wavHeader({ sampleRate: SAMPLE_RATE, channels: 1, frames }));
+    return new Blob([header, ...this._sound.map((it) => Int16Array.from(it, toInt16))], { type: "audio/wav" });
+  }
+}

@@ -1,0 +1,439 @@
+/** The view of a conversation: what is pressed becomes a call, and what becomes of the call is shown. */
+
+import { Call } from "./call.js";
+import { Chips } from "./chips.js";
+import { MicrophoneError } from "./microphone.js";
+import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
+import { Panel } from "./panel.js";
+import { modelsOf, PATHS } from "./parameters.js";
+import { STALL_MS } from "./quality.js";
+import { ANY_QUESTION } from "./questions.js";
+import { Recogniser } from "./recogniser.js";
+import { LONGEST_S } from "./recorder.js";
+import { explain } from "./refusal.js";
+import { canOpus, Saving } from "./saving.js";
+import { Score } from "./score.js";
+import { Transcript } from "./transcript.js";
+import { duration, stopwatch, wordsFor, wordsForMicrophone } from "./words.js";
+
+/** @typedef {import("./session.js").State} State */
+
+/** @type {import("./session.js").Surroundings} */
+const AROUND = {
+  open: (url) => new WebSocket(url),
+  clock,
+  after: (ms, then) => {
+    const timer = setTimeout(then, ms);
+    return () => clearTimeout(timer);
+  },
+  random: Math.random,
+  explain: (url) => explain(url),
+};
+
+/** What is noted beside the words of a call. */
+const DEVICE_NOTES = {
+  microphone: "The microphone has gone, and there is no other one. You are not heard until one is plugged in.",
+  heard: "There is a microphone again. You are heard.",
+  clip: "The recorded voice could not be fetched.",
+};
+
+const NEEDS_KEY = {
+  line: "This server asks for an access key.",
+  help: "Enter it to begin. It is kept in this browser.",
+  isTrouble: false,
+};
+
+/** How long the words of a return stay. */
+const RETURN_MS = 10_000;
+/** After so long the page says where the browser asks. */
+const OPENING_MS = 3000;
+const SHOW_MS = 200;
+
+export class Talk {
+  /**
+   * @param {import("./settings.js").Settings} settings
+   * @param {import("./about.js").About} about keeps what happened
+   */
+  constructor(settings, about) {
+    this._settings = settings;
+    this._about = about;
+    this._talk = part("talk", HTMLButtonElement);
+    this._mute = part("mute", HTMLButtonElement);
+    this._tryNow = part("try-now", HTMLButtonElement);
+    this._elapsed = part("elapsed", HTMLSpanElement);
+    this._notice = part("notice", HTMLElement);
+    this._levels = [part("level-you", HTMLSpanElement), part("level-reply", HTMLSpanElement)];
+    this._score = new Score(part("score", HTMLCanvasElement));
+    this._transcript = new Transcript(part("transcript-section", HTMLElement), part("transcript", HTMLElement), clock);
+    this._chips = new Chips(part("chips", HTMLElement), (text, recording) => void this._ask(text, recording));
+    this._saving = new Saving();
+    this._panel = new Panel({
+      panel: part("latency", HTMLDetailsElement),
+      list: part("numbers", HTMLElement),
+      plot: part("plot", HTMLCanvasElement),
+      short: part("mouth-to-ear-short", HTMLSpanElement),
+      quality: part("quality", HTMLSpanElement),
+    });
+    /** @type {Call | null} */
+    this._call = null;
+    /** Writes down what is said here, where the server has a recogniser. @type {Recogniser | null} */
+    this._ears = null;
+    /** The call whose recording is known to be full. @type {Call | null} */
+    this._fullCall = null;
+    /** @type {import("./words.js").Words | null} */
+    this._trouble = null;
+    /** The question that a recorded voice asks now. @type {string | null} */
+    this._asked = null;
+    /** How loud both sides are now. @type {[number, number]} */
+    this._loud = [0, 0];
+    this._liveSinceMs = 0;
+    this._startedMs = 0;
+    this._isStopped = false;
+    this._isStarting = false;
+    /** @type {WakeLockSentinel | null} */
+    this._awake = null;
+    this.isShown = false;
+  }
+
+  begin() {
+    this._talk.addEventListener("click", () => void this._pressed());
+    this._mute.addEventListener("click", () => this._toggleMute());
+    this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
+    part("save", HTMLButtonElement).addEventListener("click", () => void this._saving.save(false));
+    part("save-opus", HTMLButtonElement).addEventListener("click", () => void this._saving.save(true));
+    void canOpus().then((can) => void (document.body.dataset["opus"] = String(can)));
+    const copyButton = part("transcript-copy", HTMLButtonElement);
+    copyButton.addEventListener("click", () => void copy(copyButton, this._transcript.text));
+    part("transcript-save", HTMLButtonElement).addEventListener("click", () =>
+      download(new Blob([this._transcript.text], { type: "text/plain" }), fileName(".txt")),
+    );
+    document.addEventListener("keydown", (event) => this._key(event));
+    document.addEventListener("visibilitychange", () => this._looked());
+    navigator.mediaDevices?.addEventListener("devicechange", () => this._call?.devicesChanged());
+    for (const event of ["online", "pageshow", "pointerdown"]) addEventListener(event, () => this._call?.hurry());
+    addEventListener("pagehide", () => void this._call?.end());
+    setInterval(() => this.show(), SHOW_MS);
+  }
+
+  /** The model of the next call is known, or another one. */
+  named() {
+    const { model } = this._settings;
+    const isEcho = model?.kind === "codec";
+    this._transcript.names.reply = isEcho ? "Echo" : (model?.name ?? "Reply");
+    write(part("reply-name", HTMLSpanElement), isEcho ? "Echo" : "Reply");
+    write(part("model-name", HTMLElement), model?.name ?? "");
+    write(part("model-about", HTMLElement), model?.card?.description ?? "");
+    part("model-line", HTMLElement).hidden = !model;
+    const examples = model?.card?.examples ?? [];
+    this._chips.show(examples.length ? examples : [ANY_QUESTION]);
+    write(part("chips-title", HTMLElement), isEcho ? "No microphone? Send a recorded voice:" : "Ask, or let a recorded voice ask:");
+    this.show();
+  }
+
+  /** A call is going on: this view cannot be left without ending it. */
+  get isCalling() {
+    return this._call?.session.isWanted ?? false;
+  }
+
+  /** @param {import("./parameters.js").Values} values heard in the call that goes on */
+  set(values) {
+    this._call?.session.set(values);
+  }
+
+  /** @param {string} deviceId */
+  async changeMicrophone(deviceId) {
+    await this._call?.changeMicrophone(deviceId);
+  }
+
+  /** End what goes on: another view is shown. */
+  async leave() {
+    if (this.isCalling) await this._call?.end();
+  }
+
+  // What is pressed.
+
+  async _pressed() {
+    const call = this._call;
+    if (call && (this.isCalling || call.session.state.name === "idle")) {
+      if (call.session.state.name === "idle") this._call = null; // it never began
+      await call.end();
+      this._over();
+    } else {
+      await this._start(null, null);
+    }
+  }
+
+  /** @param {string} text @param {URL} recording */
+  async _ask(text, recording) {
+    this._asked = text;
+    if (this.isCalling) {
+      await this._call?.ask(recording);
+    } else {
+      this._talk.focus(); // the chips wait now: who came here with the keyboard must not fall off the page
+      await this._start(text, recording);
+    }
+  }
+
+  /** @param {string | null} text @param {URL | null} clip */
+  async _start(text, clip) {
+    if (this._isStarting || !(await this._saving.mayGoOn())) return;
+    this._isStarting = true;
+    this._trouble = null;
+    this._asked = text;
+    const settings = this._settings;
+    const options = {
+      url: (/** @type {string} */ format) => socketAddress(`api/chat?${settings.query(format)}`),
+      format: settings.format,
+      deviceId: settings.deviceId,
+      clip,
+      prepared: settings.ask(), // the server may have been started anew, with another model
+    };
+    const call = new Call(options, AROUND, {
+      onState: (state) => this._changed(state),
+      onReady: () => this._ready(),
+      onText: (piece) => this._transcript.add("reply", piece),
+      onLevels: (said, heard) => this._levelled(said, heard),
+      onSaid: (samples) => this._asked || this._ears?.push(samples), // a recorded question is known already
+      onQuestion: (question) => this._questioned(question),
+      onDraining: (seconds) => this._note(`The server restarts soon: this call may go on for ${duration(seconds)}.`),
+      onDevices: (problem) => this._devices(problem),
+    });
+    this._call = call;
+    this._startedMs = clock();
+    this._score.clear();
+    this._transcript.begin();
+    this._note("");
+    this._saving.begin(call.recorder);
+    this._panel.begin(() => call.numbers());
+    this._about.log(clip ? "call with a recorded voice" : "call");
+    this.show();
+    try {
+      await call.start();
+    } catch (error) {
+      if (this._call === call) this._notStarted(error);
+    } finally {
+      this._isStarting = false;
+    }
+  }
+
+  /** @param {unknown} error */
+  _notStarted(error) {
+    this._panel.stop();
+    this._call = null;
+    this._asked = null;
+    const problem = error instanceof MicrophoneError ? error.problem : "unknown";
+    if (problem === "unknown") console.warn(error);
+    this._about.log(`not started: ${problem}`);
+    this._trouble = wordsForMicrophone(problem, location.host);
+    this.show();
+  }
+
+  _toggleMute() {
+    if (!this._call) return;
+    this._call.isMuted = !this._call.isMuted;
+    this.show();
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+    if (event.key.toLowerCase() !== "m" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (this.isCalling) this._toggleMute();
+  }
+
+  _looked() {
+    if (document.hidden) return;
+    this._call?.hurry();
+    void this._stayAwake();
+  }
+
+  // What becomes of it.
+
+  /** @param {State} state */
+  _changed(state) {
+    this._about.log("reason" in state ? `${state.name}: ${state.reason}` : state.name);
+    if (state.name === "live") {
+      this._liveSinceMs = clock();
+      if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
+      else this._startedMs = this._liveSinceMs; // waiting was no talk
+      void this._stayAwake();
+    } else {
+      this._deafen();
+    }
+    if (state.name === "ended" || state.name === "failed") this._over();
+    this.show();
+  }
+
+  /** A conversation begins: its words are written down on both sides where the server can. */
+  _ready() {
+    this._deafen();
+    const recogniser = modelsOf(this._settings.all, PATHS.transcribe)[0];
+    if (recogniser && this._settings.model?.kind === "duplex") {
+      const query = new URLSearchParams({ model: recogniser.name, ...(this._settings.key && { auth_id: this._settings.key }) });
+      this._ears = new Recogniser(socketAddress(`api/asr-streaming?${query}`), {
+        onReady: () => {},
+        onWord: (word) => this._transcript.add("you", ` ${word.text.trim()}`),
+        onWordEnd: () => {},
+        onEnd: (message) => message && this._about.log(`your words are not written down: ${message}`),
+      });
+    }
+    this.show();
+  }
+
+  _deafen() {
+    this._ears?.close();
+    this._ears = null;
+  }
+
+  /** @param {URL | null} question */
+  _questioned(question) {
+    if (question && this._asked) this._transcript.turn("you", this._asked);
+    if (!question) this._asked = null;
+    this.show();
+  }
+
+  /** @param {"microphone" | "heard" | "clip" | "stopped" | "running"} news */
+  _devices(news) {
+    if (news === "stopped" || news === "running") this._isStopped = news === "stopped" && this.isCalling;
+    else this._note(DEVICE_NOTES[news]);
+    this.show();
+  }
+
+  /** @param {string} text what has to be known besides the state; "" for nothing */
+  _note(text) {
+    write(this._notice, text);
+    this._notice.hidden = !text;
+    if (text) this._about.log(text);
+  }
+
+  _over() {
+    this._panel.stop();
+    this._deafen();
+    this._isStopped = false;
+    this._asked = null;
+    this._note("");
+    this._levelled(0, 0);
+    void this._awake?.release();
+    this._awake = null;
+    this.show();
+  }
+
+  get _isKeptAwake() {
+    return this._awake?.released === false;
+  }
+
+  /** A phone that locks its screen stops the call. */
+  async _stayAwake() {
+    if (!this.isCalling || document.hidden || !navigator.wakeLock || this._isKeptAwake) return;
+    try {
+      const awake = await navigator.wakeLock.request("screen");
+      // The call may have ended meanwhile, or another one of these was quicker.
+      if (this.isCalling && !this._isKeptAwake) this._awake = awake;
+      else await awake.release();
+    } catch {
+      // An empty battery, or a browser that does not want to: the call goes on as long as it may.
+    }
+  }
+
+  /**
+   * @param {number} said
+   * @param {number} heard
+   */
+  _levelled(said, heard) {
+    this._levels[0]?.style.setProperty("--level", said.toFixed(3));
+    this._levels[1]?.style.setProperty("--level", heard.toFixed(3));
+    if (this.isCalling) this._score.push(said, heard);
+    this._loud = [said, heard];
+  }
+
+  // What is shown.
+
+  show() {
+    if (!this.isShown) return;
+    /** @type {State} */
+    const state = this._call?.session.state ?? { name: "idle" };
+    const isOpening = this._call !== null && state.name === "idle";
+    const isCalling = this.isCalling || isOpening;
+    const body = document.body.dataset;
+    body["phase"] = isCalling ? "call" : this._call ? "after" : "idle";
+    body["state"] = this._trouble ? "failed" : isOpening ? "opening" : state.name;
+    // A countdown is to be looked at: read out, it would say a number every second.
+    const counts = state.name === "lost" || state.name === "full" || state.name === "limited";
+    part("help", HTMLElement).setAttribute("aria-live", counts ? "off" : "polite");
+    headline(this._words(state));
+    write(this._talk, this._label(state, isCalling));
+    this._tryNow.hidden = !counts;
+    this._showMute(isCalling);
+    part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
+    if (this._call?.recorder.isFull && this._fullCall !== this._call) {
+      this._fullCall = this._call;
+      this._note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call goes on.`);
+    }
+    const isFree = !isOpening && !this._asked && (!isCalling || state.name === "live");
+    this._chips.update(isFree, this._asked);
+    this._elapsed.hidden = state.name !== "live";
+    write(this._elapsed, stopwatch((clock() - this._startedMs) / 1000));
+    this._levels.forEach((level, side) => {
+      level.setAttribute("aria-valuenow", String(Math.round(100 * (this._loud[side] ?? 0))));
+    });
+  }
+
+  /** @param {boolean} isCalling */
+  _showMute(isCalling) {
+    const isMuted = this._call?.isMuted ?? false;
+    this._mute.hidden = !isCalling;
+    this._mute.classList.toggle("is-muted", isMuted && isCalling);
+    write(part("mute-label", HTMLElement), isMuted ? "Unmute" : "Mute");
+  }
+
+  /** @param {State} state */
+  _words(state) {
+    if (this._trouble) return this._trouble;
+    const call = this._call;
+    if (this._settings.needsKey && !this.isCalling) return NEEDS_KEY;
+    if (call && state.name === "idle") return this._openingWords(call);
+    if (this._isStopped) {
+      return { line: "The system has stopped the sound.", help: "Touch the page to go on.", isTrouble: true };
+    }
+    if (call && state.name === "live") {
+      if (call.silentMs > STALL_MS) {
+        const help = "Nothing has come for a moment: the server or the network stands still. It goes on by itself.";
+        return { line: "Waiting for the server…", help, isTrouble: true };
+      }
+      if (call.isMuted) return { line: "You are muted.", help: "The call goes on; you are not heard.", isTrouble: false };
+      if (clock() - this._liveSinceMs > RETURN_MS) return wordsFor({ name: "live", isReturning: false }, clock());
+    }
+    const words = wordsFor(state, clock());
+    const isIdle = state.name === "idle" || (state.name === "ended" && state.reason === "us");
+    return isIdle && !words.help ? { ...words, help: this._introduction(state.name === "ended") } : words;
+  }
+
+  /** @param {Call} call */
+  _openingWords(call) {
+    const isLong = clock() - this._startedMs > OPENING_MS;
+    if (call.stage === "sound") {
+      const help = isLong ? "The server has not answered yet." : "";
+      return { line: "Opening the sound…", help, isTrouble: false };
+    }
+    const help = isLong
+      ? "Allow it in the question that your browser shows near the page's address."
+      : "Your browser may ask for permission.";
+    return { line: "Opening the microphone…", help, isTrouble: false };
+  }
+
+  /** @param {boolean} isAfter */
+  _introduction(isAfter) {
+    if (isAfter) return this._saving.isUnsaved ? "The recording can be saved until the next call." : "";
+    if (this._settings.model?.kind === "codec") return "An echo: your voice goes through a codec and comes back, a moment later.";
+    return "Headphones help: it hears you all the time, also while it speaks.";
+  }
+
+  /**
+   * @param {State} state
+   * @param {boolean} isCalling
+   */
+  _label(state, isCalling) {
+    if (!isCalling) return this._call || this._trouble ? "Start again" : "Start talking";
+    return state.name === "live" ? "End" : "Cancel";
+  }
+}

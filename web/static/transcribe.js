@@ -1,0 +1,225 @@
+/** The view that writes down what is said: live from the microphone, or from a file that is dropped on it. */
+
+import { asSrt, asText, lines, textOf } from "./captions.js";
+import { SAMPLE_RATE } from "./codecs.js";
+import { loudness } from "./loudness.js";
+import { MicrophoneError, openMicrophone } from "./microphone.js";
+import { copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
+import { modelsOf, PATHS } from "./parameters.js";
+import { Recogniser } from "./recogniser.js";
+import { Resampler } from "./resample.js";
+import { Sound } from "./sound.js";
+import { stopwatch, wordsForMicrophone } from "./words.js";
+
+/** @typedef {import("./captions.js").Word} Word */
+
+const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, FLAC or Ogg.", isTrouble: false };
+
+export class Transcribe {
+  /**
+   * @param {import("./settings.js").Settings} settings
+   * @param {import("./about.js").About} about
+   */
+  constructor(settings, about) {
+    this._settings = settings;
+    this._about = about;
+    this._button = part("listen", HTMLButtonElement);
+    this._file = part("file", HTMLInputElement);
+    this._level = part("level-listen", HTMLElement);
+    this._log = part("words", HTMLElement);
+    /** @type {Word[]} */
+    this._words = [];
+    /** @type {Sound | null} */
+    this._sound = null;
+    /** @type {Recogniser | null} */
+    this._recogniser = null;
+    this._headline = IDLE;
+    this._isBusy = false;
+    this.isShown = false;
+  }
+
+  begin() {
+    this._button.addEventListener("click", () => void (this._recogniser ? this._finish() : this._listen()));
+    this._file.addEventListener("change", () => this._file.files?.[0] && void this._read(this._file.files[0]));
+    for (const name of ["dragover", "drop"]) {
+      document.addEventListener(name, (event) => this.isShown && event.preventDefault());
+    }
+    document.addEventListener("drop", (event) => {
+      const file = event.dataTransfer?.files[0];
+      if (this.isShown && file && !this._isBusy) void this._read(file);
+    });
+    const copyButton = part("words-copy", HTMLButtonElement);
+    copyButton.addEventListener("click", () => void copy(copyButton, asText(this._words)));
+    for (const [id, make, suffix] of /** @type {const} */ ([["words-txt", asText, ".txt"], ["words-srt", asSrt, ".srt"]])) {
+      part(id, HTMLButtonElement).addEventListener("click", () =>
+        download(new Blob([make(this._words)], { type: "text/plain" }), fileName(suffix)),
+      );
+    }
+  }
+
+  named() {
+    write(part("listen-model", HTMLElement), this._model?.name ?? "");
+    write(part("listen-about", HTMLElement), this._model?.card?.description ?? "");
+  }
+
+  show() {
+    if (!this.isShown) return;
+    const body = document.body.dataset;
+    body["phase"] = this._isBusy ? "call" : "idle";
+    body["state"] = this._recogniser ? "listening" : this._isBusy ? "reading" : "idle";
+    headline(this._headline);
+    write(this._button, this._recogniser ? "Stop" : "Start listening");
+    this._button.disabled = this._isBusy && !this._recogniser;
+    part("level-listen-box", HTMLElement).hidden = !this._recogniser;
+    part("words-section", HTMLElement).hidden = this._words.length === 0;
+  }
+
+  async leave() {
+    this._recogniser?.close();
+    await this._over(IDLE);
+  }
+
+  get _model() {
+    return modelsOf(this._settings.all, PATHS.transcribe)[0] ?? null;
+  }
+
+  /** The query of a connection. */
+  get _query() {
+    const { key } = this._settings;
+    return new URLSearchParams({ ...(this._model && { model: this._model.name }), ...(key && { auth_id: key }) }).toString();
+  }
+
+  // Live.
+
+  async _listen() {
+    this._began({ line: "Opening the microphone…", help: "Your browser may ask for permission.", isTrouble: false });
+    try {
+      const microphone = await openMicrophone(this._settings.deviceId);
+      /** @type {Resampler | null} */
+      let rate = null;
+      this._sound = await Sound.open((block) => {
+        rate ??= new Resampler(this._sound?.sampleRate ?? SAMPLE_RATE, SAMPLE_RATE);
+        this._recogniser?.push(rate.feed(block.said));
+        this._level.style.setProperty("--level", loudness(block.said).toFixed(3));
+      });
+      this._sound.useMicrophone(microphone);
+    } catch (error) {
+      await this._over(wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host));
+      return;
+    }
+    this._recogniser = new Recogniser(socketAddress(`api/asr-streaming?${this._query}`), {
+      onReady: () => this._say({ line: "Go ahead, it is listening.", help: "", isTrouble: false }),
+      onWord: (word) => this._add(word),
+      onWordEnd: () => {},
+      onEnd: (message) => void this._over(message ? trouble(message) : done(this._words)),
+    });
+    this._say({ line: "Connecting…", help: "", isTrouble: false });
+  }
+
+  /** The words that are still on their way come before the end. */
+  async _finish() {
+    this._recogniser?.finish();
+    await this._sound?.close();
+    this._sound = null;
+    this._say({ line: "Writing down the last words…", help: "", isTrouble: false });
+  }
+
+  // A file.
+
+  /** @param {File} file */
+  async _read(file) {
+    this._file.value = "";
+    this._began({ line: `Reading ${file.name}…`, help: "The server hears it faster than it was spoken.", isTrouble: false });
+    try {
+      const { key } = this._settings;
+      /** @type {Record<string, string>} */
+      const headers = key ? { Authorization: `Bearer ${key}` } : {};
+      const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
+      const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
+      if (!answer.ok) throw new Error(await reason(answer));
+      for (const word of wordsOf(await answer.json())) this._add(word);
+      await this._over(done(this._words));
+    } catch (error) {
+      await this._over(trouble(error instanceof Error ? error.message : String(error)));
+    }
+  }
+
+  // Both.
+
+  /** @param {import("./words.js").Words} words */
+  _began(words) {
+    this._isBusy = true;
+    this._words = [];
+    this._log.replaceChildren();
+    this._about.log("transcription");
+    this._say(words);
+  }
+
+  /** @param {import("./words.js").Words} words */
+  _say(words) {
+    this._headline = words;
+    this.show();
+  }
+
+  /** @param {Word} word */
+  _add(word) {
+    this._words.push(word);
+    const found = lines(this._words);
+    const line = found.at(-1) ?? [];
+    const last = this._log.lastElementChild;
+    if (last && this._log.childElementCount === found.length) {
+      const words = last.lastElementChild;
+      if (words) words.textContent = textOf(line);
+    } else {
+      const time = document.createElement("time");
+      time.textContent = stopwatch(line[0]?.startS ?? 0);
+      const words = document.createElement("span");
+      words.textContent = textOf(line);
+      const paragraph = document.createElement("p");
+      paragraph.append(time, words);
+      this._log.append(paragraph);
+    }
+    this._log.scrollTop = this._log.scrollHeight;
+    this.show();
+  }
+
+  /** @param {import("./words.js").Words} words */
+  async _over(words) {
+    this._recogniser = null;
+    this._isBusy = false;
+    await this._sound?.close();
+    this._sound = null;
+    this._say(words);
+  }
+}
+
+/** @param {Word[]} words @returns {import("./words.js").Words} */
+function done(words) {
+  if (!words.length) return { line: "No words were heard.", help: "Speak closer to the microphone, or choose another recording.", isTrouble: false };
+  return { line: "Written down.", help: "Copy it, or save it as text or subtitles.", isTrouble: false };
+}
+
+/** @param {string} message @returns {import("./words.js").Words} */
+function trouble(message) {
+  const isFull = message.includes("no free channels");
+  const help = isFull ? "Every place is taken: try again in a moment." : `${message}.`.replace(/\.\.$/, ".");
+  return { line: "This did not work.", help, isTrouble: true };
+}
+
+/** @param {Response} answer */
+async function reason(answer) {
+  const isJson = (answer.headers.get("Content-Type") ?? "").startsWith("application/json");
+  return isJson ? String((await answer.json()).error) : (await answer.text()).trim() || `the answer was ${answer.status}`;
+}
+
+/** Words of the answer to a file. @param {{ type: string, [key: string]: any }[]} messages */
+function wordsOf(messages) {
+  /** @type {Word[]} */
+  const words = [];
+  for (const message of messages) {
+    const last = words.at(-1);
+    if (message.type === "Word") words.push({ text: message["text"], startS: message["start_time"], stopS: null });
+    else if (message.type === "EndWord" && last) last.stopS = message["stop_time"];
+  }
+  return words;
+}
