@@ -1,4 +1,4 @@
-"""The page in a real Chromium and a real Firefox, against a real server: each file of ``browser/`` is one test here."""
+"""The page in a real Chromium and a real Firefox, against a real server: a test for each file of ``browser/``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from antiphon.backends.machine import Gpu, list_gpus
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import AudioError, ConfigError
 from antiphon.install import install_command
-from antiphon.serve.transport.listening import check_address
+from antiphon.serve.transport.address import check_address
 from antiphon.serve.transport.open_files import raise_open_file_limit
 
 LEAST_PYTHON = (3, 11)
