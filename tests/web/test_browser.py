@@ -1,4 +1,4 @@
-"""The page in a real Chromium and a real Firefox, against a real server: a test for each file of ``browser/``."""
+"""The page in a real Chromium and a real Firefox: each file of ``browser/`` is one test here."""
 
 from __future__ import annotations
 
