@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +26,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
 from antiphon.errors import ServerFullError, SessionFailedError
 from antiphon.ipc import messages
+from antiphon.ipc.memory import SharedArena
 from antiphon.ipc.remote import connect
 from antiphon.ipc.values import SessionState
 from tests.engine.echo import EchoBackend
@@ -220,6 +222,27 @@ def test_a_front_end_that_reads_nothing_is_dropped(host: Host, caplog: pytest.Lo
     theirs.close()
     assert reasons(caplog, "front end dropped") == ["it takes no messages"]
     host.fleet.take_back(0)
+    host.assert_all_is_free()
+
+
+def test_nonsense_in_a_front_ends_memory_spoils_its_own_calls_alone(host: Host) -> None:
+    spoilt, stays = host.front_end(0, seconds=60.0), host.front_end(1, seconds=3.0)
+    spoilt.wait_ready()
+    stays.wait_ready()
+    arena = host.engine.rows.arena
+    assert isinstance(arena, SharedArena)
+    slab, choice = arena.slabs[0], np.random.default_rng(0)
+    limits = np.iinfo(np.int64)
+    for _ in range(200):
+        slab.caller[:] = choice.integers(limits.min, limits.max, slab.caller.shape)
+        arena.blocks["in_complete_s"][slab.places] = choice.choice([np.nan, np.inf, -np.inf, 1e300])
+        host.engine.nudge()
+        time.sleep(0.005)
+    spoilt.signal(signal.SIGKILL)
+    spoilt.reap()
+    assert_undisturbed(stays.counts())
+    for pool in range(POOLS):
+        host.fleet.take_back(pool)
     host.assert_all_is_free()
 
 

@@ -92,6 +92,12 @@ class Leases:
                     self._ended.remove(lease)
                     self._end(lease)
 
+    def clean(self, pool: int) -> None:
+        """Clear the free places of a pool too: a process that could write to them has ended."""
+        with self._lock:
+            for lease in self._free[pool]:
+                self._clear(lease)
+
     def settle(self, attach: Callable[[int, Guest], None], detach: Callable[[int], None]) -> None:
         """Between ticks, on the engine thread: what changed hands since the last one."""
         if not (self._leaving or self._coming):

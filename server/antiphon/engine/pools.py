@@ -42,8 +42,9 @@ class Pools:
         return facts, [self._arena.descriptor, self._wake.descriptor]
 
     def take_back(self, pool: int) -> None:
-        """Ring its bell no more."""
+        """Ring its bell no more, and wipe what its process may have written where no call was."""
         self._arena.slabs[pool].bell = NO_BELL
+        self.engine.rows.leases.clean(pool)
 
     def first_lease(self, pool: int) -> int:
         """The engine's number of a pool's first lease."""
