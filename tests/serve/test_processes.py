@@ -80,9 +80,10 @@ class Talk:
         """Speak so many frames, hear all replies, and hang up; or be cut off."""
         self.pcm = speech(frames, self.seed).reshape(frames, -1)
         speaking = asyncio.create_task(self._speak(frames))
+        until_s = asyncio.get_running_loop().time() + frames * FRAME_S + SILENCE_S
         try:
             while len(self.replies) < frames:
-                async with asyncio.timeout(SILENCE_S):
+                async with asyncio.timeout_at(until_s):
                     message = await self.client.receive()
                 if isinstance(message, Closed):
                     self.end = message
