@@ -32,13 +32,18 @@ SILENCE_S = 8.0
 """Longer than anything is stopped."""
 
 
-def children(pid: int) -> dict[str, int]:
-    """The processes that ``pid`` has started: "engine", and front ends in the order they were started."""
-    found: dict[str, int] = {}
+def children_of(pid: int) -> dict[int, str]:
+    """The processes that ``pid`` has started, and the words they were started with."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
-    for child in map(int, listed.read_text().split() if listed.exists() else []):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        role = next((word.decode() for word in words if word in (b"engine", b"front-end")), None)
+    pids = map(int, listed.read_text().split() if listed.exists() else [])
+    return {child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in pids}
+
+
+def children(pid: int) -> dict[str, int]:
+    """The engine's process, and front ends in the order they were started."""
+    found: dict[str, int] = {}
+    for child, words in children_of(pid).items():
+        role = next((word for word in words.split() if word in ("engine", "front-end")), None)
         if role is not None:
             found[role if role == "engine" else f"front-end-{child}"] = child
     return found
@@ -185,7 +190,7 @@ async def test_one_of_two_front_ends_is_killed_under_32_calls() -> None:
         server.signal(signal.SIGTERM)
         assert await server.exit_code() == 0
         log = await server.log()
-    assert log.count('reason="its front end was dropped: its process has gone"') == 16
+    assert log.count('reason="its front end was dropped: its process has') == 16
 
 
 @pytest.mark.parametrize("seed", [1, 2])

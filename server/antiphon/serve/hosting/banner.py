@@ -6,22 +6,13 @@ from collections.abc import Sequence
 
 from antiphon import __version__
 from antiphon.config import ServerConfig
-from antiphon.ipc.port import ModelFacts
 
 
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
-    """The models, each in a line of :func:`describe`, and where to call."""
+    """The models, in a line each, and where to call."""
     scheme = "https" if config.tls_cert else "http"
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(config.host, config.host)
     shown = f"[{host}]" if ":" in host else host
     processes = f", {front_ends} front-end process{'es' if front_ends > 1 else ''}" if front_ends else ""
     lines = [f"antiphon {__version__}: {model}{processes}" for model in models]
     return "\n".join([*lines, f"{scheme}://{shown}:{port}   Ctrl-C stops"])
-
-
-def describe(name: str, info: ModelFacts) -> str:
-    """One model in a line."""
-    return (
-        f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
-        f"on {info.name}/{info.device}, {info.slots} slots"
-    )

@@ -24,8 +24,7 @@ from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import set_up_logging
-from antiphon.serve.hosting.banner import describe
-from antiphon.serve.hosting.engines import RunningEngine, running_engines
+from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.operator.metrics import watch_engine_process

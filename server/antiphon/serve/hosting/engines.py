@@ -186,3 +186,11 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
         except ValueError:
             continue
     return name, value
+
+
+def describe(name: str, info: ModelFacts) -> str:
+    """One model in a line."""
+    return (
+        f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
+        f"on {info.name}/{info.device}, {info.slots} slots"
+    )

@@ -18,8 +18,8 @@ from antiphon.engine.metrics import Families
 from antiphon.ipc.health import Health
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
-from antiphon.serve.hosting.banner import banner, describe
-from antiphon.serve.hosting.engines import running_engines, serve_here
+from antiphon.serve.hosting.banner import banner
+from antiphon.serve.hosting.engines import describe, running_engines, serve_here
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.served import ServedModel
