@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from antiphon.errors import ConfigError
+from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from antiphon.supervisor.door import DoorLimits
-from antiphon.supervisor.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from tests.supervisor.running import PATIENCE_S, Running, children, supervised
 
 BACK_S = 3.0

@@ -12,16 +12,15 @@ import functools
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.log import Log
 from antiphon.supervisor.answers import Answers
+from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
-from antiphon.supervisor.door import Door, DoorLimits
+from antiphon.supervisor.door import Door
 from antiphon.supervisor.leases import Leases
 from antiphon.supervisor.messages import (
     Begin,
@@ -43,6 +42,7 @@ from antiphon.supervisor.messages import (
     Traced,
 )
 from antiphon.supervisor.peer import Reply
+from antiphon.supervisor.plan import Plan
 from antiphon.supervisor.trace import join_traces
 
 EXIT_DEVICE_LOST = 70
@@ -51,40 +51,11 @@ EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 START_S = 60.0
 """For a front end to be ready; it takes about one second on an idle machine."""
 
-STEADY_S = 10.0
-"""A front end that lived for longer is replaced at once."""
-
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 30.0
-"""Before a front end that lived for less is replaced: doubled each time, up to the longest."""
-
 TRACE_S = 5.0
 """For a process to hand over what it has recorded."""
 
 CUT_S = 5.0
 """For front ends to close the calls that are left when draining is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to run, and for how long anything may take.
-
-    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
-    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come. What the
-    children have recorded goes into ``trace_file``.
-    """
-
-    engine: Sequence[str]
-    front_end: Sequence[str]
-    front_ends: int
-    task: bytes
-    listeners: Sequence[socket.socket]
-    limits: DoorLimits
-    counted_address: Callable[[str], str]
-    announce: Callable[[Sequence[str]], None]
-    drain_s: float
-    leave_s: float
-    trace_file: Path | None = None
 
 
 class Supervisor:
@@ -316,10 +287,3 @@ class Supervisor:
             for child in children:
                 child.kill()
             await asyncio.gather(*(child.ended for child in children))
-
-
-def next_pause_s(last_s: float, lived_s: float) -> float:
-    """How long to wait with a replacement, after the last wait, for a process that lived so long."""
-    if lived_s >= STEADY_S:
-        return 0.0
-    return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)

@@ -22,7 +22,8 @@ from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.door import DoorLimits
-from antiphon.supervisor.supervisor import Plan, Supervisor
+from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.supervisor import Supervisor
 
 ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
 FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")
