@@ -43,6 +43,13 @@ class Limits:
     max_sessions_per_address: int = option(
         0, "sessions at once from one address (of IPv6: one /64), 0 for any number", minimum=0
     )
+    # Each takes a file of a front end; a server of thousands of calls has its share of keep-alive besides.
+    max_connections: int = option(10_000, "connections at once; further ones wait", minimum=1)
+    max_connections_per_address: int = option(
+        0, "connections at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    )
+    # A connection and its handshake take a millisecond: a burst must not take a core from those who talk.
+    max_new_connections_per_s: float = option(200.0, "connections accepted in a second", minimum=1)
     max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
@@ -120,6 +127,9 @@ class ServerConfig:
     backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
     voices: str | None = option(
         None, "voices for models that take a voice_prompt; voices/ beside the model if none", metavar="DIR"
+    )
+    front_ends: int | None = option(
+        0, "processes for conversations; auto: the cores the engine leaves; 0: one for everything", minimum=0
     )
     log_level: str = option("info", "how much is logged", choices=LEVELS)
     record: str | None = option(

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,6 +33,11 @@ def format_value(value: object) -> str:
 class LogfmtFormatter(logging.Formatter):
     """``time=... level=... event=... key=value ...``, UTC with milliseconds."""
 
+    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
+        """``fields`` are on every line."""
+        super().__init__()
+        self._fields = dict(fields or {})
+
     def format(self, record: logging.LogRecord) -> str:
         """One record as one line; an exception's traceback follows on its own lines."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -42,6 +47,7 @@ class LogfmtFormatter(logging.Formatter):
             "event": record.getMessage(),
         }
         pairs.update(getattr(record, "fields", {}))
+        pairs.update(self._fields)
         line = " ".join(f"{key}={format_value(value)}" for key, value in pairs.items())
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -136,10 +142,13 @@ class SparseLog:
         write(event, **fields, **({"left_out": left_out} if left_out else {}))
 
 
-def set_up_logging(level: str, stream: TextIO | None = None) -> None:
-    """Send the process's log lines of ``level`` (one of ``LEVELS``) and above to ``stream`` (stderr)."""
+def set_up_logging(level: str, stream: TextIO | None = None, **fields: object) -> None:
+    """Send the process's log lines of ``level`` (one of ``LEVELS``) and above to ``stream`` (stderr).
+
+    ``fields`` are on every line.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(LogfmtFormatter())
+    handler.setFormatter(LogfmtFormatter(fields))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -23,6 +23,8 @@ LIGHT = {
     "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),
     "antiphon.engine.engine": (*FRAMEWORKS, "aiohttp"),
     "antiphon.serve.hosting.main": FRAMEWORKS,
+    "antiphon.serve.hosting.front_end": (*FRAMEWORKS, "antiphon.backends.registry", "antiphon.engine.engine"),
+    "antiphon.serve.hosting.processes": (*FRAMEWORKS, "aiohttp", "numpy", "antiphon.engine.engine"),
     "antiphon.supervisor.supervisor": (*FRAMEWORKS, "aiohttp", "numpy"),
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),

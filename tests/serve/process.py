@@ -20,9 +20,7 @@ START_S = 30.0
 
 SCRIPT = """
 import os, resource, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when a shell started us in the background
-import antiphon.serve.hosting.engines as engines
-from antiphon import cli
+import antiphon.serve.hosting.served as served
 from antiphon.backends.null import NullBackend, NullFaults
 from tests.serve.harness import CODEC, null_checkpoint
 
@@ -32,11 +30,27 @@ def make_backend(*_, slots, **__):
     time.sleep({make_s})
     return NullBackend(CODEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
 
-engines.load_checkpoint = lambda ref: null_checkpoint(CODEC)
-engines.make_backend = make_backend
-if {open_files}:
-    resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
-sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *sys.argv[1:]]))
+served.load_checkpoint = lambda ref: null_checkpoint(CODEC)
+role, *arguments = sys.argv[1:]
+if role != "front-end":
+    import antiphon.serve.hosting.engines as engines
+    engines.make_backend = make_backend
+if role == "serve":
+    # It is ignored when a shell has begun us in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from antiphon import cli
+    import antiphon.serve.hosting.processes as processes
+    processes.ENGINE, processes.FRONT_END = (
+        (sys.executable, "-c", sys.orig_argv[2], child) for child in ("engine", "front-end")
+    )
+    if {open_files}:
+        resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
+    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *arguments]))
+elif role == "engine":
+    from antiphon.serve.hosting.engine_process import main
+else:
+    from antiphon.serve.hosting.front_end import main
+sys.exit(main(arguments))
 """
 
 
@@ -83,7 +97,7 @@ async def start_process(
     """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit."""
     script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s, open_files=open_files)
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script, *options),
+        *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -104,6 +118,11 @@ async def serve_process(
         if process.returncode is None:
             process.kill()
             await process.wait()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # Its children have the other ends of its pipes too, and end with it.
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(process.stdout.read(), process.stderr.read())
 
 
 async def said(process: asyncio.subprocess.Process, pattern: str) -> re.Match[str]:

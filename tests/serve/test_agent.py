@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
-from antiphon.ipc.values import Health
+from antiphon.ipc.health import Health
 from antiphon.serve.operator.agent import MAX_WEIGHT, agent, agent_line
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving
 
 WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, detail="ok")
+
+
+async def well() -> Health:
+    return WELL
 
 
 async def ask(port: int) -> str:
@@ -56,16 +60,20 @@ def test_only_words_that_leave_the_operator_in_charge(
 
 async def test_the_port_answers_whoever_asks_with_what_is_true_now() -> None:
     health = WELL
-    async with agent("127.0.0.1", 0, lambda: health) as port:
+
+    async def now() -> Health:
+        return health
+
+    async with agent("127.0.0.1", 0, now) as port:
         assert await asyncio.gather(*(ask(port) for _ in range(20))) == ["up 3%\n"] * 20
         health = replace(WELL, active=2)
         assert await ask(port) == "up 2%\n"
 
 
 async def test_a_port_that_is_taken() -> None:
-    async with agent("127.0.0.1", 0, lambda: WELL) as port:
+    async with agent("127.0.0.1", 0, well) as port:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .*--agent-port"):
-            async with agent("127.0.0.1", port, lambda: WELL):
+            async with agent("127.0.0.1", port, well):
                 pass
 
 

@@ -18,10 +18,11 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.engine.metrics import Families
 from antiphon.log import LINE_PERIOD_S, Log
-from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener, Site
+from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
+from antiphon.serve.transport.site import Site
+from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
 from tests.serve.neighbours import assert_no_fault

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.metrics import Families
 from antiphon.errors import AntiphonError, CheckpointNotFoundError, ConfigError
-from antiphon.serve.hosting.engines import name_models, running_models
-from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.engines import running_engines, serve_here
+from antiphon.serve.hosting.served import ServedModel, name_models
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -30,9 +31,13 @@ def engine_threads() -> int:
     return sum(thread.name == "antiphon-engine" for thread in threading.enumerate())
 
 
-def run(config: ServerConfig) -> AbstractContextManager[list[ServedModel]]:
+@contextmanager
+def run(config: ServerConfig) -> Iterator[list[ServedModel]]:
     families = Families(CollectorRegistry())
-    return running_models(config, families, on_lost=nothing_lost, tracer=None, progress=no_progress)
+    with running_engines(
+        config, families, on_lost=nothing_lost, tracer=None, progress=no_progress
+    ) as running:
+        yield serve_here(running, families)
 
 
 def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:

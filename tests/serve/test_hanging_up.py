@@ -22,9 +22,9 @@ from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.lifecycle import Lifecycle
-from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
+from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.speaking_fakes import speaking
 from tests.serve.speech_fakes import transcribing

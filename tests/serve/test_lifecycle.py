@@ -17,8 +17,8 @@ from antiphon.errors import ConfigError
 from antiphon.protocol import events
 from antiphon.serve.hosting.engines import parse_backend_option
 from antiphon.serve.hosting.lifecycle import Lifecycle
-from antiphon.serve.hosting.main import tls_context
 from antiphon.serve.routes.call import Call
+from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 
@@ -26,8 +26,14 @@ TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
 
 
-async def test_sigterm_lets_a_call_finish_and_takes_no_new_one() -> None:
-    async with serve_process() as server, server.call(EXTENDED) as client:
+@pytest.fixture(params=["0", "2"], ids=["one-process", "two-front-ends"])
+def split(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """In one process, and in several."""
+    return "--front-ends", str(request.param)
+
+
+async def test_sigterm_lets_a_call_finish_and_takes_no_new_one(split: tuple[str, str]) -> None:
+    async with serve_process(*split) as server, server.call(EXTENDED) as client:
         await client.event("ready")
         async with server.call(f"{EXTENDED}&wait=60") as queued:
             await queued.event("queued")
@@ -51,8 +57,8 @@ async def test_sigterm_lets_a_call_finish_and_takes_no_new_one() -> None:
         assert await server.exit_code() == 0
 
 
-async def test_what_is_left_at_the_deadline_is_closed_with_1001() -> None:
-    async with serve_process("--drain-timeout-s", "0.3") as server, server.call(EXTENDED) as client:
+async def test_what_is_left_at_the_deadline_is_closed_with_1001(split: tuple[str, str]) -> None:
+    async with serve_process(*split, "--drain-timeout-s", "0.3") as server, server.call(EXTENDED) as client:
         await client.event("ready")
         server.signal(signal.SIGTERM)
         error = await client.event("error")
@@ -62,8 +68,8 @@ async def test_what_is_left_at_the_deadline_is_closed_with_1001() -> None:
         assert await server.exit_code() == 0
 
 
-async def test_a_second_signal_ends_it_at_once() -> None:
-    async with serve_process() as server, server.call("") as stock:
+async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
+    async with serve_process(*split) as server, server.call("") as stock:
         await stock.receive()
         server.signal(signal.SIGINT)
         await server.reaches("/readyz", 503)
@@ -73,8 +79,8 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert "Traceback" not in await server.log()
 
 
-async def test_ctrl_c_while_the_model_is_loading() -> None:
-    process = await start_process(make_s=60.0)
+async def test_ctrl_c_while_the_model_is_loading(split: tuple[str, str]) -> None:
+    process = await start_process(*split, make_s=60.0)
     await asyncio.wait_for(said(process, "making the backend"), START_S)
     process.send_signal(signal.SIGINT)
     _, stderr = await asyncio.wait_for(process.communicate(), START_S)
@@ -82,9 +88,11 @@ async def test_ctrl_c_while_the_model_is_loading() -> None:
     assert stderr == b""
 
 
-async def test_a_trace_that_was_not_completed_is_written_at_the_end(tmp_path: Path) -> None:
+async def test_a_trace_that_was_not_completed_is_written_at_the_end(
+    tmp_path: Path, split: tuple[str, str]
+) -> None:
     trace = tmp_path / "trace.json"
-    async with serve_process("--trace", "1000", "--trace-file", str(trace)) as server:
+    async with serve_process(*split, "--trace", "1000", "--trace-file", str(trace)) as server:
         async with server.call(EXTENDED) as client:
             await client.event("ready")
             await client.speak(speech(2))
@@ -94,8 +102,8 @@ async def test_a_trace_that_was_not_completed_is_written_at_the_end(tmp_path: Pa
     assert json.loads(trace.read_text())["traceEvents"]
 
 
-async def test_a_lost_device_ends_the_process_with_70() -> None:
-    async with serve_process(lose_device_at=3) as server, server.call("") as stock:
+async def test_a_lost_device_ends_the_process_with_70(split: tuple[str, str]) -> None:
+    async with serve_process(*split, lose_device_at=3) as server, server.call("") as stock:
         await stock.receive()
         async with server.http.ws_connect(f"{server.url}/api/chat?{EXTENDED}&wait=9") as ws:
             await ws.receive()
@@ -112,9 +120,9 @@ async def test_a_lost_device_ends_the_process_with_70() -> None:
         assert 'event="device lost" reason="the null device was planned to be lost at tick 3' in log
 
 
-async def test_a_trace_of_every_stage_is_written(tmp_path: Path) -> None:
+async def test_a_trace_of_every_stage_is_written(tmp_path: Path, split: tuple[str, str]) -> None:
     trace = tmp_path / "trace.json"
-    async with serve_process("--trace", "3", "--trace-file", str(trace)) as server:
+    async with serve_process(*split, "--trace", "3", "--trace-file", str(trace)) as server:
         async with server.call("ext=1&format=pcm_f32le") as client:
             await client.event("ready")
             for index in range(5):
@@ -130,9 +138,9 @@ async def test_a_trace_of_every_stage_is_written(tmp_path: Path) -> None:
     assert {"decode", "encode", "send", "step"} <= names
 
 
-async def test_tls() -> None:
+async def test_tls(split: tuple[str, str]) -> None:
     options = ("--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem"))
-    async with serve_process(*options) as server:
+    async with serve_process(*split, *options) as server:
         assert server.url.startswith("https://")
         async with server.http.ws_connect(f"{server.url}/api/chat", ssl=False) as ws:
             assert (await ws.receive()).data == bytes(9)

@@ -22,9 +22,10 @@ from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
-from antiphon.serve.hosting.lifecycle import EXIT_DEVICE_LOST, Lifecycle
+from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.http import model_card
+from antiphon.supervisor.supervisor import EXIT_DEVICE_LOST
 from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from antiphon.errors import ConfigError, MissingExtraError
-from antiphon.serve.hosting.main import make_tracer
 from antiphon.serve.hosting.options import parse_command_line
+from antiphon.serve.hosting.tracing import make_tracer
 from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer
 
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.errors import SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
-from antiphon.serve.hosting.main import tls_context
+from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import Client, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import levels, listening, speaking
 

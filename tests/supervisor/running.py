@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.supervisor.door import DoorLimits
-from antiphon.supervisor.supervisor import Plan, Supervisor
+from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.supervisor import Supervisor
 
 STUB = str(Path(__file__).parent / "stub.py")
 PATIENCE_S = 20.0

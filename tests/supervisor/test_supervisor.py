@@ -11,9 +11,9 @@ from collections import Counter
 import pytest
 
 from antiphon.errors import ConfigError
+from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from antiphon.supervisor.door import DoorLimits
-from antiphon.supervisor.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
-from tests.supervisor.running import Running, children, supervised
+from tests.supervisor.running import PATIENCE_S, Running, children, supervised
 
 BACK_S = 3.0
 """A front end that ended is back within this time."""
@@ -97,7 +97,7 @@ async def test_leases_count_for_all_front_ends_and_come_back_with_a_dead_one() -
         assert await two.say("take 2 alice 2") == "the key 'alice' has 2 of 2 sessions"
         os.kill(one.pid, signal.SIGKILL)
         await one.is_dropped()
-        async with asyncio.timeout(BACK_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await two.say("take 2 alice 2") != "granted":  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.02)
 
@@ -112,7 +112,7 @@ async def test_metrics_are_sums_and_counters_survive_a_process() -> None:
         await victim.is_dropped()
         other = next(caller for caller in running.callers if caller.front_end == 1)
         held = spread(running)[1]
-        async with asyncio.timeout(BACK_S):
+        async with asyncio.timeout(PATIENCE_S):
             while b"antiphon_front_end_restarts_total 1.0" not in (text := await other.ask("metrics")):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     assert b"greeted_total 5.0" in text
@@ -180,7 +180,7 @@ async def test_a_child_that_cannot_begin_is_one_sentence(kind: str) -> None:
             pass
     assert children() == []
     with pytest.raises(
-        ConfigError, match=r"the (engine|front end \d) process ended with 3 before it was ready"
+        ConfigError, match=r"the (engine|front-end-\d) process ended with 3 before it was ready"
     ):
         async with supervised(**{kind: "die"}):
             pass

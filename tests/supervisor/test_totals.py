@@ -11,7 +11,7 @@ def said(frames: int, lag_s: float, seconds: float) -> bytes:
     registry = CollectorRegistry()
     Counter("frames", "Frames.", ("model",), registry=registry).labels("a").inc(frames)
     Gauge("sockets", "Sockets.", registry=registry).set(frames)
-    Gauge("antiphon_event_loop_lag_seconds", "Lag.", registry=registry).set(lag_s)
+    Gauge("antiphon_loop_lag_seconds", "Lag.", registry=registry).set(lag_s)
     Histogram("wait_seconds", "Wait.", registry=registry, buckets=(0.1, 1.0)).observe(seconds)
     return read_registry(registry)
 
@@ -31,7 +31,7 @@ def test_counters_histograms_and_gauges_are_joined_by_their_meaning() -> None:
     assert sample(totals, 'wait_seconds_bucket{le="1.0"}') == 2
     assert sample(totals, "wait_seconds_count") == 2
     assert sample(totals, "sockets") == 7
-    assert sample(totals, "antiphon_event_loop_lag_seconds") == 0.5
+    assert sample(totals, "antiphon_loop_lag_seconds") == 0.5
 
 
 def test_the_counters_of_the_dead_stay_and_their_gauges_go() -> None:

@@ -30,9 +30,9 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
+from antiphon.ipc.health import Health
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
-from antiphon.ipc.values import Health
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

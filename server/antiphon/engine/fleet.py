@@ -143,6 +143,7 @@ class Fleet:
         if front_end is None:
             return
         self._selector.unregister(front_end.post)
-        Log(__name__).warning("front end dropped", pool=pool, calls=front_end.calls, reason=reason)
+        log = Log(__name__).warning if front_end.calls else Log(__name__).info
+        log("front end dropped", pool=pool, calls=front_end.calls, reason=reason)
         self._held[pool] = front_end.give_up(reason)
         self._on_dropped(pool)

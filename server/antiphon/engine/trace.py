@@ -71,14 +71,14 @@ class Tracer:
             if self._ticks_left <= 0:
                 self._done.set()
 
-    def to_json(self) -> str:
-        """The recording so far, times relative to its first span."""
+    def to_json(self, *, is_relative: bool = True) -> str:
+        """The recording so far, times relative to its first span, or else those of the clock."""
         with self._lock:
             spans, left_out = list(self._spans), self._left_out
         tracks = {
             track: number for number, track in enumerate(dict.fromkeys(span.track for span in spans), start=1)
         }
-        zero_s = min((span.start_s for span in spans), default=0.0)
+        zero_s = min((span.start_s for span in spans), default=0.0) if is_relative else 0.0
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": track}}
             for track, number in tracks.items()

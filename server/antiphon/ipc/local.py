@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from antiphon.ipc.health import Health
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
-from antiphon.ipc.values import Health
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from antiphon.backends.base import BackendInfo
+from antiphon.ipc.health import Health
 from antiphon.ipc.session import Session
-from antiphon.ipc.values import Health
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 

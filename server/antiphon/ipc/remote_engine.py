@@ -13,13 +13,13 @@ import numpy as np
 
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Counts
+from antiphon.ipc.health import Health
 from antiphon.ipc.memory import ring
 from antiphon.ipc.port import ModelFacts, Notify
 from antiphon.ipc.post import close_all, write_bytes
 from antiphon.ipc.remote_link import RemoteLink
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
-from antiphon.ipc.values import Health
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 

@@ -83,8 +83,8 @@ class Answers(Collector):
             labels=("front_end",),
         )
         lag = GaugeMetricFamily(
-            "antiphon_event_loop_lag_seconds",
-            "How late a front end's event loop ran what was due, at most, lately.",
+            "antiphon_front_end_lag_seconds",
+            "How late a front end's event loop runs.",
             labels=("front_end",),
         )
         running.add_metric((), len(self._shares()))

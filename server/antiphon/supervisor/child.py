@@ -7,6 +7,11 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+
+from antiphon.errors import AntiphonError, ProtocolError
+from antiphon.supervisor.messages import Begin, Failed, pack, unpack
+from antiphon.supervisor.peer import MAX_DESCRIPTORS, MAX_INLINE_BYTES
 
 PR_SET_PDEATHSIG = 1
 
@@ -28,9 +33,28 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def control_socket(arguments: list[str]) -> socket.socket:
+def control_socket(arguments: Sequence[str]) -> socket.socket:
     """The control socket of a child that was started with ``arguments``: its descriptor, and the parent."""
     descriptor, parent = map(int, arguments)
     ignore_signals()
     die_with_parent(parent)
     return socket.socket(fileno=descriptor)
+
+
+def receive_begin(control: socket.socket) -> tuple[Begin, list[int]]:
+    """Wait for the supervisor's first message, before there is an event loop.
+
+    Raises:
+        ProtocolError: it says something else, or has ended.
+    """
+    data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)
+    _, message = unpack(data[1:])
+    if not isinstance(message, Begin):
+        raise ProtocolError(f"the supervisor began with {type(message).__name__}")
+    return message, descriptors
+
+
+def say_failed(control: socket.socket, error: AntiphonError) -> None:
+    """Tell the supervisor why this process cannot begin."""
+    control.setblocking(True)
+    control.sendall(b"m" + pack(0, Failed(str(error))))

@@ -61,6 +61,11 @@ class Child:
         return child
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Whether the process has not been reaped."""
         return not self.ended.done()
@@ -86,10 +91,10 @@ class Child:
         self.silent_s = 0.0
         self._pong = self.peer.ask(Ping())
 
-    async def answer(self, what: str) -> bytes | None:
-        """What it says to a question, or None when it does not answer within ``ANSWER_S``."""
+    async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
+        """What it says to a question, or None when it does not answer in time."""
         with contextlib.suppress(AntiphonError, TimeoutError):
-            body = await asyncio.wait_for(self.peer.ask(Question(what)), ANSWER_S)
+            body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s)
             return body.data if isinstance(body, Body) else None
         return None
 

@@ -71,9 +71,10 @@ class Load(Message):
 
 @dataclass(frozen=True)
 class NewFrontEnd(Message):
-    """To the engine: a front end will speak on the link that comes along."""
+    """To the engine: a front end, of this process, will speak on the link that comes along."""
 
     number: int
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,21 @@ class GoneFrontEnd(Message):
     """To the engine: this front end's process has been reaped, so what it held is free."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Lag(Message):
+    """To the engine: the event loop of a front end runs so late."""
+
+    number: int
+    lag_s: float
+
+
+@dataclass(frozen=True)
+class Stuck(Message):
+    """From the engine: the front end of this process takes no messages from it, so its calls have ended."""
+
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,11 @@ class Lost(Message):
     """From the engine: a device is lost, for the reason in ``words``."""
 
     words: str
+
+
+@dataclass(frozen=True)
+class Traced(Message):
+    """From the engine: as many ticks are recorded as were asked for."""
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ import functools
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.log import Log
 from antiphon.supervisor.answers import Answers
+from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
-from antiphon.supervisor.door import Door, DoorLimits
+from antiphon.supervisor.door import Door
 from antiphon.supervisor.leases import Leases
 from antiphon.supervisor.messages import (
     Begin,
@@ -29,16 +29,21 @@ from antiphon.supervisor.messages import (
     Drained,
     GiveBack,
     GoneFrontEnd,
+    Lag,
     Leave,
     Load,
     Lost,
     Message,
     NewFrontEnd,
     Question,
+    Stuck,
     Take,
     Taken,
+    Traced,
 )
 from antiphon.supervisor.peer import Reply
+from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.trace import join_traces
 
 EXIT_DEVICE_LOST = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
@@ -46,35 +51,11 @@ EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 START_S = 60.0
 """For a front end to be ready; it takes about one second on an idle machine."""
 
-STEADY_S = 10.0
-"""A front end that lived for longer is replaced at once."""
-
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 30.0
-"""Before a front end that lived for less is replaced: doubled each time, up to the longest."""
+TRACE_S = 5.0
+"""For a process to hand over what it has recorded."""
 
 CUT_S = 5.0
 """For front ends to close the calls that are left when draining is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to run, and for how long anything may take.
-
-    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
-    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come.
-    """
-
-    engine: Sequence[str]
-    front_end: Sequence[str]
-    front_ends: int
-    task: bytes
-    listeners: Sequence[socket.socket]
-    limits: DoorLimits
-    counted_address: Callable[[str], str]
-    announce: Callable[[Sequence[str]], None]
-    drain_s: float
-    leave_s: float
 
 
 class Supervisor:
@@ -107,6 +88,7 @@ class Supervisor:
         self._signals: list[signal.Signals] = []
         self._lost = ""
         self._is_leaving = False
+        self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
 
     async def run(self) -> int:
@@ -133,6 +115,7 @@ class Supervisor:
             await self._until(lambda: bool(self._signals or self._lost) or not self._has_engine)
             code = EXIT_CODES[self._signals[0]] if self._signals else EXIT_DEVICE_LOST
             await self._drain()
+            await (self._saving or self._save_trace())
             return code if self._has_engine and not self._lost else EXIT_DEVICE_LOST
         finally:
             await self._end_all()
@@ -151,14 +134,14 @@ class Supervisor:
         """Start a front end with a link to the engine; connections go to it when it is ready."""
         theirs, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, engines:
-            self._running_engine().peer.tell(NewFrontEnd(number), [engines.fileno()])
             child = await Child.start(
-                f"front end {number}",
+                f"front-end-{number}",
                 self._plan.front_end,
                 Begin(number, self._plan.task),
                 functools.partial(self._hear_front_end, number),
                 [theirs.fileno()],
             )
+            self._running_engine().peer.tell(NewFrontEnd(number, child.pid), [engines.fileno()])
         self._front_ends[number] = child
         child.ready.add_done_callback(
             lambda ready: None if ready.exception() else self._door.add(number, child)
@@ -201,6 +184,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             elapsed_s, last_s = loop.time() - last_s, loop.time()
+            for number, child in self._front_ends.items():
+                self._running_engine().peer.tell(Lag(number, child.lag_s if child.is_alive else 0.0))
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S
@@ -213,10 +198,17 @@ class Supervisor:
         return [child for child in (*self._front_ends.values(), *engine) if child.is_alive]
 
     def _hear_engine(self, message: Message, _: Sequence[int]) -> Reply:
-        if isinstance(message, Lost):
-            self._lost = message.words
-            self._log.error("device lost", reason=message.words)
-            self._changed.set()
+        match message:
+            case Lost():
+                self._lost = message.words
+                self._log.error("device lost", reason=message.words)
+                self._changed.set()
+            case Traced():
+                self._saving = asyncio.ensure_future(self._save_trace())
+            case Stuck():
+                for child in self._front_ends.values():
+                    if child.pid == message.pid:
+                        child.kill()
         return None
 
     def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> Reply:
@@ -267,6 +259,17 @@ class Supervisor:
         await self._until(self._are_drained, CUT_S)
         self._log.info("drained", signals=len(self._signals))
 
+    async def _save_trace(self) -> None:
+        """Write what the children have recorded, if that was asked for."""
+        file = self._plan.trace_file
+        if file is None:
+            return
+        children = list(self._children())
+        answers = await asyncio.gather(*(child.answer("trace", TRACE_S) for child in children))
+        recorded = {child.name: answer for child, answer in zip(children, answers, strict=True) if answer}
+        file.write_text(join_traces(recorded), encoding="utf-8")
+        self._log.info("trace written", file=file)
+
     async def _end_all(self) -> None:
         """End the front ends and after them the engine; what does not end in time is killed."""
         self._is_leaving = True
@@ -274,17 +277,13 @@ class Supervisor:
         engine = [self._engine] if self._engine is not None else []
         for children in (list(self._front_ends.values()), engine):
             for child in children:
-                child.peer.tell(Leave())
+                if child.is_ready:
+                    child.peer.tell(Leave())
+                else:
+                    child.kill()  # it would hear of it once it has loaded its model
             ends = [child.ended for child in children if child.is_alive]
             if ends:
                 await asyncio.wait(ends, timeout=self._plan.leave_s)
             for child in children:
                 child.kill()
             await asyncio.gather(*(child.ended for child in children))
-
-
-def next_pause_s(last_s: float, lived_s: float) -> float:
-    """How long to wait with a replacement, after the last wait, for a process that lived so long."""
-    if lived_s >= STEADY_S:
-        return 0.0
-    return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)

@@ -20,7 +20,7 @@ LARGEST: Final = frozenset(
     {
         "antiphon_device_memory_bytes",
         "antiphon_device_memory_limit_bytes",
-        "antiphon_event_loop_lag_seconds",
+        "antiphon_loop_lag_seconds",
         "antiphon_memory_limit_bytes",
         "antiphon_model_info",
         "process_max_fds",

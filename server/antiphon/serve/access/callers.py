@@ -7,23 +7,21 @@ the request gives them back.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol
 
 from aiohttp import web
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
+from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-IPV6_PREFIX_BITS = 64
-"""What one subscriber gets: all its addresses count as one."""
+from antiphon.supervisor.leases import Leases
+from antiphon.supervisor.messages import Take
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ class Caller:
 class Access:
     """The server's door. Only the event loop asks it."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Read the keys and the trusted proxies.
+    def __init__(self, config: ServerConfig, book: LeaseBook | None = None) -> None:
+        """Read the keys and the trusted proxies; ``book`` is that of :class:`SessionLedger`.
 
         Raises:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
@@ -53,7 +51,7 @@ class Access:
         self._protected = frozenset(config.protect)
         if self._protected and self._keys is None:
             raise ConfigError("protect is given without api_keys; there is no key to ask for")
-        self.ledger = SessionLedger(config.limits)
+        self.ledger = SessionLedger(config.limits, book)
 
     @property
     def asks_for_keys(self) -> bool:
@@ -93,35 +91,76 @@ def unauthorised(words: str) -> web.HTTPUnauthorized:
     return web.HTTPUnauthorized(text=f"{words}\n", headers={"WWW-Authenticate": 'Bearer realm="antiphon"'})
 
 
-class SessionLedger:
-    """How many sessions each key and each address has now."""
+class LeaseBook(Protocol):
+    """Where the sessions of all processes of the server are counted."""
 
-    def __init__(self, limits: Limits) -> None:
+    async def take(self, asked: Take) -> str:
+        """Grant one more session, or return the reason against it.
+
+        Raises:
+            ServerFullError: there is no answer.
+        """
+        ...
+
+    def give_back(self, lease: int) -> None:
+        """End one."""
+        ...
+
+
+class OwnBook:
+    """The server is this process."""
+
+    def __init__(self) -> None:
         """Nobody has any."""
+        self._leases = Leases()
+
+    async def take(self, asked: Take) -> str:
+        """Grant one more session, or return the reason against it."""
+        return self._leases.take(0, asked)
+
+    def give_back(self, lease: int) -> None:
+        """End one."""
+        self._leases.give_back(0, lease)
+
+
+class SessionLedger:
+    """How many sessions each key and each address has in this process, and whether it may have another."""
+
+    def __init__(self, limits: Limits, book: LeaseBook | None = None) -> None:
+        """Nobody has any; ``book`` counts for the whole server, this process when None."""
         self._limits = limits
+        self._book = book or OwnBook()
+        self._numbers = itertools.count(1)
         self._by_key: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
 
-    @contextlib.contextmanager
-    def hold(self, caller: Caller) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def hold(self, caller: Caller) -> AsyncIterator[None]:
         """One more session of this caller, for as long as this lasts.
 
         Raises:
             SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
+            ServerFullError: nobody could say so.
         """
-        self._check(caller)
+        lease = next(self._numbers)
         counts = [(self._by_address, caller.address)]
         if caller.key is not None:
             counts.append((self._by_key, caller.key.name))
-        for count, name in counts:
-            count[name] += 1
         try:
-            yield
-        finally:
+            refusal = await self._book.take(self._asked(lease, caller))
+            if refusal:
+                raise SessionLimitError(refusal)
             for count, name in counts:
-                count[name] -= 1
-                if not count[name]:
-                    del count[name]
+                count[name] += 1
+            try:
+                yield
+            finally:
+                for count, name in counts:
+                    count[name] -= 1
+                    if not count[name]:
+                        del count[name]
+        finally:
+            self._book.give_back(lease)
 
     def sessions_of_keys(self) -> list[tuple[str, int]]:
         """The keys that have sessions, by name, and how many each."""
@@ -140,66 +179,9 @@ class SessionLedger:
         """Whether nobody has a session."""
         return not self._by_key and not self._by_address
 
-    def _check(self, caller: Caller) -> None:
+    def _asked(self, lease: int, caller: Caller) -> Take:
+        key_limit = 0
         if caller.key is not None:
-            limit = (
-                caller.key.sessions if caller.key.sessions is not None else self._limits.max_sessions_per_key
-            )
-            if 0 < limit <= self._by_key[caller.key.name]:
-                raise SessionLimitError(
-                    f"the key '{caller.key.name}' has {self._by_key[caller.key.name]} of {limit} sessions"
-                )
-        limit = self._limits.max_sessions_per_address
-        if 0 < limit <= self._by_address[caller.address]:
-            raise SessionLimitError(
-                f"your address {caller.address} has {self._by_address[caller.address]} of {limit} sessions"
-            )
-
-
-def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Addresses and networks as ``--trusted-proxy`` takes them.
-
-    Raises:
-        ConfigError: one is neither.
-    """
-    networks: list[Network] = []
-    for text in texts:
-        try:
-            networks.append(ipaddress.ip_network(text))
-        except ValueError as error:
-            raise ConfigError(f"trusted_proxy = {text!r} is no address and no network: {error}") from error
-    return tuple(networks)
-
-
-def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
-    """The address that counts: the peer's, or the last one in ``X-Forwarded-For`` that no trusted proxy has.
-
-    Everything further to the left of that header is what the client itself may have written. IPv6
-    addresses are told by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
-    """
-    address = _parse(peer or "")
-    if address is None:
-        return ""
-    hops = [hop.strip() for line in forwarded for hop in line.split(",")]
-    while hops and any(address in network for network in proxies):
-        hop = _parse(hops.pop())
-        if hop is None:
-            break  # not an address: the proxy that wrote it is the last one we can name
-        address = hop
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))
-
-
-def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address as headers hold it, perhaps with a port, brackets or a zone."""
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if address.version == 6 else None
-    return mapped or address
+            own = caller.key.sessions
+            key_limit = own if own is not None else self._limits.max_sessions_per_key
+        return Take(lease, caller.name, key_limit, caller.address, self._limits.max_sessions_per_address)

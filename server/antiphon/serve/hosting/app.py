@@ -26,6 +26,7 @@ from antiphon.serve.media.recording import make_recorder
 from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
+from antiphon.serve.operator.overview import Overview, OwnOverview
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.speaking import list_voices
@@ -34,6 +35,9 @@ from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
 """Lines of one kind that callers cause, logged at once: enough to see the cause, too few to fill a disk."""
+
+KEEPALIVE_TIMEOUT_S = 15.0
+"""For a connection that sends no request, and between two requests."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -46,6 +50,7 @@ def build_app(
     families: Families,
     *,
     access: Access | None = None,
+    overview: Overview | None = None,
     clock: Callable[[], float] = time.monotonic,
     log: Log | None = None,
     tracer: Tracer | None = None,
@@ -53,8 +58,9 @@ def build_app(
 ) -> web.Application:
     """An application around started engines; its clean-up closes every socket, not the engines.
 
-    ``families`` are the metrics to show. ``access`` is made from ``config`` when None, ``clock`` is the
-    engines'. ``page`` is the folder of the web client, found by itself when None.
+    ``families`` are this process's metrics. ``access`` is made from ``config`` when None, ``clock`` is the
+    engines'. ``overview`` answers for the whole server, which is this process when None. ``page`` is the
+    folder of the web client, found by itself when None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
@@ -82,6 +88,7 @@ def build_app(
             turns=turns,
             helper=helper,
             lag=lag,
+            overview=overview or OwnOverview(served, lag, families.registry),
             clock=clock,
             log=own_log,
             provoked=SparseLog(own_log, clock, burst=BURST_LINES),
@@ -113,7 +120,14 @@ def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
 
     There is no access log, since it would write query strings.
     """
-    return web.AppRunner(app, access_log=None, logger=app[FAULTS].logger(), **options)
+    return web.AppRunner(
+        app,
+        access_log=None,
+        logger=app[FAULTS].logger(),
+        handle_signals=False,
+        keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+        **options,
+    )
 
 
 def _add_page(app: web.Application, root: Path | None) -> None:

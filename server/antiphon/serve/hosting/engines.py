@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,16 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, Families
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
+from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.ipc.health import Health
 from antiphon.ipc.local import Doorbell, LocalEngine
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
-from antiphon.ipc.values import Health
-from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.option import AUTO
-from antiphon.serve.hosting.served import ServedModel, same_name, serve_model
+from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 STOP_TIMEOUT_S = 10.0
 """For the step that still runs, of each engine."""
@@ -79,16 +79,27 @@ class OwnEngine:
         self._engine.note_host("loop", lag_s)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """A started engine, and what of the configuration and the checkpoint it serves."""
+
+    config: ModelConfig
+    name: str
+    checkpoint: Checkpoint
+    engine: Engine
+
+
 @contextmanager
-def running_models(
+def running_engines(
     config: ServerConfig,
     families: Families,
     *,
     on_lost: Callable[[AntiphonError], None],
     tracer: Tracer | None,
     progress: Progress,
-) -> Iterator[list[ServedModel]]:
-    """The configured models with their engines started, for as long as this lasts.
+    pools: int | None = None,
+) -> Iterator[list[RunningEngine]]:
+    """The configured models' engines, started for as long as this lasts; ``pools`` is that of the engine.
 
     Every checkpoint is looked at before the first engine starts. An engine sees what the ones before it
     have taken of its device, and leaves a share for those that are still to come.
@@ -100,7 +111,7 @@ def running_models(
     devices = Counter(entry.device for entry, _, _ in entries)
     waiting = devices.copy()
     taken_bytes: Counter[str] = Counter()
-    models: list[ServedModel] = []
+    running: list[RunningEngine] = []
     with ExitStack() as engines:
         for entry, name, checkpoint in entries:
             engine = Engine(
@@ -110,13 +121,23 @@ def running_models(
                 on_lost=on_lost,
                 tracer=tracer,
                 share=DeviceShare(dict(taken_bytes), devices[entry.device], waiting[entry.device]),
+                pools=pools,
+                wake=EventWake() if pools else None,
             )
             engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
             engines.callback(stop_engine, engine)
             waiting[entry.device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
-            models.append(serve_model(entry, name, checkpoint, OwnEngine(engine), families))
-        yield models
+            running.append(RunningEngine(entry, name, checkpoint, engine))
+        yield running
+
+
+def serve_here(running: Sequence[RunningEngine], families: Families) -> list[ServedModel]:
+    """Engines of this process as the models of its conversations."""
+    return [
+        serve_model(each.config, each.name, each.checkpoint, OwnEngine(each.engine), families)
+        for each in running
+    ]
 
 
 def _named_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
@@ -127,23 +148,6 @@ def _named_progress(progress: Progress, name: str, done: int, total: int, what: 
 def stop_engine(engine: Engine) -> None:
     """End an engine; one that has lost its device is not waited for."""
     engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
-
-
-def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, Checkpoint]]:
-    """Each entry with the name callers use and its checkpoint.
-
-    Raises:
-        ConfigError: two have the same name.
-        CheckpointError: one is not there, or not what its format says.
-    """
-    named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
-    for entry in entries:
-        checkpoint = load_checkpoint(entry.model)
-        name = entry.name or checkpoint.spec.name
-        if name in named:
-            raise ConfigError(same_name(name))
-        named[name] = entry, name, checkpoint
-    return list(named.values())
 
 
 def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkpoint) -> BackendFactory:
@@ -182,3 +186,11 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
         except ValueError:
             continue
     return name, value
+
+
+def describe(name: str, info: ModelFacts) -> str:
+    """One model in a line."""
+    return (
+        f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
+        f"on {info.name}/{info.device}, {info.slots} slots"
+    )

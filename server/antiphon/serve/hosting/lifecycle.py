@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -13,9 +14,7 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
 from antiphon.serve.hosting.app import close_calls
 from antiphon.serve.hosting.services import SERVICES, Conversation
-
-EXIT_DEVICE_LOST = 70
-EXIT_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
+from antiphon.supervisor.supervisor import EXIT_CODES, EXIT_DEVICE_LOST
 
 POLL_S = 0.05
 """How often a draining server looks whether the last call has ended."""
@@ -72,31 +71,50 @@ class Lifecycle:
         """
         await self._changed.wait()
         assert self._app is not None
-        await self._drain(self._app)
+        await drain(
+            self._app,
+            self._limits.drain_timeout_s,
+            is_cut=lambda: len(self._signals) > 1,
+            lost=lambda: self._lost,
+            log=self._log,
+        )
         return EXIT_DEVICE_LOST if self.is_lost else EXIT_CODES[self._signals[0]]
 
-    async def _drain(self, app: web.Application) -> None:
-        services = app[SERVICES]
-        limit_s, calls = self._limits.drain_timeout_s, services.calls
-        engines = [model.engine for model in services.models if model.engine.health().alive]
-        if engines:
-            self._log.info("draining", calls=len(calls), limit_s=limit_s)
-            for call in tuple(calls):
-                self._announce(call, limit_s)
-        for engine in engines:
-            engine.drain()
-        deadline_s = asyncio.get_running_loop().time() + limit_s
-        while calls and len(self._signals) < 2 and any(engine.health().alive for engine in engines):
-            if asyncio.get_running_loop().time() >= deadline_s:
-                break
-            await asyncio.sleep(POLL_S)
-        words = f"the server is leaving; calls had {limit_s:g} s to finish"
-        is_dead = not any(engine.health().alive for engine in engines)
-        await close_calls(app, self._lost if self._lost is not None and is_dead else DrainingError(words))
-        self._log.info("drained", cut=len(calls), signals=len(self._signals))
 
-    def _announce(self, call: Conversation, limit_s: float) -> None:
-        try:
-            call.announce_draining(limit_s)
-        except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
-            self._log.error("a call could not be told of draining", exc_info=error)
+async def drain(
+    app: web.Application,
+    limit_s: float,
+    *,
+    is_cut: Callable[[], bool],
+    lost: Callable[[], AntiphonError | None],
+    log: Log,
+) -> None:
+    """Take no new callers, and let calls go on until they have ended, the limit is over, or ``is_cut``.
+
+    What is left is closed, with the error of the engine that was ``lost`` where none is left.
+    """
+    services = app[SERVICES]
+    calls = services.calls
+    engines = [model.engine for model in services.models if model.engine.health().alive]
+    if engines:
+        log.info("draining", calls=len(calls), limit_s=limit_s)
+        for call in tuple(calls):
+            _announce(call, limit_s, log)
+    for engine in engines:
+        engine.drain()
+    deadline_s = asyncio.get_running_loop().time() + limit_s
+    while calls and not is_cut() and any(engine.health().alive for engine in engines):
+        if asyncio.get_running_loop().time() >= deadline_s:
+            break
+        await asyncio.sleep(POLL_S)
+    is_dead = not any(engine.health().alive for engine in engines)
+    words = f"the server is leaving; calls had {limit_s:g} s to finish"
+    await close_calls(app, (lost() if is_dead else None) or DrainingError(words))
+    log.info("drained", cut=len(calls))
+
+
+def _announce(call: Conversation, limit_s: float, log: Log) -> None:
+    try:
+        call.announce_draining(limit_s)
+    except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+        log.error("a call could not be told of draining", exc_info=error)

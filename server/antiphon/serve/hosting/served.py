@@ -10,8 +10,9 @@ from typing import Protocol
 from antiphon.config import ModelConfig
 from antiphon.engine.metrics import Families
 from antiphon.errors import ConfigError, UnknownModelError
+from antiphon.ipc.health import Health, together
 from antiphon.ipc.port import EnginePort
-from antiphon.ipc.values import Health
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
@@ -85,6 +86,23 @@ def serve_model(
     )
 
 
+def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, Checkpoint]]:
+    """Each entry with the name callers use and its checkpoint.
+
+    Raises:
+        ConfigError: two have the same name.
+        CheckpointError: one is not there, or not what its format says.
+    """
+    named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
+    for entry in entries:
+        checkpoint = load_checkpoint(entry.model)
+        name = entry.name or checkpoint.spec.name
+        if name in named:
+            raise ConfigError(same_name(name))
+        named[name] = entry, name, checkpoint
+    return list(named.values())
+
+
 class Models:
     """The models of one server, in the order they were declared."""
 
@@ -150,22 +168,8 @@ class Models:
             model.engine.note_lag(lag_s)
 
     def health(self) -> Health:
-        """All engines as one: alive when all are, ready when one is; what is wrong is said by name."""
-        each = {model.name: model.engine.health() for model in self}
-        if len(each) == 1:
-            return next(iter(each.values()))
-        healths = each.values()
-        wrong = [f"{name}: {health.detail}" for name, health in each.items() if not health.is_healthy]
-        return Health(
-            alive=all(health.alive for health in healths),
-            stuck_s=max(health.stuck_s for health in healths),
-            ready=any(health.ready for health in healths),
-            draining=all(health.draining for health in healths),
-            active=sum(health.active for health in healths),
-            queued=sum(health.queued for health in healths),
-            slots=sum(health.slots for health in healths),
-            detail="; ".join(wrong) or "ok",
-        )
+        """All engines as one."""
+        return together({model.name: model.engine.health() for model in self})
 
 
 def same_name(name: str) -> str:

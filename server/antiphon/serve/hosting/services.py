@@ -21,6 +21,7 @@ from antiphon.serve.hosting.served import Models
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import Recorder
 from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.operator.overview import Overview
 
 
 class Conversation(Protocol):
@@ -55,6 +56,7 @@ class Services:
     turns: Turns
     helper: Helper
     lag: LoopLag
+    overview: Overview
     clock: Callable[[], float]
     log: Log
     provoked: SparseLog

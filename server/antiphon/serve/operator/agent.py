@@ -20,10 +20,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from antiphon.errors import ConfigError
-from antiphon.ipc.values import Health
+from antiphon.ipc.health import Health
 from antiphon.serve.transport.listening import Listener
 
 MAX_WEIGHT = 256
@@ -48,7 +48,7 @@ def _one_line(text: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def agent(host: str, port: int, read: Callable[[], Health]) -> AsyncIterator[int]:
+async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> AsyncIterator[int]:
     """Answer on a TCP port of ``host`` for as long as this lasts; yields the port (0 is any free one).
 
     Raises:
@@ -58,7 +58,7 @@ async def agent(host: str, port: int, read: Callable[[], Health]) -> AsyncIterat
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):  # a peer that has gone wants no answer
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                writer.write(f"{agent_line(read())}\n".encode(errors="replace"))
+                writer.write(f"{agent_line(await read())}\n".encode(errors="replace"))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()

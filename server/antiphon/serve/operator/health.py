@@ -10,31 +10,32 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from antiphon.ipc.values import Health
+from antiphon.ipc.health import Health
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.overview import ServerHealth
 
 
-def healthz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def healthz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """200 while every engine thread lives and moves; 503 with the reason when a restart is due."""
-    healths = {model.name: model.engine.health() for model in models}
+    server = await services.overview.health()
+    healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
     wrong = {name: health.detail for name, health in healths.items() if not health.is_healthy}
-    return _answer(request, services, healths, is_well, wrong if wrong else {"": "ok"})
+    return _answer(request, server, healths, is_well, wrong if wrong else {"": "ok"})
 
 
-def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """200 while some model would admit a new caller at once; 503 with each one's reason when none would.
 
     One dead engine is enough for 503: the process is about to be started anew.
     """
-    healths = {model.name: model.engine.health() for model in models}
+    server = await services.overview.health()
+    healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
     is_ready = is_well and any(health.ready for health in healths.values())
     words = {name: readiness(health) for name, health in healths.items()}
-    return _answer(
-        request, services, healths, is_ready, {"": "ok"} if set(words.values()) == {"ok"} else words
-    )
+    return _answer(request, server, healths, is_ready, {"": "ok"} if set(words.values()) == {"ok"} else words)
 
 
 def readiness(health: Health) -> str:
@@ -49,20 +50,15 @@ def readiness(health: Health) -> str:
 
 
 def _answer(
-    request: web.Request, services: Services, healths: dict[str, Health], is_ok: bool, words: dict[str, str]
+    request: web.Request, server: ServerHealth, healths: dict[str, Health], is_ok: bool, words: dict[str, str]
 ) -> web.Response:
     """The status, with JSON or a line for each model; of a single one the name is left out."""
     status = 200 if is_ok else 503
     if request.headers.get(hdrs.ACCEPT) == "application/json":
         models = {name: _to_json(health) for name, health in healths.items()}
-        loop = {"lag_ms": _ms(services.lag.lag_s), "worst_lag_ms": _ms(services.lag.worst_s)}
-        return web.json_response({"ok": is_ok, "models": models, "loop": loop}, status=status)
+        return web.json_response({"ok": is_ok, "models": models, **server.facts}, status=status)
     lines = [f"{name}: {text}" if name and len(healths) > 1 else text for name, text in words.items()]
     return web.Response(status=status, text="".join(f"{line}\n" for line in lines))
-
-
-def _ms(seconds: float) -> float:
-    return round(1000.0 * seconds, 1)
 
 
 def _to_json(health: Health) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from aiohttp import hdrs, web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from antiphon import __version__
 from antiphon.backends.machine import cpu_name
@@ -22,18 +22,22 @@ from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.routing import kinds_of
 
 
-def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
+async def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
     """Everything, in the Prometheus text format."""
-    body = generate_latest(services.families.registry)
+    body = await services.overview.metrics()
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def build_info(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def build_info(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
     """What runs here, on what: all that a benchmark has to be read with."""
     return web.json_response(describe(models))
 
 
-def modules_info(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def modules_info(
+    _request: web.Request, services: Services, models: Sequence[ServedModel]
+) -> web.Response:
     """The modules and their slots, in the shape of Kyutai's servers."""
     modules = []
     for model in models:
@@ -52,7 +56,9 @@ def modules_info(_request: web.Request, services: Services, models: Sequence[Ser
     return web.json_response(modules)
 
 
-def list_models(_request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def list_models(
+    _request: web.Request, services: Services, models: Sequence[ServedModel]
+) -> web.Response:
     """The models a caller may name, in the order of declaration: what a page draws its settings from."""
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 

@@ -53,6 +53,29 @@ def watch_process(
     ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
 
 
+def watch_engine_process(registry: CollectorRegistry) -> None:
+    """Report a process that has engines and no conversations: its memory and its device's."""
+    registry.register(_MemoryCollector())
+    ProcessCollector(registry=registry)
+
+
+class _MemoryCollector(Collector):
+    """Reads the memory of the process, and of the device it may use."""
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "antiphon_process_memory_bytes",
+            "Resident memory of the server's process.",
+            value=process_bytes(),
+        )
+        yield GaugeMetricFamily(
+            "antiphon_memory_limit_bytes",
+            "Memory the process may use: the machine's, or its container's limit.",
+            value=host_bytes(),
+        )
+        yield from _device_memory()
+
+
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
@@ -72,17 +95,7 @@ class _ProcessCollector(Collector):
             "How late the event loop runs: the worst look of the last 5 seconds.",
             value=self._lag.worst_s,
         )
-        yield GaugeMetricFamily(
-            "antiphon_process_memory_bytes",
-            "Resident memory of the server's process.",
-            value=process_bytes(),
-        )
-        yield GaugeMetricFamily(
-            "antiphon_memory_limit_bytes",
-            "Memory the process may use: the machine's, or its container's limit.",
-            value=host_bytes(),
-        )
-        yield from _device_memory()
+        yield from _MemoryCollector().collect()
 
         yield from _key_sessions(self._access)
         yield from _recordings(self._recorder)

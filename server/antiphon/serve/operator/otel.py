@@ -35,8 +35,9 @@ class OtelTracer(Tracer):
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
+        has_ticks: bool = True,
     ) -> None:
-        """Start exporting in the background.
+        """Start exporting in the background; without ticks, which another process has, one span of ``every``.
 
         Raises:
             MissingExtraError: the OpenTelemetry SDK is not installed.
@@ -56,6 +57,7 @@ class OtelTracer(Tracer):
         self._every = every
         self._zero_ns = wall_ns() - round(clock() * 1e9)
         self._tick = 0
+        self._has_ticks, self._spans_apart = has_ticks, 0
         self._gathered: list[Span] = []
         self._parent: Any = None
         self._following = 0
@@ -73,6 +75,10 @@ class OtelTracer(Tracer):
             if track in ENGINE_TRACKS:
                 if self._tick % self._every == 0:
                     self._gathered.append(span)
+            elif not self._has_ticks:
+                self._spans_apart += 1
+                if self._spans_apart % self._every == 1 or self._every == 1:
+                    self._export(span, None)
             elif self._parent is not None and self._following < MAX_FOLLOWING:
                 self._following += 1
                 self._export(span, self._parent)

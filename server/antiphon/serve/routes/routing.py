@@ -34,7 +34,7 @@ Refusal: TypeAlias = Callable[
 ]
 """Tells a client why it gets no session: no such model, too many sessions, a full server, one that leaves."""
 
-Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], web.Response]
+Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awaitable[web.Response]]
 """Answers a question about one model, or about all of them."""
 
 MODEL_PREFIX = "/m/{model}"
@@ -98,7 +98,7 @@ def _guarded(
             try:
                 model = services.models.find(named_model(request), kinds)
                 metrics = model.metrics
-                with services.access.ledger.hold(caller):
+                async with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
                 kind, is_logged = type(error).__name__, True
@@ -138,7 +138,7 @@ def add_question(app: web.Application, path: str, answer: Answer, *, open_as: st
             models = tuple(services.models) if name is None else (services.models.find(name),)
         except UnknownModelError as error:
             raise refusal_of(request, error) from error
-        return answer(request, services, models)
+        return await answer(request, services, models)
 
     app.router.add_get(path, handle)
     app.router.add_get(MODEL_PREFIX + path, handle)

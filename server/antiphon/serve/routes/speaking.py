@@ -147,7 +147,9 @@ async def handle_post(
         raise web.HTTPInternalServerError(text=f"{error}\n") from error
 
 
-def list_voices(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def list_voices(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
     """The voices a client may name, the first of each model being who speaks when nobody is named."""
     voices = []
     for model in models:

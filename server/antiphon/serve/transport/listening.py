@@ -11,9 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final, cast
-
-from aiohttp import web
+from typing import Any, Final
 
 LISTEN_BACKLOG: Final = 128
 """Connections that wait in the kernel to be accepted: aiohttp's own default."""
@@ -98,19 +96,3 @@ class Listener:
             await self._loop.connect_accepted_socket(self._factory, connection, ssl=self._ssl_context)
         except OSError:  # a peer that left, or its TLS, which ConnectionFaults counts
             connection.close()
-
-
-class Site(web.TCPSite):
-    """aiohttp's, on a :class:`Listener`."""
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: nothing can listen there.
-        """
-        await web.BaseSite.start(self)
-        factory = self._runner.server
-        assert factory is not None
-        listener = await Listener.open(factory, self._host, self._port, ssl_context=self._ssl_context)
-        self._server = cast("asyncio.AbstractServer", listener)

@@ -1,0 +1,48 @@
+"""How an engine is, for those who ask whether a server should be left running, or be sent callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The engine at one moment.
+
+    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
+    with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
+    caller who came now would be admitted at once. ``detail`` says in words what is wrong, or "ok".
+    """
+
+    alive: bool
+    stuck_s: float
+    ready: bool
+    draining: bool
+    active: int
+    queued: int
+    slots: int
+    detail: str
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the process should be left running."""
+        return self.alive and self.stuck_s == 0.0
+
+
+def together(each: Mapping[str, Health]) -> Health:
+    """Engines by name as one: alive when all are, ready when one is; what is wrong is said by name."""
+    if len(each) == 1:
+        return next(iter(each.values()))
+    healths = each.values()
+    wrong = [f"{name}: {health.detail}" for name, health in each.items() if not health.is_healthy]
+    return Health(
+        alive=all(health.alive for health in healths),
+        stuck_s=max(health.stuck_s for health in healths),
+        ready=any(health.ready for health in healths),
+        draining=all(health.draining for health in healths),
+        active=sum(health.active for health in healths),
+        queued=sum(health.queued for health in healths),
+        slots=sum(health.slots for health in healths),
+        detail="; ".join(wrong) or "ok",
+    )

@@ -1,0 +1,69 @@
+"""Whose address counts, and which networks an operator means."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from antiphon.errors import ConfigError
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+IPV6_PREFIX_BITS = 64
+"""What one subscriber gets: all its addresses count as one."""
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Addresses and networks as ``--trusted-proxy`` takes them.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    networks: list[Network] = []
+    for text in texts:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ConfigError(f"trusted_proxy = {text!r} is no address and no network: {error}") from error
+    return tuple(networks)
+
+
+def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
+    """The address that counts: the peer's, or the last one in ``X-Forwarded-For`` that no trusted proxy has.
+
+    Everything further to the left of that header is what the client itself may have written. IPv6
+    addresses are told by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
+    """
+    address = _parse(peer or "")
+    if address is None:
+        return ""
+    hops = [hop.strip() for line in forwarded for hop in line.split(",")]
+    while hops and any(address in network for network in proxies):
+        hop = _parse(hops.pop())
+        if hop is None:
+            break  # not an address: the proxy that wrote it is the last one we can name
+        address = hop
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))
+
+
+def is_within(peer: str, networks: Sequence[Network]) -> bool:
+    """Whether an address is in one of the networks."""
+    address = _parse(peer)
+    return address is not None and any(address in network for network in networks)
+
+
+def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address as headers hold it, perhaps with a port, brackets or a zone."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address

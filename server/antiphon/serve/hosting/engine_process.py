@@ -1,0 +1,177 @@
+"""The engine's process: every model, its rows and its time, and nothing that callers touch but shared memory.
+
+``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``: the supervisor starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import pickle
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from antiphon.config import ServerConfig
+from antiphon.engine.fleet import Fleet
+from antiphon.engine.metrics import Families
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError
+from antiphon.log import set_up_logging
+from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
+from antiphon.serve.hosting.progress import show_progress
+from antiphon.serve.hosting.tracing import make_tracer, trace_of
+from antiphon.serve.operator.metrics import watch_engine_process
+from antiphon.supervisor import messages
+from antiphon.supervisor.child import control_socket, receive_begin, say_failed
+from antiphon.supervisor.messages import Message
+from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.totals import read_registry
+
+TRACE_POLL_S: Final = 0.1
+"""How soon a complete trace is written."""
+
+
+class EngineProcess:
+    """The engines as the supervisor sees them; made on the event loop of the main thread."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        running: Sequence[RunningEngine],
+        families: Families,
+        tracer: Tracer | None,
+    ) -> None:
+        """Begin to hear the supervisor; front ends come as it says."""
+        self._tracer = tracer
+        self._engines = {each.name: each.engine for each in running}
+        self._families = families
+        self._loop = asyncio.get_running_loop()
+        self._pids: dict[int, int] = {}
+        self._fleet = Fleet(self._engines, on_dropped=self._dropped)
+        self._leaving = asyncio.Event()
+        self.peer = Peer(control, self._hear, lost=self._leaving.set)
+
+    async def run(self) -> None:
+        """Serve front ends until the supervisor says otherwise."""
+        self._fleet.start()
+        lines = [describe(name, engine.info) for name, engine in self._engines.items()]
+        self.peer.tell(messages.Ready(tuple(lines)))
+        watching = asyncio.ensure_future(self._watch_trace())
+        await self._leaving.wait()
+        watching.cancel()
+        self._fleet.stop()
+
+    async def _watch_trace(self) -> None:
+        """Tell the supervisor when all ticks of a trace are recorded."""
+        if self._tracer is not None:
+            while self._tracer.is_open:  # noqa: ASYNC110 (it belongs to other threads)
+                await asyncio.sleep(TRACE_POLL_S)
+            self.peer.tell(messages.Traced())
+
+    def _hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        match message:
+            case messages.Ping():
+                return messages.Pong()
+            case messages.NewFrontEnd():
+                self._pids[message.number - 1] = message.pid
+                self._fleet.add(message.number - 1, socket.socket(fileno=descriptors[0]))
+            case messages.GoneFrontEnd():
+                self._fleet.take_back(message.number - 1)
+            case messages.Lag():
+                for engine in self._engines.values():
+                    engine.note_host(f"front end {message.number}", message.lag_s)
+            case messages.Question():
+                return messages.Body(self._answer(message.what))
+            case messages.Drain():
+                for engine in self._engines.values():
+                    engine.drain()
+            case messages.Leave():
+                self._leaving.set()
+        return None
+
+    def _dropped(self, pool: int) -> None:
+        """A front end takes no messages, or has gone; called on the fleet's thread, or as it is told so."""
+        pid = self._pids.get(pool, 0)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
+            self._loop.call_soon_threadsafe(self.peer.tell, messages.Stuck(pid))
+
+    def _answer(self, what: str) -> bytes:
+        if what == "trace":
+            return trace_of(self._tracer)
+        if what == "metrics":
+            return read_registry(self._families.registry)
+        healths = {name: asdict(engine.health()) for name, engine in self._engines.items()}
+        return json.dumps(healths).encode()
+
+
+class Losses:
+    """Tells the supervisor of a lost device, which may be lost before anybody can be told."""
+
+    def __init__(self) -> None:
+        """Nothing is lost."""
+        self._words: list[str] = []
+        self._process: tuple[asyncio.AbstractEventLoop, Peer] | None = None
+
+    def lost(self, error: AntiphonError) -> None:
+        """A device is lost; called from any thread."""
+        self._words.append(str(error))
+        if self._process is not None:
+            loop, _ = self._process
+            with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
+                loop.call_soon_threadsafe(self._tell)
+
+    def tell(self, peer: Peer) -> None:
+        """Tell ``peer``, on the running loop."""
+        self._process = asyncio.get_running_loop(), peer
+        self._tell()
+
+    def _tell(self) -> None:
+        assert self._process is not None
+        while self._words:
+            self._process[1].tell(messages.Lost(self._words.pop(0)))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the engines until the supervisor ends."""
+    control = control_socket(argv)
+    begin, _ = receive_begin(control)
+    config, front_ends = pickle.loads(begin.task)
+    assert isinstance(config, ServerConfig)
+    set_up_logging(config.log_level, process="engine")
+    sys.setswitchinterval(config.switch_interval_ms / 1000.0)
+    try:
+        _run(control, config, front_ends)
+    except AntiphonError as error:
+        say_failed(control, error)
+        return 2
+    return 0
+
+
+def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
+    families = Families(CollectorRegistry())
+    watch_engine_process(families.registry)
+    tracer, losses = make_tracer(config), Losses()
+    progress = show_progress(sys.stderr.isatty())
+    with running_engines(
+        config, families, on_lost=losses.lost, tracer=tracer, progress=progress, pools=front_ends
+    ) as running:
+        gc.collect()
+        gc.freeze()
+
+        async def serve() -> None:
+            process = EngineProcess(control, running, families, tracer)
+            losses.tell(process.peer)
+            await process.run()
+
+        asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

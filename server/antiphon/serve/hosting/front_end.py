@@ -1,0 +1,242 @@
+"""A front-end process: connections that the supervisor passes on, and their conversations.
+
+``python -m antiphon.serve.hosting.front_end DESCRIPTOR PARENT``: the supervisor starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import socket
+import ssl
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry
+
+from antiphon.config import ServerConfig
+from antiphon.engine.metrics import Families
+from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.ipc.remote import connect
+from antiphon.ipc.remote_engine import RemoteEngine
+from antiphon.log import Log, set_up_logging
+from antiphon.serve.access.callers import Access
+from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
+from antiphon.serve.hosting.central import Central
+from antiphon.serve.hosting.lifecycle import drain
+from antiphon.serve.hosting.served import Models, name_models, serve_model
+from antiphon.serve.hosting.services import SERVICES
+from antiphon.serve.hosting.tracing import make_tracer, trace_of
+from antiphon.serve.transport.loop import run
+from antiphon.serve.transport.open_files import raise_open_file_limit
+from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor import messages
+from antiphon.supervisor.child import control_socket, receive_begin, say_failed
+from antiphon.supervisor.messages import Message
+from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.totals import read_registry
+
+
+class Elsewhere:
+    """An engine of another process behind the port of conversations; the supervisor drains it."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        """Stand for ``engine``."""
+        self.info, self.health = engine.info, engine.health
+        self.submit, self.check_room = engine.submit, engine.check_room
+
+    def drain(self) -> None:
+        """Nothing: the supervisor has told the engine."""
+
+    def note_lag(self, lag_s: float) -> None:
+        """Nothing: the supervisor asks for it, and tells the engine."""
+
+
+class Connections:
+    """Connections that were passed on: which are at work, and which have closed, for the supervisor.
+
+    One is at work until its first request has been answered, and while a request is.
+    """
+
+    def __init__(self, peer: Peer, server: web.Server) -> None:
+        """Report to ``peer`` on the connections of ``server``."""
+        self._peer, self._server = peer, server
+        self._received = 0
+        self._numbers: dict[web.RequestHandler, int] = {}
+        self._beginning: set[web.RequestHandler] = set()
+        self._idle: set[web.RequestHandler] = set()
+
+    async def begin(self, number: int, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve a connection that was passed on."""
+        handler = self._server()
+        self._received += 1
+        self._numbers[handler] = number
+        self._beginning.add(handler)
+        self._report()
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: handler, connection, ssl=tls)
+        except OSError:  # gone already, or no TLS, which is counted elsewhere
+            connection.close()
+        finally:
+            self._beginning.discard(handler)
+
+    async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A middleware that sees which connections have a request being answered."""
+        if request.protocol in self._idle:
+            self._idle.discard(request.protocol)
+            self._report()
+        try:
+            return await handler(request)
+        finally:
+            self._idle.add(request.protocol)
+            self._report()
+
+    def look(self) -> None:
+        """Find those that have closed."""
+        alive = {*self._server.connections, *self._beginning}
+        gone = [handler for handler in self._numbers if handler not in alive]
+        self._idle &= alive
+        if gone:
+            self._report([self._numbers.pop(handler) for handler in gone])
+
+    def _report(self, closed: Sequence[int] = ()) -> None:
+        busy = len(self._numbers) - len(self._idle)
+        self._peer.tell(messages.Load(self._received, busy, tuple(closed)))
+
+
+class FrontEnd:
+    """One process of conversations; ``begin`` is what the supervisor said first."""
+
+    def __init__(
+        self, control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int
+    ) -> None:
+        """Made on the event loop it will run on."""
+        self._config, self._number = config, begin.number
+        self._families = Families(CollectorRegistry())
+        self._log = Log()
+        self._leaving = asyncio.Event()
+        self._is_cut = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._app: web.Application | None = None
+        self._connections: Connections | None = None
+        self._link = link
+        self._tracer = make_tracer(config, has_ticks=False)
+        self._tls = tls_context(config.tls_cert, config.tls_key)
+        self.peer = Peer(control, self._hear, lost=self._leaving.set)
+
+    async def run(self) -> None:
+        """Serve until the supervisor says otherwise.
+
+        Raises:
+            AntiphonError: the process cannot begin.
+        """
+        engines = await connect(socket.socket(fileno=self._link))
+        served = [
+            serve_model(entry, name, checkpoint, Elsewhere(engines[name]), self._families)
+            for entry, name, checkpoint in name_models(self._config.served)
+        ]
+        central = Central(self.peer)
+        central.models = Models(served)
+        self._app = app = build_app(
+            served,
+            self._config,
+            self._families,
+            access=Access(self._config, central),
+            overview=central,
+            tracer=self._tracer,
+        )
+        runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
+        await self._serve(app, runner)
+
+    async def _serve(self, app: web.Application, runner: web.AppRunner) -> None:
+        asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
+        if self._tls is not None:
+            app[FAULTS].watch_tls(self._tls)
+        counting: list[Connections] = []
+
+        @web.middleware
+        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await counting[0].count(request, handler)
+
+        app.middlewares.insert(0, count)
+        await runner.setup()
+        assert runner.server is not None
+        self._connections = Connections(self.peer, runner.server)
+        counting.append(self._connections)
+        gc.collect()
+        gc.freeze()
+        self.peer.tell(messages.Ready())
+        try:
+            await self._leaving.wait()
+        finally:
+            await runner.cleanup()
+
+    def _hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+        match message:
+            case messages.Ping():
+                return self._pong()
+            case messages.Connection():
+                assert self._connections is not None
+                connection = socket.socket(fileno=descriptors[0])
+                self._begin(self._connections.begin(message.number, connection, self._tls))
+            case messages.Question():
+                return messages.Body(self._answer(message.what))
+            case messages.Drain():
+                self._begin(self._drain(message.limit_s))
+            case messages.Cut():
+                self._is_cut = True
+            case messages.Leave():
+                self._leaving.set()
+        return None
+
+    def _answer(self, what: str) -> bytes:
+        if what == "trace":
+            return trace_of(self._tracer)
+        return read_registry(self._families.registry)
+
+    def _pong(self) -> messages.Pong:
+        if self._connections is None or self._app is None:
+            return messages.Pong()
+        self._connections.look()
+        return messages.Pong(self._app[SERVICES].lag.lag_s)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self, limit_s: float) -> None:
+        if self._app is not None:
+            gone = SessionFailedError("the engine's process is gone")
+            await drain(self._app, limit_s, is_cut=lambda: self._is_cut, lost=lambda: gone, log=self._log)
+        self.peer.tell(messages.Drained())
+
+
+async def _run(control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int) -> None:
+    await FrontEnd(control, begin, config, link).run()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve conversations until the supervisor ends."""
+    control = control_socket(argv)
+    begin, descriptors = receive_begin(control)
+    config, _ = pickle.loads(begin.task)
+    assert isinstance(config, ServerConfig)
+    set_up_logging(config.log_level, process=f"front-end-{begin.number}")
+    sys.setswitchinterval(config.switch_interval_ms / 1000.0)
+    raise_open_file_limit()
+    try:
+        run(_run(control, begin, config, descriptors[0]))
+    except AntiphonError as error:
+        say_failed(control, error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

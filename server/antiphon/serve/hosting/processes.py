@@ -1,0 +1,130 @@
+"""A server of several processes, as the first of them begins it: sockets, commands, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from antiphon.config import ServerConfig
+from antiphon.ipc.health import Health, together
+from antiphon.serve.access.addresses import client_address, is_within, parse_networks
+from antiphon.serve.access.keys import KeyFile
+from antiphon.serve.hosting.banner import banner
+from antiphon.serve.operator.agent import agent
+from antiphon.serve.transport.address import cannot_listen
+from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.answers import Answers
+from antiphon.supervisor.door import DoorLimits
+from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.supervisor import Supervisor
+
+ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
+FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")
+
+ENGINE_STOP_S: Final = 10.0
+"""For the step that still runs when the server ends."""
+
+
+def supervise(config: ServerConfig, front_ends: int) -> int:
+    """Serve in so many processes beside the engine's; returns the exit code.
+
+    Raises:
+        ConfigError: a process cannot begin, or nothing can listen.
+    """
+    check_files(config)
+    listeners = bind(config)
+    plan = Plan(
+        engine=ENGINE,
+        front_end=FRONT_END,
+        front_ends=front_ends,
+        task=pickle.dumps((config, front_ends)),
+        listeners=listeners,
+        limits=DoorLimits(
+            connections=config.limits.max_connections,
+            connections_per_address=config.limits.max_connections_per_address,
+            new_per_s=config.limits.max_new_connections_per_s,
+        ),
+        counted_address=address_counter(config),
+        announce=lambda lines: print(  # noqa: T201
+            banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True
+        ),
+        drain_s=config.limits.drain_timeout_s,
+        trace_file=Path(config.trace_file) if config.trace else None,
+        leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
+    )
+    return asyncio.run(_supervise(plan, config))
+
+
+async def _supervise(plan: Plan, config: ServerConfig) -> int:
+    supervisor = Supervisor(plan)
+    async with contextlib.AsyncExitStack() as stack:
+        if config.agent_port:
+            await stack.enter_async_context(
+                agent(config.host, config.agent_port, partial(overall, supervisor.answers))
+            )
+        return await supervisor.run()
+
+
+async def overall(answers: Answers) -> Health:
+    """All engines as one, for the agent port."""
+    said = await answers.health()
+    healths = {name: Health(**health) for name, health in said["models"].items()}
+    if healths and said["engine_answers"]:
+        return together(healths)
+    words = "the engine's process does not answer" if healths else "starting"
+    return Health(False, 0.0, False, False, active=0, queued=0, slots=0, detail=words)
+
+
+def check_files(config: ServerConfig) -> None:
+    """Find out now, before the models are loaded, what front ends would find out.
+
+    Raises:
+        ConfigError: a file of the configuration cannot be used.
+    """
+    tls_context(config.tls_cert, config.tls_key)
+    if config.api_keys is not None:
+        KeyFile(Path(config.api_keys))
+
+
+def address_counter(config: ServerConfig) -> Callable[[str], str]:
+    """The name under which an address's connections count; a trusted proxy's do not count as its own.
+
+    Raises:
+        ConfigError: a proxy is no address.
+    """
+    proxies = parse_networks(config.trusted_proxy)
+
+    def counted(peer: str) -> str:
+        return "" if is_within(peer, proxies) else client_address(peer, [], [])
+
+    return counted
+
+
+def bind(config: ServerConfig) -> list[socket.socket]:
+    """Sockets on every address of the configured host, which do not listen yet.
+
+    Raises:
+        ConfigError: nothing can listen there.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise cannot_listen(config.host, config.port, error) from error
+    return listeners

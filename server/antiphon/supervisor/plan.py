@@ -1,0 +1,32 @@
+"""What a supervisor is to run, and for how long anything may take."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.supervisor.door import DoorLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to run, and for how long anything may take.
+
+    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
+    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come. What the
+    children have recorded goes into ``trace_file``.
+    """
+
+    engine: Sequence[str]
+    front_end: Sequence[str]
+    front_ends: int
+    task: bytes
+    listeners: Sequence[socket.socket]
+    limits: DoorLimits
+    counted_address: Callable[[str], str]
+    announce: Callable[[Sequence[str]], None]
+    drain_s: float
+    leave_s: float
+    trace_file: Path | None = None
