@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from antiphon.backends.devices import device_bytes, pick_device
+from antiphon.backends.devices import device_bytes, pick_device, pick_dtype
 from antiphon.backends.threads import model_threads
 from antiphon.errors import ConfigError
 
@@ -55,6 +55,15 @@ def test_a_gpu_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     assert device_bytes(torch.device("cuda:1")) == {"total": 24 * 2**30}
     assert asked == [torch.device("cuda:1")]
+
+
+def test_a_dtype_follows_the_device_unless_it_is_named() -> None:
+    cpu, names = torch.device("cpu"), ("float32", "bfloat16", "float16")
+    assert pick_dtype(None, cpu, names) == torch.float32
+    assert pick_dtype(None, torch.device("cuda"), names) == torch.bfloat16
+    assert pick_dtype("float16", cpu, names) == torch.float16
+    with pytest.raises(ConfigError, match="no dtype is called 'float16'; there are: float32, bfloat16"):
+        pick_dtype("float16", cpu, names[:2])
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (2, 1), (64, 63)])

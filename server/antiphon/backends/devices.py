@@ -1,8 +1,9 @@
-"""The device a backend on torch runs on."""
+"""The device and the dtype a backend on torch runs in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -12,6 +13,11 @@ from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
 """What steps run on. Metal (mps) lacks the float64 of exact sampling, and nothing was tried on others."""
+
+
+DTYPES: Final = MappingProxyType(
+    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+)
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -37,6 +43,19 @@ def pick_device(name: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
     return device
+
+
+def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> torch.dtype:
+    """Resolve a language model's dtype, one of ``names``, None being float32 on a CPU and bfloat16 elsewhere.
+
+    Raises:
+        ConfigError: no dtype is called so.
+    """
+    if name is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in names:
+        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(names)}")
+    return DTYPES[name]
 
 
 def device_bytes(device: torch.device) -> dict[str, int]:

@@ -67,12 +67,6 @@ def test_the_number_of_threads_is_set(moshi: Checkpoint) -> None:
     assert torch.get_num_threads() == model_threads()
 
 
-def test_defaults_follow_the_device() -> None:
-    assert loading.pick_dtype(None, CPU) == torch.float32
-    assert loading.pick_dtype(None, torch.device("cuda")) == torch.bfloat16
-    assert loading.pick_dtype("float16", CPU) == torch.float16
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

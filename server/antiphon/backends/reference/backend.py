@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.checks import check_slots
-from antiphon.backends.devices import device_bytes, device_probe, pick_device, to_numpy
+from antiphon.backends.devices import device_bytes, device_probe, pick_device, pick_dtype, to_numpy
 from antiphon.backends.executor import ExecutorFacts, Result, Work
 from antiphon.backends.host import HostBackend
 from antiphon.backends.reference import loading
@@ -206,7 +206,7 @@ def make(
     torch_device, cpu_threads = pick_device(device), model_threads(threads)
     if torch_device.type == "cpu":
         torch.set_num_threads(cpu_threads)
-    lm_dtype = loading.pick_dtype(dtype, torch_device)
+    lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16", "float16"))
     mimi = loading.load_mimi(checkpoint, torch_device)
     lm = None
     if spec.kind is PipelineKind.DUPLEX:

@@ -12,21 +12,10 @@ from moshi.models.loaders import get_mimi, get_moshi_lm
 from moshi.run_inference import get_condition_tensors
 
 from antiphon.backends.misfits import as_checkpoint_error
-from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """Resolve the LM's dtype, None being float32 on a CPU and bfloat16 elsewhere. Raises ConfigError."""
-    if name is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
-        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:

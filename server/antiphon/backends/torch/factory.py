@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from antiphon.backends.checks import check_slots
-from antiphon.backends.devices import pick_device
+from antiphon.backends.devices import pick_device, pick_dtype
 from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.kernels.fused import ATTENTION
 from antiphon.backends.torch.speech import TorchSpeech
 from antiphon.backends.torch.weights.conditions import load_conditions
-from antiphon.backends.torch.weights.loading import load_codec, load_generator, pick_dtype
+from antiphon.backends.torch.weights.loading import load_codec, load_generator
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError
 from antiphon.models.guidance import UNGUIDED, guidance_of
@@ -62,7 +62,7 @@ def make(
     torch_device, cpu_threads = pick_device(device), model_threads(threads)
     if torch_device.type == "cpu":
         torch.set_num_threads(cpu_threads)
-    lm_dtype = pick_dtype(dtype, torch_device)
+    lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16"))
     mimi = load_codec(checkpoint, torch_device, attention)
     if spec.lm is None:
         return HostBackend(spec, TorchFrames(spec, mimi, None), slots=slots)

@@ -18,7 +18,7 @@ from antiphon.backends.torch.quantised.stored import formats_of
 from antiphon.backends.torch.weights.conditions import Conditions
 from antiphon.backends.torch.weights.lm_weights import load_lm
 from antiphon.backends.torch.weights.mimi_weights import load_mimi
-from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.errors import UnsupportedError
 from antiphon.models.guidance import UNGUIDED
 from antiphon.models.script import ScriptRules
 from antiphon.models.speaker import SpeakerShape
@@ -26,21 +26,6 @@ from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """Resolve the language model's dtype, None being float32 on a CPU and bfloat16 elsewhere.
-
-    Raises:
-        ConfigError: no dtype is called so.
-    """
-    if name is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
-        raise ConfigError(f"no dtype is called '{name}'; there are: {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def attention_dtype(device: torch.device) -> torch.dtype | None:
