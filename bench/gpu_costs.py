@@ -37,11 +37,11 @@ H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 
 
 NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("moshi-7b", "encode"): (443, 443),
-    ("moshi-7b", "lm"): (869, 949),
+    ("moshi-7b", "lm"): (862, 942),
     ("moshi-7b", "decode"): (419, 419),
     ("stt-1b", "encode"): (563, 563),
     ("stt-1b", "lm"): (292, 308),
-    ("tts-1.6b", "lm"): (1619, 1795),
+    ("tts-1.6b", "lm"): (1589, 1765),
     ("tts-1.6b", "decode"): (419, 419),
 }
 """Kernels by model and stage, counted on the meta device: in bfloat16; with INT8 weights, keys and values."""

@@ -82,6 +82,8 @@ class LanguageModel(nn.Module):
             for child in self.modules():
                 if isinstance(child, Int4Linear):
                     child.pack()
+        if self.depformer is not None:
+            self.depformer.join_inputs()
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
