@@ -37,11 +37,11 @@ H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 
 
 NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("moshi-7b", "encode"): (443, 443),
-    ("moshi-7b", "lm"): (862, 942),
+    ("moshi-7b", "lm"): (846, 926),
     ("moshi-7b", "decode"): (419, 419),
     ("stt-1b", "encode"): (563, 563),
-    ("stt-1b", "lm"): (292, 308),
-    ("tts-1.6b", "lm"): (1589, 1765),
+    ("stt-1b", "lm"): (284, 300),
+    ("tts-1.6b", "lm"): (1549, 1725),
     ("tts-1.6b", "decode"): (419, 419),
 }
 """Kernels by model and stage, counted on the meta device: in bfloat16; with INT8 weights, keys and values."""
@@ -52,8 +52,8 @@ RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer."""
 
-PRODUCT_COLUMNS: Final = 32
-"""Of a tile of our product: each reads all rows once more, from the cache."""
+PRODUCT_COLUMNS: Final = {False: 32, True: 64}
+"""Of a tile of our product, the second of more than 64 rows: each reads all rows once more from the cache."""
 
 LEAST_ROWS: Final = 16
 WARP_SCHEDULERS: Final = 4
@@ -105,7 +105,7 @@ def _language_model(size: Size, rows: int, frames: int, card: Card, form: Form, 
     tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
     weights_s = max(
         cost.weights_bytes / card.copy_bytes_per_s,
-        cost.weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS) / card.cache_bytes_per_s,
+        cost.weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64]) / card.cache_bytes_per_s,
     )
     slots_per_s = card.units * WARP_SCHEDULERS * card.clock_hz * card.issue_share
     warps = 4

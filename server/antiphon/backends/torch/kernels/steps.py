@@ -49,6 +49,11 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
 
 
+def normed(x: Tensor, norm: nn.Module) -> Tensor:
+    """``[n, dim]``, normed: one launch for the norm our models have."""
+    return normed_rows(x, norm, nn.Identity()).values
+
+
 def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: Window) -> Tensor:
     """Projections ``[n, dim + 2 * kv_dim]`` to queries ``[n, H, 1, D]``, keys and values into the ring."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
