@@ -35,6 +35,12 @@ class Card:
 H200: Final = Card("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
 H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
 
+
+def card_called(name: str) -> Card:
+    """The constants for a device of this name; an H200's for any that is not known."""
+    return next((card for card in (H200, H100) if card.name in name), H200)
+
+
 NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("moshi-7b", "encode"): (443, 443),
     ("moshi-7b", "lm"): (846, 926),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gpu_costs import H100, H200, NODES, stage_costs, tick_ms
+from bench.gpu_costs import H100, H200, NODES, card_called, stage_costs, tick_ms
 from bench.gpu_models import Form, published_sizes
 from bench.gpu_simulation import simulate
 
@@ -54,3 +54,8 @@ def test_simulated_calls_wait_between_one_tick_and_two() -> None:
     p50_ms, p99_ms, rows = simulate(MOSHI, 2, H200, seconds=1.0)
     assert 0.9 * alone_ms < p50_ms <= p99_ms < 2 * alone_ms
     assert rows == 1
+
+
+def test_a_card_is_known_by_its_name() -> None:
+    assert card_called("NVIDIA H100 80GB HBM3") == H100
+    assert card_called("NVIDIA H200") == card_called("something new") == H200
