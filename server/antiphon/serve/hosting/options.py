@@ -31,7 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "access": ("api_keys", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
-    "threads": ("threads", "switch_interval_ms"),
+    "threads": ("switch_interval_ms",),
     "backend null, for tests": ("null_step_ms", "null_hold_gil"),
 }
 """The titles of the help and the options below each; those of the tables of a file follow by table."""
