@@ -13,9 +13,12 @@ import torch
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
-from bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, small_size
+from bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, reads, small_size
 
 Values: TypeAlias = dict[str, Any]
+
+USED_SHARE = 0.9
+"""Of the memory that is free beside weights, for state: the rest is for activations and captured graphs."""
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5
@@ -52,6 +55,15 @@ class Task:
 def device() -> torch.device:
     """The card, or the CPU where there is none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fitted(task: Task) -> Task:
+    """The task with as many rows as the card holds beside the weights, if that is fewer."""
+    if device().type == "cpu":
+        return task
+    cost, free_bytes = reads(task.size, task.form), torch.cuda.mem_get_info()[0]
+    rows = int(USED_SHARE * (free_bytes - cost.resident_bytes)) // cost.state_bytes
+    return replace(task, batch=min(task.batch, max(1, rows)))
 
 
 def note(values: Values) -> None:

@@ -35,13 +35,19 @@ class Card:
 H200: Final = Card("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
 H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
 
+
+def card_called(name: str) -> Card:
+    """The constants for a device of this name; an H200's for any that is not known."""
+    return next((card for card in (H200, H100) if card.name in name), H200)
+
+
 NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("moshi-7b", "encode"): (443, 443),
-    ("moshi-7b", "lm"): (869, 949),
+    ("moshi-7b", "lm"): (846, 926),
     ("moshi-7b", "decode"): (419, 419),
     ("stt-1b", "encode"): (563, 563),
-    ("stt-1b", "lm"): (292, 308),
-    ("tts-1.6b", "lm"): (1619, 1795),
+    ("stt-1b", "lm"): (284, 300),
+    ("tts-1.6b", "lm"): (1549, 1725),
     ("tts-1.6b", "decode"): (419, 419),
 }
 """Kernels by model and stage, counted on the meta device: in bfloat16; with INT8 weights, keys and values."""
@@ -52,8 +58,8 @@ RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer."""
 
-PRODUCT_COLUMNS: Final = 32
-"""Of a tile of our product: each reads all rows once more, from the cache."""
+PRODUCT_COLUMNS: Final = {False: 32, True: 64}
+"""Of a tile of our product, the second of more than 64 rows: each reads all rows once more from the cache."""
 
 LEAST_ROWS: Final = 16
 WARP_SCHEDULERS: Final = 4
@@ -105,7 +111,7 @@ def _language_model(size: Size, rows: int, frames: int, card: Card, form: Form, 
     tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
     weights_s = max(
         cost.weights_bytes / card.copy_bytes_per_s,
-        cost.weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS) / card.cache_bytes_per_s,
+        cost.weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64]) / card.cache_bytes_per_s,
     )
     slots_per_s = card.units * WARP_SCHEDULERS * card.clock_hz * card.issue_share
     warps = 4

@@ -12,6 +12,7 @@ Run it from the folder of the repository. It needs torch, triton, numpy, safeten
 model files and no installation: weights are random and made on the card. Results are in OUT/PLAN.json, what
 steps print besides in OUT/PLAN.log. Where "parity" finds a difference, nothing is timed: of the steps behind
 it only those run that look for its cause, and the time left belongs to compute-sanitizer.
+A step whose rows do not fit into the card's memory takes as many as do; its result has their number.
 """
 
 from __future__ import annotations
@@ -182,7 +183,10 @@ def run_here(options: argparse.Namespace) -> None:
     card: Any = import_module("bench.gpu_card")
     options.out.mkdir(parents=True, exist_ok=True)
     task = card.Task(options.model, options.batch, options.small, options.out.resolve())
-    card.note(getattr(import_module(f"bench.{module}"), function)(task))
+    fitted = card.fitted(task)
+    if fitted != task:
+        print(f"{task.batch} rows do not fit into this card's memory, {fitted.batch} do", file=sys.stderr)
+    card.note(getattr(import_module(f"bench.{module}"), function)(fitted))
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -12,7 +12,7 @@ import torch
 from antiphon.backends.torch.state import State
 from bench import gpu_chain
 from bench.gpu_card import Task, Values, device, graphed, make_backend, median_ms, note
-from bench.gpu_costs import H200, stage_costs, tick_ms
+from bench.gpu_costs import card_called, stage_costs, tick_ms
 from bench.gpu_models import make_modules, reads
 from bench.gpu_ticks import fill_context, our_tick, time_ticks
 from bench.gpu_upstream import upstream_tick
@@ -30,10 +30,12 @@ def ticks(task: Task) -> Values:
     backend = make_backend(task)
     found: Values = {"model": task.model, "batch": task.batch, "made_s": time.perf_counter() - start_s}
     cost, tick = reads(task.size, task.form), our_tick(backend, task.batch)
+    card = card_called(torch.cuda.get_device_name() if device().type == "cuda" else "")
+    found["computed_for"] = card.name
     with torch.no_grad():
         fills = (("full", context), ("half", context // 2), ("empty", 1))
         for name, frames in fills[:1] if task.is_small else fills:
-            predicted = stage_costs(task.size, task.batch, frames, H200)
+            predicted = stage_costs(task.size, task.batch, frames, card)
             fill_context(backend, task.batch, frames)
             start_s = time.perf_counter()
             for _ in range(3):
@@ -45,7 +47,7 @@ def ticks(task: Task) -> Values:
                 "warm_s": warm_s,
                 "read_gb": cost.tick_bytes(task.batch, frames) / 1e9,
                 "computed": {stage: asdict(one) | {"ms": one.ms} for stage, one in predicted.items()},
-                "computed_ms": tick_ms(predicted, H200),
+                "computed_ms": tick_ms(predicted, card),
                 "ms": time_ticks(tick, count, silent=2),
             }
             note({name: found[name]})

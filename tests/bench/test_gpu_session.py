@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from bench import gpu_session
+from bench import gpu_card, gpu_session
 from bench.gpu_session import PARITY_DIFFERS, PLANS, Entry, reason_to_leave_out, run_plan
 from tests.bench.only_these import bare_environment
 
@@ -92,3 +93,13 @@ def test_help_has_the_commands_of_a_session(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     for plan in PLANS:
         assert f"python -m bench.gpu_session --plan {plan}" in text
+
+
+@pytest.mark.parametrize(("free_gb", "rows"), [(140, 128), (79, 76), (9, 1)])
+def test_a_step_takes_as_many_rows_as_the_card_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_gb: int, rows: int
+) -> None:
+    monkeypatch.setattr(gpu_card, "device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gb * 10**9, 0))
+    task = gpu_card.Task("moshi-7b", 128, is_small=False, out=tmp_path)
+    assert gpu_card.fitted(task).batch == rows

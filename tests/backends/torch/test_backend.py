@@ -22,7 +22,14 @@ from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.places import Layout, place_rows, read_bucket, row_buckets
+from antiphon.backends.torch.places import (
+    WHOLE_RING,
+    Layout,
+    captured_frames,
+    place_rows,
+    read_bucket,
+    row_buckets,
+)
 from antiphon.backends.torch.step import Run
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -276,6 +283,8 @@ def test_buckets() -> None:
     assert row_buckets(13) == (1, 2, 4, 8, 13)
     assert row_buckets(150) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 150)
     assert [read_bucket(frames) for frames in (1, 64, 65, 129, 3000)] == [64, 64, 128, 256, 4096]
+    assert captured_frames(Layout.WHOLE, 3000) == (64, 128, 256, 512, 1024, 2048, 4096)
+    assert captured_frames(Layout.PADDED, 3000) == captured_frames(Layout.EAGER, 3000) == (64,)
 
 
 def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) -> None:
@@ -298,8 +307,11 @@ def test_a_layout_gives_each_row_a_place() -> None:
     assert apart.rows.tolist() == [-1, -1, 2, 3, -1, -1, 6, -1, -1]
     assert apart.runs == (Run(2, 2, 1, 71), Run(3, 3, 1, 5), Run(6, 6, 1, 10))
     padded = place_rows(Layout.PADDED, 9, rows, frames)
-    assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), 128)
+    assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), WHOLE_RING)
     assert padded.key(100) == (4, 100, True)
+    for context_frames in (100, 3000):  # kernels bound each row by itself: calls of any age have one graph
+        young = place_rows(Layout.PADDED, 9, rows, np.zeros(3, np.int64))
+        assert young.key(context_frames) == padded.key(context_frames)
     whole = place_rows(Layout.WHOLE, 9, rows, frames)
     assert (whole.rows.tolist(), whole.at.tolist()) == (apart.rows.tolist(), [6, 2, 3])
     assert whole.runs == (Run(0, 0, 9, 128),)

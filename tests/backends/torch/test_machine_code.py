@@ -43,7 +43,7 @@ def holds(code: MachineCode) -> None:
 
 @TARGETS
 def test_attention_over_int8_is_integers_alone(target: GPUTarget, tmp_path: Path) -> None:
-    """356 instructions a turn of 16.5 KiB (Triton 3.6: 402); up to 102 registers five programs fit a unit."""
+    """356 instructions a turn of 16.5 KiB (Triton 3.6: 385); up to 102 registers five programs fit a unit."""
     shape = {"COUNT": 1, "GROUP": 1, "CAPACITY": CAPACITY, "WIDTH": WIDTH, "SPLIT": SPLIT_SLOTS}
     types = POINTERS | {"k_ptr": "*i8", "v_ptr": "*i8"}
     kernel = compiled(

@@ -104,5 +104,6 @@ def test_the_kernels_of_tokens_compile_without_fused_multiply_adds() -> None:
 
 
 def test_the_simplest_kernels_compile() -> None:
-    types = {"token_ptr": "*i64", "table_ptr": "*bf16", "out_ptr": "*bf16"}
-    assert compiled(embed_rows, types, BLOCK=PIECE).asm["cubin"]
+    types = {"token_ptr": "*i64", "table_ptr": "*bf16", "added_ptr": "*bf16", "out_ptr": "*bf16"}
+    for is_added in (False, True):
+        assert compiled(embed_rows, types, BLOCK=PIECE, IS_ADDED=is_added).asm["cubin"]

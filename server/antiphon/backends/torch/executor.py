@@ -23,7 +23,14 @@ from antiphon.backends.torch.pipeline import (
     ROW_COLUMNS,
     Pipeline,
 )
-from antiphon.backends.torch.places import Layout, Places, place_rows, planned_rows, read_bucket, row_buckets
+from antiphon.backends.torch.places import (
+    Layout,
+    Places,
+    captured_frames,
+    place_rows,
+    planned_rows,
+    row_buckets,
+)
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
@@ -116,9 +123,8 @@ class TorchRows:
         """Run every shape that ticks may have until it is captured; on a CPU one row and all of them."""
         slots = self._state.rows
         sizes = row_buckets(slots) if self._rows.layout is Layout.PADDED else sorted({1, slots})
-        longest = max(self._rows.context_frames.values()) if self._runner.on_cuda else 1
-        reads = sorted({read_bucket(1 << shift) for shift in range(longest.bit_length() + 1)})
-        shapes = [(size, frames) for size in sizes for frames in reads]
+        bounds = captured_frames(self._rows.layout, max(self._rows.context_frames.values()))
+        shapes = [(size, frames) for size in sizes for frames in bounds]
         for done, (size, frames) in enumerate(shapes):
             progress(done, len(shapes), f"{size} rows, {frames} frames")
             rows = np.arange(size, dtype=np.int32)

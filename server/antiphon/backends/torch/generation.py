@@ -26,7 +26,7 @@ class TokenChooser(Protocol):
         ...
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """Float32 ``[n, card]`` to int64 ``[n]``."""
+        """``[n, card]``, in the model's dtype, to int64 ``[n]``."""
         ...
 
 
@@ -84,9 +84,7 @@ class Generator:
             nothing = torch.full_like(said, ZERO_TOKEN).expand(-1, self.dep_q)
             said = torch.cat([said, nothing], dim=1)
         elif self.model.depformer is not None:
-            audio = self._speak(
-                hidden, text, lambda codebook, row: choose.audio(codebook, row.float(), frames)
-            )
+            audio = self._speak(hidden, text, lambda codebook, row: choose.audio(codebook, row, frames))
             said = torch.cat([said, self._silenced(audio, frames)], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
 

@@ -13,7 +13,8 @@ from antiphon.backends.base import IntArray
 from antiphon.backends.torch.step import NO_ROW, Run, runs_of
 
 SHORTEST_READ_FRAMES = 64
-"""Captured reads of rings are bounded by the oldest row's frames, rounded up to a power of two from here."""
+"""Reads of rings that are captured without kernels are bounded by the oldest row's frames, rounded up to a
+power of two from here. Kernels bound each row by itself."""
 
 WHOLE_RING = 1 << 30
 """A bound on reads of rings that is above every ring."""
@@ -47,6 +48,13 @@ def row_buckets(slots: int) -> tuple[int, ...]:
 def read_bucket(frames: int) -> int:
     """The bound on captured ring reads for rows that have seen up to ``frames`` frames."""
     return max(SHORTEST_READ_FRAMES, 1 << (frames - 1).bit_length())
+
+
+def captured_frames(layout: Layout, context_frames: int) -> tuple[int, ...]:
+    """Frames that rows have seen at most, one for each bound on reads that is captured apart."""
+    if layout is not Layout.WHOLE:
+        return (SHORTEST_READ_FRAMES,)
+    return tuple(sorted({read_bucket(1 << shift) for shift in range(context_frames.bit_length() + 1)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +99,8 @@ def place_rows(
         runs = runs_of(placed.tolist(), filled.tolist(), apart=is_fixed)
         return Places(placed, at, runs, longest, is_padded=count > rows.size)
     # Attention that is not by kernels adds in another order over other lengths: in a fixed tick one for all.
-    is_alone = is_fixed and layout is Layout.WHOLE
-    longest = WHOLE_RING if is_alone else read_bucket(longest)
+    # Kernels read each row up to its own length, so one captured form serves calls of any age.
+    longest = WHOLE_RING if is_fixed or layout is Layout.PADDED else read_bucket(longest)
     whole = (Run(0, 0, slots, longest),) if layout is Layout.WHOLE else ()
     return Places(placed, at, whole, longest, is_padded=True)
 

@@ -179,7 +179,7 @@ class Sampler:
                 logits, voice.inverse, voice.temperature, voice.topk, noise
             )
             return chosen
-        scaled = logits * voice.inverse[:, None]
+        scaled = logits.float() * voice.inverse[:, None]  # the kernel widens what it reads itself
         return choose(scaled, voice.temperature, voice.topk, noise, width=self.width)
 
     def _noise(self, seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:

@@ -125,6 +125,8 @@ def test_tokens_are_embedded_as_by_the_module(low_rank: int | None, demux: bool)
     randomize(table, seed=5)
     tokens = torch.tensor([0, -1, 6, 3])
     assert torch.allclose(embedded(table, tokens), table(tokens), atol=1e-6)
+    added = torch.randn(4, 50)[:, 3:27]
+    assert torch.allclose(embedded(table, tokens, added), table(tokens) + added, atol=1e-6)
 
 
 @settings(max_examples=10)

@@ -99,11 +99,23 @@ def multiply_rows(
 
 
 @triton.jit
-def embed_rows(token_ptr, table_ptr, out_ptr, width, BLOCK: tl.constexpr):
-    """A piece of one token's entry in a table; -1 has none, and gets zeros."""
+def embed_rows(
+    token_ptr,
+    table_ptr,
+    added_ptr,
+    out_ptr,
+    width,
+    added_row_stride,
+    BLOCK: tl.constexpr,
+    IS_ADDED: tl.constexpr,
+):
+    """A piece of one token's entry in a table, and what is added to it; -1 has none, and gets zeros."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1).to(tl.int64)
     token = tl.load(token_ptr + row)
     there = tl.where(token == -1, 0, width)
     value = tl.load(table_ptr + tl.maximum(token, 0) * width + column, mask=column < there, other=0.0)
+    if IS_ADDED:
+        added = tl.load(added_ptr + row * added_row_stride + column, mask=column < width, other=0.0)
+        value = (value.to(tl.float32) + added.to(tl.float32)).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * width + column, value, mask=column < width)

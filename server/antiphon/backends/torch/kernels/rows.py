@@ -154,13 +154,16 @@ def multiply(
     return out
 
 
-def embedded(embedding: TokenEmbedding, tokens: Tensor) -> Tensor:
-    """Int64 tokens ``[n]`` to ``[n, dim]``; tokens of two streams in one go the way of torch."""
+def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = None) -> Tensor:
+    """Int64 tokens ``[n]`` to ``[n, dim]``, and ``added [n, dim]`` to them; two streams in one by torch."""
     if embedding.out1 is not None:
         found: Tensor = embedding(tokens)
-        return found
-    table, count = embedding.weight, tokens.shape[0]
+        return found if added is None else found + added
+    table, count, low_rank = embedding.weight, tokens.shape[0], embedding.low_rank
     out = table.new_empty(count, table.shape[1])
-    grid = (triton.cdiv(table.shape[1], PIECE), count)
-    embed_rows[grid](tokens.contiguous(), table, out, table.shape[1], BLOCK=PIECE, enable_fp_fusion=False)
-    return out if embedding.low_rank is None else linear_rows(embedding.low_rank, Rows(out, None, out.dtype))
+    beside = out if added is None or low_rank is not None else added
+    embed_rows[(triton.cdiv(table.shape[1], PIECE), count)](
+        tokens.contiguous(), table, beside, out, table.shape[1], beside.stride(0),
+        BLOCK=PIECE, IS_ADDED=beside is not out, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out if low_rank is None else linear_rows(low_rank, Rows(out, None, out.dtype), added)

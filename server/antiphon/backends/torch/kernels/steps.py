@@ -13,6 +13,7 @@ import math
 import torch
 import triton
 from torch import Tensor, nn
+from torch.nn import functional
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
@@ -46,6 +47,11 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
         seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
         flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
+
+
+def normed(x: Tensor, norm: nn.Module) -> Tensor:
+    """``[n, dim]``, normed: one launch for the norm our models have."""
+    return normed_rows(x, norm, nn.Identity()).values
 
 
 def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: Window) -> Tensor:
@@ -112,13 +118,18 @@ def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, c
     config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
     heads = config.heads // config.kv_repeat
     shape = (len(depformer.layers), flat.shape[0], 2, heads, config.steps, config.head_dim)
-    pasts = flat.new_empty(shape)
+    pasts, inputs = flat.new_empty(shape), None
+    if depformer.joined_inputs is not None:
+        inputs = functional.linear(flat, depformer.joined_inputs).split(config.dim, dim=1)
     for step, which in enumerate(config.schedule):
         table = depformer.text_emb if step == 0 else depformer.emb[step - 1]
         assert isinstance(table, TokenEmbedding)
-        entry = embedded(table, chosen[-1])
-        linear = depformer.inputs[which if config.multi_linear else 0]
-        x = linear_rows(linear, plain_rows(flat, linear), entry)
+        number = which if config.multi_linear else 0
+        if inputs is None:
+            linear = depformer.inputs[number]
+            x = linear_rows(linear, plain_rows(flat, linear), embedded(table, chosen[-1]))
+        else:
+            x = embedded(table, chosen[-1], inputs[number])
         for layer, past in zip(depformer.layers, pasts, strict=True):
             x = _depformer_layer(layer, x, which, past, step)
         norm, head = depformer.norms[step], depformer.linears[step]

@@ -84,6 +84,17 @@ class Depformer(nn.Module):
         self.linears = nn.ModuleList(
             Linear(dim, config.card, bias=config.bias, dtype=dtype) for _ in range(steps)
         )
+        self.joined_inputs: Tensor | None = None
+
+    def join_inputs(self) -> None:
+        """Lay the inputs' weights side by side for kernels: all read one vector, so one product makes all."""
+        linears = [linear for linear in self.inputs if isinstance(linear, Linear) and linear.bias is None]
+        if len(linears) < len(self.inputs) or not linears:
+            return
+        if is_fused(self._attention, linears[0].weight.device, self.config.head_dim):
+            self.joined_inputs = torch.cat([linear.weight for linear in linears])
+            for linear, part in zip(linears, self.joined_inputs.split(self.config.dim), strict=True):
+                linear.weight = nn.Parameter(part, requires_grad=False)
 
     def forward(self, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
         """Hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n, steps]``.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from antiphon.backends.torch.kernels.fused import load_steps
 from antiphon.backends.torch.modules.attention import PLAIN, Compute
 from antiphon.backends.torch.modules.depformer import Depformer
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
@@ -82,6 +83,8 @@ class LanguageModel(nn.Module):
             for child in self.modules():
                 if isinstance(child, Int4Linear):
                     child.pack()
+        if self.depformer is not None:
+            self.depformer.join_inputs()
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -89,7 +92,11 @@ class LanguageModel(nn.Module):
 
         Row 0 of the tokens is text. T above 1 is a prompt read in one pass.
         """
-        hidden = self.out_norm(self.read(self.embed(tokens), step))
+        x = self.read(self.embed(tokens), step)
+        if x.shape[1] == 1 and step.in_place and self.is_fused(x.device):
+            hidden: Tensor = load_steps().normed(x[:, 0], self.out_norm)[:, None]
+        else:
+            hidden = self.out_norm(x)
         return hidden, self.text_linear(hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
