@@ -31,7 +31,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "access": ("api_keys", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
-    "threads": ("threads", "switch_interval_ms"),
     "backend null, for tests": ("null_step_ms", "null_hold_gil"),
 }
 """The titles of the help and the options below each; those of the tables of a file follow by table."""
@@ -72,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         group = parser.add_argument_group(title)
         for name in names:
             group.add_argument(flag(name), **_argument(known.pop(name)))
-    tables = {table: parser.add_argument_group(title) for table, title in TABLES.items()}
+    tables = {table: parser.add_argument_group(title) for table, title in {"": "more", **TABLES}.items()}
     for info in known.values():
         tables[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
     return parser
