@@ -1,20 +1,21 @@
 /** The view of a conversation: what is pressed becomes a call, and what becomes of the call is shown. */
 
+import { Awake } from "./awake.js";
 import { Call } from "./call.js";
 import { Chips } from "./chips.js";
 import { MicrophoneError } from "./microphone.js";
 import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { Panel } from "./panel.js";
 import { modelsOf, PATHS } from "./parameters.js";
-import { STALL_MS } from "./quality.js";
 import { ANY_QUESTION } from "./questions.js";
 import { Recogniser } from "./recogniser.js";
 import { LONGEST_S } from "./recorder.js";
 import { explain } from "./refusal.js";
 import { canOpus, Saving } from "./saving.js";
 import { Score } from "./score.js";
+import { wordsForTalk } from "./talkwords.js";
 import { Transcript } from "./transcript.js";
-import { duration, stopwatch, wordsFor, wordsForMicrophone } from "./words.js";
+import { duration, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./session.js").State} State */
 
@@ -37,16 +38,7 @@ const DEVICE_NOTES = {
   clip: "The recorded voice could not be fetched.",
 };
 
-const NEEDS_KEY = {
-  line: "This server asks for an access key.",
-  help: "Enter it to begin. It is kept in this browser.",
-  isTrouble: false,
-};
-
-/** How long the words of a return stay. */
-const RETURN_MS = 10_000;
-/** After so long the page says where the browser asks. */
-const OPENING_MS = 3000;
+/** A look so often: a stall is to be shown within a second. */
 const SHOW_MS = 200;
 
 export class Talk {
@@ -90,8 +82,7 @@ export class Talk {
     this._startedMs = 0;
     this._isStopped = false;
     this._isStarting = false;
-    /** @type {WakeLockSentinel | null} */
-    this._awake = null;
+    this._awake = new Awake(() => this.isCalling);
     this.isShown = false;
   }
 
@@ -244,7 +235,7 @@ export class Talk {
   _looked() {
     if (document.hidden) return;
     this._call?.hurry();
-    void this._stayAwake();
+    void this._awake.stay();
   }
 
   // What becomes of it.
@@ -256,7 +247,7 @@ export class Talk {
       this._liveSinceMs = clock();
       if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
       else this._startedMs = this._liveSinceMs; // waiting was no talk
-      void this._stayAwake();
+      void this._awake.stay();
     } else {
       this._deafen();
     }
@@ -313,26 +304,8 @@ export class Talk {
     this._asked = null;
     this._note("");
     this._levelled(0, 0);
-    void this._awake?.release();
-    this._awake = null;
+    this._awake.release();
     this.show();
-  }
-
-  get _isKeptAwake() {
-    return this._awake?.released === false;
-  }
-
-  /** A phone that locks its screen stops the call. */
-  async _stayAwake() {
-    if (!this.isCalling || document.hidden || !navigator.wakeLock || this._isKeptAwake) return;
-    try {
-      const awake = await navigator.wakeLock.request("screen");
-      // The call may have ended meanwhile, or another one of these was quicker.
-      if (this.isCalling && !this._isKeptAwake) this._awake = awake;
-      else await awake.release();
-    } catch {
-      // An empty battery, or a browser that does not want to: the call goes on as long as it may.
-    }
   }
 
   /**
@@ -390,42 +363,18 @@ export class Talk {
   _words(state) {
     if (this._trouble) return this._trouble;
     const call = this._call;
-    if (this._settings.needsKey && !this.isCalling) return NEEDS_KEY;
-    if (call && state.name === "idle") return this._openingWords(call);
-    if (this._isStopped) {
-      return { line: "The system has stopped the sound.", help: "Touch the page to go on.", isTrouble: true };
-    }
-    if (call && state.name === "live") {
-      if (call.silentMs > STALL_MS) {
-        const help = "Nothing has come for a moment: the server or the network stands still. It goes on by itself.";
-        return { line: "Waiting for the server…", help, isTrouble: true };
-      }
-      if (call.isMuted) return { line: "You are muted.", help: "The call goes on; you are not heard.", isTrouble: false };
-      if (clock() - this._liveSinceMs > RETURN_MS) return wordsFor({ name: "live", isReturning: false }, clock());
-    }
-    const words = wordsFor(state, clock());
-    const isIdle = state.name === "idle" || (state.name === "ended" && state.reason === "us");
-    return isIdle && !words.help ? { ...words, help: this._introduction(state.name === "ended") } : words;
-  }
-
-  /** @param {Call} call */
-  _openingWords(call) {
-    const isLong = clock() - this._startedMs > OPENING_MS;
-    if (call.stage === "sound") {
-      const help = isLong ? "The server has not answered yet." : "";
-      return { line: "Opening the sound…", help, isTrouble: false };
-    }
-    const help = isLong
-      ? "Allow it in the question that your browser shows near the page's address."
-      : "Your browser may ask for permission.";
-    return { line: "Opening the microphone…", help, isTrouble: false };
-  }
-
-  /** @param {boolean} isAfter */
-  _introduction(isAfter) {
-    if (isAfter) return this._saving.isUnsaved ? "The recording can be saved until the next call." : "";
-    if (this._settings.model?.kind === "codec") return "An echo: your voice goes through a codec and comes back, a moment later.";
-    return "Headphones help: it hears you all the time, also while it speaks.";
+    const nowMs = clock();
+    return wordsForTalk(state, nowMs, {
+      needsKey: this._settings.needsKey && !this.isCalling,
+      openingMs: call && state.name === "idle" ? nowMs - this._startedMs : null,
+      stage: call?.stage ?? "sound",
+      isStopped: this._isStopped,
+      silentMs: call?.silentMs ?? 0,
+      isMuted: call?.isMuted ?? false,
+      liveMs: nowMs - this._liveSinceMs,
+      isEcho: this._settings.model?.kind === "codec",
+      isUnsaved: this._saving.isUnsaved,
+    });
   }
 
   /**

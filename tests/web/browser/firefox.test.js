@@ -1,8 +1,8 @@
-// The same page in Firefox: a question without a microphone, one with it, and words of a recording.
-import assert from "node:assert/strict";
+// The same page in Firefox: a question without a microphone, one with it, and the two other views.
+// One page for all: a second one is in the background, where Firefox draws nothing and no press is waited out.
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openFirefox, openPage, saveRecording, says, Server, talkedFor } from "./lib.js";
+import { call, eventually, inState, openFirefox, openPage, says, Server } from "./lib.js";
 
 const QUESTION = new URL("../../../clients/antiphon_client/clips/question-colour.ogg", import.meta.url).pathname;
 
@@ -10,10 +10,13 @@ const QUESTION = new URL("../../../clients/antiphon_client/clips/question-colour
 let server;
 /** @type {import("playwright-core").Browser} */
 let browser;
+/** @type {import("playwright-core").Page} */
+let page;
 
 before(async () => {
   const models = ["--model", "tiny", "--model", "tiny-stt", "--model", "tiny-tts"];
   [server, browser] = await Promise.all([Server.start(...models, "--slots", "2"), openFirefox()]);
+  ({ page } = await openPage(browser, server.url));
 });
 after(async () => {
   await browser?.close();
@@ -21,39 +24,34 @@ after(async () => {
 });
 
 test("a recorded question is answered rightly, with names on both sides", async (t) => {
-  const { page, close } = await openPage(browser, server.url);
   await call(page, ".chip");
-  const transcript = async () => (await page.textContent("#transcript")) ?? "";
+  const transcript = () => page.evaluate(() => document.getElementById("transcript")?.textContent ?? "");
   await eventually("the answer", async () => /You\s*What is your name\?.*tiny\s*my name is robin/s.test(await transcript()), transcript);
-  await page.click("#latency summary");
-  t.diagnostic(`path: ${await page.textContent('[data-name="path"]')}`);
+  t.diagnostic(`path: ${await page.evaluate(() => document.querySelector('[data-name="path"]')?.textContent)}`);
   await page.click("#talk");
   await inState(page, "ended");
-  await close();
 });
 
-test("the microphone is heard, muted and recorded", async () => {
-  const { page, close } = await openPage(browser, server.url);
-  await call(page);
-  await talkedFor(page, 3);
+test("the microphone is heard, and muted it is not", async () => {
+  await page.click("#talk");
+  if (await page.evaluate(() => document.querySelector("#unsaved[open]") !== null)) await page.click('#unsaved button[value="discard"]');
+  await inState(page, "live");
+  const level = () => page.evaluate(() => Number(document.getElementById("level-you")?.style.getPropertyValue("--level")));
+  await eventually("the fake microphone's tone", async () => (await level()) > 0.2, level);
   await page.keyboard.press("m");
   await says(page, /You are muted/);
-  const { frames, sides } = await saveRecording(page);
-  assert.ok(frames > 2 * 24_000);
-  assert.ok((sides[0] ?? []).some((it) => Math.abs(it) > 0.001), "the fake microphone has a tone");
+  await eventually("silence", async () => (await level()) === 0, level);
   await page.click("#talk");
   await inState(page, "ended");
-  await close();
 });
 
 test("a recording is written down, and a text read aloud", async () => {
-  const { page, close } = await openPage(browser, `${server.url}/#transcribe`);
+  await page.click('#views a[data-view="transcribe"]');
   await page.setInputFiles("#file", QUESTION);
   await says(page, /Written down\./);
-  await page.evaluate(() => void (location.hash = "read"));
+  await page.click('#views a[data-view="read"]');
   await page.fill("#read-text", "the sky is blue");
   await page.click("#speak");
   await eventually("a word is marked", () => page.evaluate(() => document.querySelector("#spoken .is-spoken") !== null));
   await says(page, /Read to the end\./);
-  await close();
 });

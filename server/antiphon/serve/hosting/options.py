@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
         group = parser.add_argument_group(title)
         for name in names:
             group.add_argument(flag(name), **_argument(known.pop(name)))
-    tables = {table: parser.add_argument_group(title) for table, title in TABLES.items()}
+    tables = {table: parser.add_argument_group(title) for table, title in {"": "more", **TABLES}.items()}
     for info in known.values():
         tables[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
     return parser

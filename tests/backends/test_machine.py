@@ -1,0 +1,45 @@
+"""What the machine has, asked of a driver that stands in for NVIDIA's."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from antiphon.backends import machine
+from antiphon.backends.machine import Gpu, list_gpus, look_at_machine
+
+
+class Driver:
+    """Two GPUs, behind the functions of the driver's library that are asked."""
+
+    NAMES = (b"A large card", b"A small card")
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 (the library's own names)
+        count._obj.value = len(self.NAMES)
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:  # noqa: N802
+        device._obj.value = 7 + index
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: int, device: ctypes.c_int) -> int:  # noqa: N802
+        name.value = self.NAMES[device.value - 7][: size - 1]
+        return 0
+
+    def cuDeviceTotalMem_v2(self, size: Any, device: ctypes.c_int) -> int:  # noqa: N802
+        size._obj.value = 80 * 10**9 // (device.value - 6)
+        return 0
+
+
+def test_the_gpus_of_the_driver_have_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_driver", Driver)
+    assert list_gpus() == [Gpu("A large card", 80 * 10**9), Gpu("A small card", 40 * 10**9)]
+    assert look_at_machine().has_cuda
+
+
+def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_driver", lambda: None)
+    assert list_gpus() == []
+    assert not look_at_machine().has_cuda

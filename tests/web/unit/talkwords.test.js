@@ -1,0 +1,38 @@
+// The headline of a conversation: what is known besides its state.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { wordsForTalk } from "../../../web/static/talkwords.js";
+
+const LIVE = /** @type {const} */ ({ name: "live", isReturning: false });
+/** @type {import("../../../web/static/talkwords.js").Besides} */
+const CALM = {
+  ...{ needsKey: false, openingMs: null, stage: "microphone", isStopped: false, silentMs: 0, isMuted: false },
+  ...{ liveMs: 20_000, isEcho: false, isUnsaved: false },
+};
+
+test("a stall is told before everything else of a live call", () => {
+  assert.equal(wordsForTalk(LIVE, 0, CALM).line, "Go ahead, it is listening.");
+  const words = wordsForTalk(LIVE, 0, { ...CALM, isMuted: true, silentMs: 701 });
+  assert.deepEqual([words.line, words.isTrouble], ["Waiting for the server…", true]);
+  assert.equal(wordsForTalk(LIVE, 0, { ...CALM, isMuted: true }).line, "You are muted.");
+});
+
+test("what is being opened is said, and after a while what to do", () => {
+  const opening = (/** @type {"microphone" | "sound"} */ stage, /** @type {number} */ openingMs) =>
+    wordsForTalk({ name: "idle" }, 0, { ...CALM, stage, openingMs });
+  assert.match(opening("microphone", 100).line, /Opening the microphone/);
+  assert.match(opening("microphone", 3100).help, /Allow it in the question/);
+  assert.equal(opening("sound", 100).help, "");
+  assert.match(opening("sound", 3100).help, /server has not answered/);
+});
+
+test("a key is asked for, and an unsaved recording is remembered", () => {
+  assert.match(wordsForTalk({ name: "idle" }, 0, { ...CALM, needsKey: true }).line, /asks for an access key/);
+  const ended = /** @type {const} */ ({ name: "ended", reason: "us" });
+  assert.match(wordsForTalk(ended, 0, { ...CALM, isUnsaved: true }).help, /can be saved until the next call/);
+  assert.equal(wordsForTalk(ended, 0, CALM).help, "");
+  const back = /** @type {const} */ ({ name: "live", isReturning: true });
+  assert.match(wordsForTalk(back, 0, { ...CALM, liveMs: 1000 }).line, /You are back/);
+  assert.doesNotMatch(wordsForTalk(back, 0, CALM).line, /You are back/);
+});
