@@ -14,8 +14,8 @@ ALL_CODES = bytes(range(256))
 
 TABLE_ENDS = {
     # Code: value at the decoder's output, of tables 2a, 2b (mu, 14 bits) and 1a, 1b (A, 13 bits).
-    Law.MU: {0x80: 8031, 0x8F: 4191, 0x9F: 2079, 0xAF: 1023, 0xBF: 495, 0xEF: 33, 0xFE: 2, 0xFF: 0, 0x00: -8031},
-    Law.A: {0xAA: 4032, 0xA5: 2112, 0xB5: 1056, 0x85: 528, 0x95: 264, 0xE5: 132, 0xD5: 1, 0x55: -1, 0x2A: -4032},
+    Law.MU: {0x80: 8031, 0x8F: 4191, 0x9F: 2079, 0xAF: 1023, 0xBF: 495, 0xEF: 33, 0xFE: 2, 0xFF: 0, 0x00: -8031},  # noqa: E501
+    Law.A: {0xAA: 4032, 0xA5: 2112, 0xB5: 1056, 0x85: 528, 0x95: 264, 0xE5: 132, 0xD5: 1, 0x55: -1, 0x2A: -4032},  # noqa: E501
 }  # fmt: skip
 UNITS = {Law.MU: 8192, Law.A: 4096}
 CODECS = {Law.MU: "pcm_mulaw", Law.A: "pcm_alaw"}

@@ -1,6 +1,6 @@
 """G.711: mu-law and A-law samples of 8 bits at 8 kHz, to and from float32.
 
-After ITU-T Recommendation G.711 (11/88), with its 14-bit (mu-law) and 13-bit (A-law) values scaled to 16 bits.
+After ITU-T Recommendation G.711 (11/88), with its values of 14 bits (mu-law) and 13 (A-law) scaled to 16.
 Both directions are look-ups: 256 values to decode, 65,536 codes to encode.
 """
 
@@ -45,7 +45,7 @@ def encode(pcm: FloatArray, law: Law) -> bytes:
         AudioError: a sample is NaN or infinite.
     """
     levels = np.minimum(np.rint(limited(pcm) * _SCALE), 32767).astype(np.int16)
-    return _codes(law)[levels.view(np.uint16)].tobytes()
+    return bytes(_codes(law)[levels.view(np.uint16)])
 
 
 @cache
@@ -78,7 +78,8 @@ def _mu_codes(levels: _Levels) -> _Levels:
     sign = np.where(levels < 0, 0x80, 0)
     level = np.minimum(np.abs(levels), _MU_CLIP) + _MU_BIAS
     segment = _highest_bit(level) - 7
-    return ~(sign | segment << 4 | level >> segment + 3 & 15) & 0xFF
+    codes: _Levels = ~(sign | segment << 4 | level >> segment + 3 & 15) & 0xFF
+    return codes
 
 
 def _a_levels(codes: _Levels) -> _Levels:
@@ -94,7 +95,8 @@ def _a_codes(levels: _Levels) -> _Levels:
     level = np.where(levels < 0, -1 - levels, levels)
     segment = np.maximum(_highest_bit(np.maximum(level, 1)) - 7, 0)
     step = level >> np.maximum(segment, 1) + 3 & 15
-    return (sign | segment << 4 | step) ^ 0x55
+    codes: _Levels = (sign | segment << 4 | step) ^ 0x55
+    return codes
 
 
 def _highest_bit(values: _Levels) -> _Levels:

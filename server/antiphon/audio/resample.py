@@ -29,7 +29,7 @@ class Resampler:
 
     The n-th sample that comes out is the input at time ``n / target_rate``; in all,
     ``ceil(samples * target_rate / source_rate)`` come out. Output lags behind input by :attr:`delay_s`,
-    half the length of the filter, until :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
+    half the filter's length, until :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
