@@ -14,6 +14,7 @@
     │   └── DeviceLostError          nothing on this device can be trusted any more
     ├── DegradedError                a smaller model strays further from the original than it may
     ├── ProtocolError                the peer sent bytes that mean nothing here
+    │   └── FieldError               a field of a JSON event (carries its path, a code, the event's id)
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     └── SessionError                 a session could not start, or could not go on
         ├── ServerFullError          no free row (carries ``retry_after_s``)
@@ -92,6 +93,20 @@ class DegradedError(AntiphonError):
 
 class ProtocolError(AntiphonError):
     """The peer sent bytes that mean nothing in this protocol."""
+
+
+class FieldError(ProtocolError):
+    """A field of a JSON event is missing or cannot be used.
+
+    ``param`` is its path, such as "session.audio.format.rate"; ``code`` says what is wrong in a word for
+    programs; ``event_id`` is what the sender called the event, if anything.
+    """
+
+    def __init__(self, message: str, *, param: str | None, code: str, event_id: str | None = None) -> None:
+        self.param = param
+        self.code = code
+        self.event_id = event_id
+        super().__init__(message)
 
 
 class AudioError(AntiphonError):

@@ -48,6 +48,7 @@ ERRORS = {
     "StepError": 1011,
     "DeviceLostError": 1011,
     "ProtocolError": 1007,
+    "FieldError": 1007,
     "AudioError": 1007,
     "SessionError": 1011,
     "ServerFullError": 1013,
@@ -100,6 +101,7 @@ def make(name: str) -> AntiphonError:
         "StepError": {"rows": ()},
         "ServerFullError": {"retry_after_s": 7},
         "UnknownModelError": {"known": ()},
+        "FieldError": {"param": "x", "code": "x"},
     }
     error: AntiphonError = kind("why", **arguments.get(name, {}))
     return error
