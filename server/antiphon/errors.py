@@ -21,6 +21,8 @@
         ├── DrainingError            the server is leaving
         ├── UnknownModelError        no such model here (carries the names of those there are)
         ├── SessionLimitError        this key, or this address, has as many sessions as it may
+        │   └── UsageLimitError      this key has used the seconds that it may on a day
+        ├── KeyRevokedError          the key of a call that goes on is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
         └── SessionFailedError       the server's own fault ended it
 
@@ -140,8 +142,20 @@ class UnknownModelError(SessionError):
 class SessionLimitError(SessionError):
     """This key, or this address, has as many sessions as it may."""
 
-    retry_after_s = 10
+    retry_after_s: int = 10
     """Nobody knows when one of its own will end: what polite clients wait before they look again."""
+
+
+class UsageLimitError(SessionLimitError):
+    """This key has used as many seconds as it may on a day."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class KeyRevokedError(SessionError):
+    """The key of a call that goes on was taken out of the file."""
 
 
 class SessionTimeoutError(SessionError):

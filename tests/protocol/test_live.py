@@ -15,6 +15,7 @@ from antiphon.errors import (
     AudioError,
     DrainingError,
     FieldError,
+    KeyRevokedError,
     ProtocolError,
     ServerFullError,
     SessionFailedError,
@@ -22,6 +23,7 @@ from antiphon.errors import (
     SessionTimeoutError,
     UnknownModelError,
     UnsupportedError,
+    UsageLimitError,
 )
 from antiphon.protocol import live, live_events
 from antiphon.protocol.live_session import AudioFormat, Encoding, InputMessage, SessionChange, SessionConfig
@@ -422,6 +424,8 @@ def test_every_server_event_has_a_type_of_its_own() -> None:
     [
         (ServerFullError("full", retry_after_s=3), "rate_limit_error", "rate_limit_exceeded", 1013),
         (SessionLimitError("two of two"), "rate_limit_error", "rate_limit_exceeded", 1013),
+        (UsageLimitError("600 of 600 s", retry_after_s=3), "rate_limit_error", "insufficient_quota", 1008),
+        (KeyRevokedError("gone"), "invalid_request_error", "invalid_api_key", 1008),
         (DrainingError("leaving"), "server_error", "server_draining", 1012),
         (UnknownModelError("no such", known=["tiny"]), "invalid_request_error", "model_not_found", 1008),
         (SessionTimeoutError("silent"), "invalid_request_error", "session_timeout", 1008),

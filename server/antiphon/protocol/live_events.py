@@ -17,12 +17,14 @@ from antiphon.errors import (
     AudioError,
     DrainingError,
     FieldError,
+    KeyRevokedError,
     ProtocolError,
     ServerFullError,
     SessionLimitError,
     SessionTimeoutError,
     UnknownModelError,
     UnsupportedError,
+    UsageLimitError,
 )
 from antiphon.protocol.payload import encode_object
 
@@ -202,6 +204,10 @@ def error_of(reason: AntiphonError) -> Error:
     match reason:
         case FieldError():
             return Error(message, reason.code, param=reason.param, client_event_id=reason.event_id)
+        case UsageLimitError():
+            return Error(message, "insufficient_quota", RATE_LIMIT)
+        case KeyRevokedError():
+            return Error(message, "invalid_api_key")
         case ServerFullError() | SessionLimitError():
             return Error(message, "rate_limit_exceeded", RATE_LIMIT)
         case UnknownModelError():
@@ -221,6 +227,8 @@ def error_of(reason: AntiphonError) -> Error:
 def close_code(reason: AntiphonError) -> int:
     """The close code after an error; stock clients come again after 1011, 1012 and 1013."""
     match reason:
+        case UsageLimitError() | KeyRevokedError():
+            return 1008
         case ServerFullError() | SessionLimitError():
             return 1013
         case DrainingError():
