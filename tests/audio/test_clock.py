@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,18 @@ def test_time_that_the_server_did_not_live_through_is_left_out() -> None:
     zeros = clock.look(60.0)
     assert zeros.size == round(MAX_FILL_S * RATE) // FRAME * FRAME
     assert clock.look(60.0 + SETTLE_S).size == 0
+
+
+def test_it_is_looked_at_when_it_has_something_to_do() -> None:
+    clock = InputClock(RATE, FRAME, 5.0)
+    assert clock.due_s == pytest.approx(5.0 + 0.08 + OVERDUE_S)
+    assert not clock.look(clock.due_s - 0.001).size
+    assert clock.look(clock.due_s + 0.001).size == FRAME
+    assert clock.due_s == pytest.approx(5.0 + 0.16 + OVERDUE_S)
+    assert not clock.arrive(np.ones(480, np.float32), 5.25).size
+    assert clock.due_s == pytest.approx(5.25 + SETTLE_S)
+    assert clock.look(clock.due_s + 0.001).size == 480
+    assert clock.due_s == pytest.approx(5.0 + 0.16 + OVERDUE_S)
 
 
 def test_a_caller_that_is_faster_than_time_is_left_to_the_engine() -> None:

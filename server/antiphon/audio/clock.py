@@ -37,7 +37,7 @@ class ClockCounts:
 class InputClock:
     """Decides what of a caller's audio is pushed, and when zeros are; times are seconds of one clock.
 
-    :meth:`arrive` takes what has come, :meth:`look` is called every 20 ms or so; both return float32 ``[N]``
+    :meth:`arrive` takes what has come, :meth:`look` is called at :attr:`due_s`; both return float32 ``[N]``
     to be pushed now. Audio that zeros have replaced is dropped as far as it would be more than ``SLACK_S``
     ahead of the time since the start.
     """
@@ -58,6 +58,14 @@ class InputClock:
     def counts(self) -> ClockCounts:
         """What became of time and audio so far."""
         return ClockCounts(self._filled, self._dropped)
+
+    @property
+    def due_s(self) -> float:
+        """When :meth:`look` has something to do, unless audio comes before."""
+        if self._late_since_s is not None:
+            return self._late_since_s + SETTLE_S
+        end = (self._pushed // self._frame + 1) * self._frame
+        return self._start_s + end / self._rate + OVERDUE_S
 
     def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
         """Audio has come. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""

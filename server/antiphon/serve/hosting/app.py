@@ -103,6 +103,7 @@ def build_app(
     add_question(app, "/api/build_info", http.build_info)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
+    add_question(app, "/v1/models", http.openai_models)
     add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app

@@ -150,6 +150,10 @@ class SocketConversation(Conversation):
     def _tell_error(self, socket: Socket, error: AntiphonError) -> None:
         """Say why it ends, in a message before the close, where the protocol has one."""
 
+    def _close_code(self, error: AntiphonError) -> int:
+        """The code of the close after an error."""
+        return close_code(error)
+
     # Turns, time and the end.
 
     def _turn(self) -> bool:
@@ -205,4 +209,4 @@ class SocketConversation(Conversation):
         kind = type(error).__name__
         self._provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))
         self._tell_error(socket, error)
-        await socket.close(close_code(error), str(error))
+        await socket.close(self._close_code(error), str(error))
