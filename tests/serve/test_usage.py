@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, UsageLimitError
 from antiphon.serve.access.callers import Access, Caller
+from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
+from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.live_client import live_client
 
 NOON = 1_000_000_800.0  # 2001-09-09T02:00:00Z
 
@@ -107,8 +113,8 @@ def test_a_file_that_is_lost_later_keeps_nobody_from_counting(
     assert "usage not read" in caplog.messages
 
 
-ALICE = ApiKey("alice", digest_of("key of alice"), seconds=30)
-BOB = ApiKey("bob", digest_of("key of bob"))
+ALICE = ApiKey("alice", digest_of("key-of-alice"), seconds=30)
+BOB = ApiKey("bob", digest_of("key-of-bob"))
 
 
 @pytest.fixture
@@ -143,3 +149,99 @@ def test_a_key_taken_out_of_the_file_is_revoked(keys: Path) -> None:
 
 def test_where_no_keys_are_asked_for_nothing_is_limited() -> None:
     Access(ServerConfig(limits=Limits(max_seconds_per_key=1))).check(Caller(None, "1.1.1.1"), running_s=9.0)
+
+
+def write(path: Path, *keys: ApiKey) -> None:
+    path.write_text("# who may call\n" + "".join(f"{format_key(key)}\n" for key in keys))
+
+
+def as_alice() -> dict[str, str]:
+    return {"Authorization": "Bearer key-of-alice"}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_each_ended_call_leaves_one_record(keys: Path, tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    async with serving(spec=DUPLEX, api_keys=str(keys), usage=str(path)) as server:
+        async with live_client(server, **as_alice()) as client:
+            session = await client.start(model="null-duplex")
+            await client.speak(0.3 * speech(20))
+            for _ in range(15):
+                await client.audio()
+            await client.send("session.close")
+            await client.closed()
+        async with server.call("ext=1&format=pcm_f32le", **as_alice()) as call:
+            await call.event("ready")
+            await call.speak(speech(5))
+            await call.reply()
+            call.cut()
+        await server.is_empty()
+        await server.eventually(lambda: len(records(path)) == 2)
+    lived, called = records(path)
+    assert session["id"] == f"live_{lived['session']}"
+    for record_, frames in ((lived, 20), (called, 5)):
+        assert (record_["key"], record_["model"]) == ("alice", "null-duplex")
+        assert record_["seconds_in"] >= round(0.08 * frames, 2)
+        assert record_["words"] > 0
+    assert lived["seconds_out"] >= 15 * 0.08
+
+
+async def test_a_key_that_is_taken_away_ends_its_calls_and_no_others(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_keys, "__defaults__", (0.05,))
+    async with (
+        serving(api_keys=str(keys)) as server,
+        live_client(server, **as_alice()) as alice,
+        live_client(server, **{"x-api-key": "key-of-bob"}) as bob,
+    ):
+        await alice.start()
+        await bob.start()
+        write(keys, BOB)
+        error = await alice.error()
+        assert (error["code"], error["message"]) == (
+            "invalid_api_key",
+            "the key 'alice' is no longer valid",
+        )
+        assert (await alice.closed()).code == 1008
+        for _ in range(5):
+            await bob.audio()
+        assert not bob.of("error")
+
+
+async def test_a_day_that_is_used_up_ends_calls_and_begins_none(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_keys, "__defaults__", (0.05,))
+    write(keys, replace(ALICE, seconds=2))
+    async with serving(api_keys=str(keys)) as server:
+        async with live_client(server, **as_alice()) as client:
+            await client.start()
+            await client.speak(speech(25))
+            error = await client.error()
+            assert error["code"] == "insufficient_quota"
+            assert error["message"] == "the key 'alice' has used 2 of 2 s today (UTC)"
+            assert (await client.closed()).code == 1008
+        await server.is_empty()
+        async with live_client(server, **as_alice()) as client:
+            assert (await client.error())["code"] == "insufficient_quota"
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with server.call("", **as_alice()):
+                pass
+        assert refused.value.status == 429
+        assert refused.value.headers is not None
+        assert int(refused.value.headers["Retry-After"]) > 0
+
+
+async def test_the_models_are_listed_as_openai_lists_them(keys: Path) -> None:
+    async with serving(api_keys=str(keys), also=[("other", DUPLEX)]) as server:
+        status, body, _ = await server.get("/v1/models")
+        assert (status, json.loads(body)["error"]["type"]) == (401, "invalid_request_error")
+        _, body, _ = await server.get("/v1/models", **as_alice())
+        listed = json.loads(body)
+    assert listed["object"] == "list"
+    assert [it["id"] for it in listed["data"]] == ["null-echo", "other"]
+    assert all(it["object"] == "model" and it["created"] > 1_700_000_000 for it in listed["data"])

@@ -45,6 +45,10 @@ class Caller:
         return self.key.name if self.key is not None else ""
 
 
+ANYBODY = Caller(None, "")
+"""A caller of whom nothing is known."""
+
+
 class Access:
     """The server's door. Only the event loop asks it."""
 

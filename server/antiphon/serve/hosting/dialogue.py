@@ -13,6 +13,7 @@ from aiohttp import web
 from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
 from antiphon.protocol.events import close_code
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -36,7 +37,7 @@ class SocketConversation(Conversation):
     """A conversation over a WebSocket."""
 
     def __init__(
-        self, services: Services, model: ServedModel, *, caller: str = "", awaits: str = "audio"
+        self, services: Services, model: ServedModel, *, caller: Caller = ANYBODY, awaits: str = "audio"
     ) -> None:
         """Prepare. ``awaits`` is the word for what is to come in."""
         super().__init__(services, model, caller=caller)

@@ -143,7 +143,7 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
         )
     model = services.models.find(session.model, KINDS)
     prompt, notices = await _prompt_of(services, model, session)
-    return LiveCall(services, model, start, prompt, notices=notices, caller=caller.name)
+    return LiveCall(services, model, start, prompt, notices=notices, caller=caller)
 
 
 async def _prompt_of(

@@ -27,6 +27,7 @@ from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.live_session import AudioFormat, Encoding, SessionChange
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -65,11 +66,10 @@ class LiveCall(SocketConversation):
         prompt: Prompt | None = None,
         *,
         notices: Sequence[events.Info] = (),
-        caller: str = "",
+        caller: Caller = ANYBODY,
     ) -> None:
         """Prepare. ``notices`` say what of the wishes has no effect here."""
         super().__init__(services, model, caller=caller)
-        self.caller = caller
         self.config = start.session
         self.watchers: set[Watcher] = set()
         self._start, self._prompt, self._notices = start, prompt, notices
@@ -80,6 +80,7 @@ class LiveCall(SocketConversation):
         self._gate = OutputGate(spec.sample_rate)
         self._input: InputClock | None = None
         self._taken: deque[FrameReply] = deque()
+        self._words = 0
         self._frame_ms = spec.frame_ms
         self._delay_frames = spec.silent_frames
         self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
@@ -107,6 +108,11 @@ class LiveCall(SocketConversation):
             prompt=self._prompt,
             format=self._start.session.format.encoding,
         )
+
+    @property
+    def words(self) -> int:
+        """Words of the model so far."""
+        return self._words
 
     def announce_draining(self, deadline_s: float) -> None:
         """Tell client and watchers."""
@@ -274,6 +280,7 @@ class LiveCall(SocketConversation):
         if reply.text_token is not None and self._model.tokenizer is not None:
             text = self._model.tokenizer.piece(reply.text_token)
             if text:
+                self._words += text.startswith(" ")
                 transcript = events.OutputTranscript(text, *span)
                 parts.append(self._framed(transcript))
                 self._show(transcript)
