@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -365,7 +367,7 @@ async def test_a_message_too_large_ends_the_connection() -> None:
         assert (await client.closed()).code == 1009
 
 
-async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Any) -> None:
+async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(format_key(ApiKey("alice", digest_of("key of alice"))) + "\n")
     async with serving(api_keys=str(keys)) as server:
@@ -382,3 +384,67 @@ async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Any) -> None:
                     pass
         async with live_client(server, **{"x-api-key": "key of alice"}) as client:
             await client.start()
+
+
+async def test_a_watcher_sees_a_session_and_may_command_it() -> None:
+    async with serving(model=parrot()) as server, live_client(server) as client:
+        session = await client.start(audio={"format": {"type": "audio/pcmu"}})
+        async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
+            await watcher.send("session.input_audio.mute", event_id="w")
+            for it in (client, watcher):
+                assert (await it.event("session.input_audio.muted"))["client_event_id"] == "w"
+            await watcher.send("session.input_audio.unmute")
+            await client.event("session.input_audio.unmuted")
+            tone = (0.4 * np.sin(2 * np.pi * 500 * np.arange(8000) / 8000)).astype(np.float32)
+            await client.append(g711.encode(tone, Law.MU))
+            heard = np.frombuffer(
+                base64.b64decode((await watcher.event("session.input_audio.append"))["audio"]), "<i2"
+            )
+            assert heard.size == pytest.approx(24_000, abs=200)
+            assert 0.38 < np.abs(heard).max() / 32768 < 0.42
+            said = await watcher.until(
+                lambda it: it["type"] == "session.output_audio.delta" and any(base64.b64decode(it["delta"]))
+            )
+            assert said["end_ms"] - said["start_ms"] == 80
+            assert len(base64.b64decode(said["delta"])) == FRAME_BYTES
+            await watcher.append(b"\0\0", event_id="a")
+            assert await watcher.error() == {
+                "type": "invalid_request_error",
+                "code": "unsupported_event",
+                "message": "type is not for a connection that is attached",
+                "param": "type",
+                "client_event_id": "a",
+            }
+            assert not client.of("error")
+            await watcher.send("session.close")
+            assert (await client.event("session.closed"))["reason"] == "close_requested"
+            assert (await watcher.event("session.closed"))["session"]["id"] == session["id"]
+            assert await watcher.closed() == Closed(1000, "done")
+        await server.is_empty()
+
+
+async def test_a_watcher_that_leaves_or_does_not_read_harms_nothing() -> None:
+    async with serving() as server, live_client(server) as client:
+        session = await client.start()
+        (call,) = server.services.calls
+        async with live_client(server, f"{PATH}/{session['id']}/attach"):
+            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+        await server.eventually(lambda: not call.watchers)  # type: ignore[attr-defined]
+        await client.audio()
+
+
+async def test_sessions_that_are_not_there_and_too_many_watchers(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    lines = [format_key(ApiKey(name, digest_of(f"key-of-{name}"))) + "\n" for name in ("alice", "bob")]
+    keys.write_text("".join(lines))
+    alice, bob = ({"x-api-key": f"key-of-{name}"} for name in ("alice", "bob"))
+    async with serving(api_keys=str(keys)) as server, live_client(server, **alice) as client:
+        session = await client.start()
+        path = f"{PATH}/{session['id']}/attach"
+        for other, headers in ((path, bob), (f"{PATH}/live_none/attach", alice)):
+            async with live_client(server, other, **headers) as watcher:
+                assert (await watcher.error())["message"] == "no such session here"
+                assert (await watcher.closed()).code == 1008
+        async with AsyncExitStack() as stack:
+            watchers = [await stack.enter_async_context(live_client(server, path, **alice)) for _ in range(5)]
+            assert (await watchers[-1].error())["message"] == "the session has 4 of 4 watchers"

@@ -32,6 +32,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.live_call import LiveCall, read_event
+from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import make_prompt
 from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
@@ -99,7 +100,10 @@ async def refuse(socket: Socket, services: Services, metrics: ServeMetrics, erro
     metrics.closed(socket.close_code)
 
 
-ROUTES = (Route("GET", "/v1/live/sessions", handle_live, refuse_live),)
+ROUTES = (
+    Route("GET", "/v1/live/sessions", handle_live, refuse_live),
+    Route("GET", "/v1/live/sessions/{id}/attach", handle_watcher, refuse_live),
+)
 
 
 async def _first_event(socket: Socket, timeout_s: float) -> live.Start | None:

@@ -54,6 +54,10 @@ class Watcher(Protocol):
         """Pass an event on, or leave it out when the peer reads too slowly."""
         ...
 
+    def end(self) -> None:
+        """The session is over."""
+        ...
+
 
 class LiveCall(SocketConversation):
     """A live conversation in events. Its socket was open before: the first event says what is wanted."""
@@ -72,6 +76,7 @@ class LiveCall(SocketConversation):
         super().__init__(services, model, caller=caller)
         self.config = start.session
         self.watchers: set[Watcher] = set()
+        self._at_end.append(self._end_watchers)
         self._start, self._prompt, self._notices = start, prompt, notices
         spec = model.engine.info.spec
         line = line_of(start.session.format)
@@ -304,6 +309,10 @@ class LiveCall(SocketConversation):
     def _show(self, event: events.ServerEvent) -> None:
         for watcher in self.watchers:
             watcher.see(event)
+
+    def _end_watchers(self) -> None:
+        for watcher in self.watchers:
+            watcher.end()
 
     def _framed(self, event: events.ServerEvent) -> bytes:
         self._events += 1
