@@ -104,7 +104,7 @@ def decode(text: str) -> ClientEvent:
     kind = fields.text("type", max_chars=1000)
     if kind in UNSUPPORTED:
         return Unsupported(kind, fields.event_id)
-    reader = _READERS.get(kind)
+    reader = READERS.get(kind)
     if reader is None:
         raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
     return reader(fields)
@@ -132,7 +132,7 @@ def _read_audio(fields: Fields) -> AppendAudio:
     return AppendAudio(audio, fields.event_id)
 
 
-_READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
+READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.start": lambda it: Start(read_session(it.object("session")), it.event_id),
     "session.update": lambda it: Update(read_change(it.object("session")), it.event_id),
     "session.input_audio.append": _read_audio,
@@ -140,3 +140,4 @@ _READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.input_audio.unmute": lambda it: Unmute(it.event_id),
     "session.close": lambda it: Close(it.event_id),
 }
+"""The events that are followed, and how each is read."""

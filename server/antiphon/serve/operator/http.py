@@ -69,7 +69,8 @@ def openai_models(_request: web.Request, _services: Services, models: Sequence[S
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
-    ``paths`` are its routes, but for those of one session; ``is_default`` says that it answers on them when nobody is named.
+    ``paths`` are its routes, but for those of one session; ``is_default`` says that it answers on them when
+    nobody is named.
     ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
     ``voices`` is null for a model that takes no prompt.
     """

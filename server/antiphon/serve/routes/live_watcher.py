@@ -1,7 +1,8 @@
 """``/v1/live/sessions/{id}/attach``: a further connection of the same key watches a session, and commands it.
 
 A watcher gets the events that come after it attached, and the audio of both sides as 16-bit samples of 24
-kHz. What it does not read in time it misses. It may do what the session's own client may, but start and speak.
+kHz. What it does not read in time it misses. It may do what the session's own client may, but not start it or
+speak.
 """
 
 from __future__ import annotations
