@@ -28,10 +28,10 @@ examples:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "models": ("model", "backend", "device", "slots", "backend_option", "voices"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
-    "access": ("api_keys", "protect", "allow_origin", "allow_host"),
+    "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
-    "threads": ("threads", "switch_interval_ms"),
+    "threads": ("switch_interval_ms",),
     "backend null, for tests": ("null_step_ms", "null_hold_gil"),
 }
 """The titles of the help and the options below each; those of the tables of a file follow by table."""
