@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-import numpy as np
-
-from antiphon.audio.clock import InputClock
 from antiphon.audio.g711 import Law
-from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray, s16le_from_float
-from antiphon.errors import AntiphonError, AudioError, FieldError, SessionFailedError
+from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.prompt import Prompt
@@ -31,7 +27,8 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.line import LineDecoder, LineEncoder, LineFormat
+from antiphon.serve.media.duplex_line import DuplexLine
+from antiphon.serve.media.line import LineFormat
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 
@@ -78,19 +75,10 @@ class LiveCall(SocketConversation):
         self.watchers: set[Watcher] = set()
         self._at_end.append(self._end_watchers)
         self._start, self._prompt, self._notices = start, prompt, notices
-        spec = model.engine.info.spec
-        line = line_of(start.session.format)
-        self._decoder = LineDecoder(line, spec.sample_rate)
-        self._encoder = LineEncoder(line, spec.sample_rate)
-        self._gate = OutputGate(spec.sample_rate)
-        self._input: InputClock | None = None
+        self._line = DuplexLine(line_of(start.session.format), model.engine.info.spec)
         self._taken: deque[FrameReply] = deque()
         self._words = 0
-        self._frame_ms = spec.frame_ms
-        self._delay_frames = spec.silent_frames
-        self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
         self._events = 0
-        self._is_muted = False
         self._close_asked: live.Close | None = None
         self._close_by_s = 0.0
         self._expires_at = int(time.time()) + LIFE_S
@@ -145,10 +133,10 @@ class LiveCall(SocketConversation):
             case live.AppendAudio():
                 self._hear(event)
             case live.Mute():
-                self._is_muted = True
+                self._line.is_muted = True
                 self.say(events.InputAudioMuted(event.event_id))
             case live.Unmute():
-                self._is_muted = False
+                self._line.is_muted = False
                 self.say(events.InputAudioUnmuted(event.event_id))
             case live.Update():
                 self._change(event.session)
@@ -176,18 +164,18 @@ class LiveCall(SocketConversation):
             self._send(events.error_of(error))
 
     def _hear(self, event: live.AppendAudio) -> None:
-        if self._input is None or self._close_asked is not None:
+        if not self._is_ready or self._close_asked is not None:
             return  # not started yet, or asked to end
         try:
-            pcm = self._decoder.feed(event.audio)
+            pcm = self._line.decode(event.audio)
         except AudioError as error:
             raise FieldError(
                 f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event.event_id
             ) from error
         if self.watchers:
-            self._show(events.InputAudio(s16(pcm)))
+            self._show(events.InputAudio(s16le_from_float(pcm)))
         now_s = self._clock()
-        self._push(self._input.arrive(np.zeros_like(pcm) if self._is_muted else pcm, now_s), now_s)
+        self._push(self._line.arrive(pcm, now_s), now_s)
         self._look_at_time(now_s)
 
     def _push(self, pcm: FloatArray, now_s: float) -> None:
@@ -210,11 +198,11 @@ class LiveCall(SocketConversation):
 
     def _advance(self, socket: Socket, session: CallSession) -> bool:
         is_closed = session.state is SessionState.CLOSED
-        if self._input is None and session.state is SessionState.ACTIVE:
+        if not self._is_ready and session.state is SessionState.ACTIVE:
             self._begin()
-        if self._input is not None:
+        if self._line.clock is not None:
             now_s = self._clock()
-            self._push(self._input.look(now_s), now_s)
+            self._push(self._line.clock.look(now_s), now_s)
             if self._write(socket, session):
                 return True
             self._look_at_time(now_s)
@@ -228,12 +216,12 @@ class LiveCall(SocketConversation):
 
     def _is_drained(self, session: CallSession) -> bool:
         """Whether all that came is answered and the model is silent, or it has had its time."""
-        return (session.is_idle and not self._gate.is_open) or self._clock() >= self._close_by_s
+        return (session.is_idle and not self._line.is_speaking) or self._clock() >= self._close_by_s
 
     def _begin(self) -> None:
         """There is a row: from now on the model hears."""
-        spec, now_s = self._model.engine.info.spec, self._clock()
-        self._input = InputClock(spec.sample_rate, spec.frame_samples, now_s)
+        now_s = self._clock()
+        self._line.start(now_s)
         self._is_ready = True
         self._patience.begin(now_s)
         self._patience.heard(now_s)
@@ -243,14 +231,15 @@ class LiveCall(SocketConversation):
             self.say(notice)
 
     def _look_at_time(self, now_s: float) -> None:
-        """Take a turn when audio will be overdue, or has settled."""
-        if self._input is not None:
-            self._look_again_in(max(0.001, self._input.due_s - now_s))
+        """Take a turn when audio will be overdue or has settled, or soon where the peer does not read."""
+        if self._line.clock is not None:
+            due_s = max(0.001, self._line.clock.due_s - now_s)
+            is_congested = self._socket is not None and self._socket.is_congested()
+            self._look_again_in(min(due_s, RECHECK_S) if is_congested else due_s)
 
     def _write(self, socket: Socket, session: CallSession) -> bool:
         """Send some replies in one write; true when more are ready and can go."""
         if socket.is_congested():
-            self._look_again_in(RECHECK_S)
             return False
         if not self._taken:
             self._taken.extend(session.take())
@@ -273,15 +262,12 @@ class LiveCall(SocketConversation):
 
     def _frames_of(self, reply: FrameReply) -> list[bytes]:
         """Audio, then the text that is spoken in it."""
-        start_ms = max(0, reply.frame - self._delay_frames) * self._frame_ms
-        span = round(start_ms), round(start_ms + self._frame_ms)
+        span = self._line.span_ms(reply)
         parts: list[bytes] = []
-        if reply.pcm is not None:
-            has_text = reply.text_token is not None and reply.text_token != self._padding_id
-            pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
-            parts.append(self._framed(events.OutputAudio(self._encode(pcm))))
+        if (said := self._line.say(reply)) is not None:
+            parts.append(self._framed(events.OutputAudio(said.data)))
             if self.watchers:
-                self._show(events.OutputAudio(s16(pcm), *span))
+                self._show(events.OutputAudio(s16le_from_float(said.pcm), *span))
         if reply.text_token is not None and self._model.tokenizer is not None:
             text = self._model.tokenizer.piece(reply.text_token)
             if text:
@@ -290,12 +276,6 @@ class LiveCall(SocketConversation):
                 parts.append(self._framed(transcript))
                 self._show(transcript)
         return parts
-
-    def _encode(self, pcm: FloatArray) -> bytes:
-        try:
-            return self._encoder.encode(pcm)
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def say(self, event: events.ServerEvent) -> None:
         """Send an event to the client and to all who watch."""
@@ -324,17 +304,16 @@ class LiveCall(SocketConversation):
     # Time and the end.
 
     def _seconds(self, session: CallSession) -> float:
-        return round(session.stats().frames_in * self._frame_ms / 1000, 2)
+        return round(session.stats().frames_in * self._model.engine.info.spec.frame_ms / 1000, 2)
 
     def _usage(self, session: CallSession) -> events.UsageUpdated:
-        seconds = self._seconds(session)
-        lm = self._model.engine.info.spec.lm
-        ratio = None if lm is None else min(1.0, round(seconds * 1000 / self._frame_ms / lm.context, 3))
-        return events.UsageUpdated(seconds, ratio)
+        lm, frames = self._model.engine.info.spec.lm, session.stats().frames_in
+        ratio = None if lm is None else min(1.0, round(frames / lm.context, 3))
+        return events.UsageUpdated(self._seconds(session), ratio)
 
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
         silent_s = socket.silent_s()
-        if self._is_muted:
+        if self._line.is_muted:
             self._patience.heard(now_s)  # a muted client has nothing to send
         self._patience.check(now_s, silent_s)
         if socket.is_congested():
@@ -379,8 +358,3 @@ def read_event(message: bytes | str) -> live.ClientEvent:
             f"a binary message of {len(message)} bytes, events are text", param=None, code="invalid_json"
         )
     return live.decode(message)
-
-
-def s16(pcm: FloatArray) -> bytes:
-    """Samples as watchers have them."""
-    return s16le_from_float(pcm)
