@@ -261,6 +261,15 @@ async def test_a_full_house_says_so_in_words_that_clients_know() -> None:
             assert (await second.closed()).code == 1013
 
 
+async def test_a_proxy_with_other_workers_hears_of_a_full_house_before_the_upgrade() -> None:
+    async with serving(slots=1, engine={"max_queue": 0}) as server, live_client(server) as first:
+        await first.start()
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with live_client(server, **{"X-Antiphon-Elsewhere": "1"}):
+                pass
+        assert refused.value.status == 503
+
+
 async def test_too_many_sessions_of_one_address() -> None:
     async with serving(limits={"max_sessions_per_address": 1}) as server, live_client(server) as first:
         await first.start()

@@ -34,7 +34,7 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.live_call import LiveCall, read_event
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import make_prompt
-from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -54,6 +54,8 @@ async def handle_live(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, services, model, wait_s=0.0)
+    if ELSEWHERE in request.headers:
+        await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
     limits = services.config.limits
     socket = await Socket.open(request, limits, services.clock, max_message_bytes=MAX_EVENT_BYTES)
     call: LiveCall | None = None
