@@ -35,6 +35,7 @@ TIERS: Mapping[str, Sequence[str]] = {
     "quantize": PRODUCT,
     "serve": FAST,
     "supervisor": FAST,
+    "stock": PRODUCT,
     "tools": PRODUCT,
     "train": LAB,
     "web": PRODUCT,

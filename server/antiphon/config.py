@@ -40,6 +40,9 @@ class Limits:
     close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
     max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
     max_sessions_per_key: int = option(0, "sessions at once with one API key, 0 for any number", minimum=0)
+    max_seconds_per_key: int = option(
+        0, "seconds of calls on one day (UTC) with one API key, 0 for any number", minimum=0
+    )
     max_sessions_per_address: int = option(
         0, "sessions at once from one address (of IPv6: one /64), 0 for any number", minimum=0
     )
@@ -117,6 +120,9 @@ class ServerConfig:
     )
     api_keys: str | None = option(
         None, "who may call: lines of NAME:SHA256, see antiphon keys", metavar="FILE"
+    )
+    usage: str | None = option(
+        None, "where a line of JSON says what each ended call used; the log has it too", metavar="FILE"
     )
     protect: tuple[str, ...] = option(
         (), "what needs a key too: health, metrics or page", choices=PROTECTABLE, metavar="WHAT"

@@ -14,12 +14,15 @@
     │   └── DeviceLostError          nothing on this device can be trusted any more
     ├── DegradedError                a smaller model strays further from the original than it may
     ├── ProtocolError                the peer sent bytes that mean nothing here
+    │   └── FieldError               a field of a JSON event (carries its path, a code, the event's id)
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     └── SessionError                 a session could not start, or could not go on
         ├── ServerFullError          no free row (carries ``retry_after_s``)
         ├── DrainingError            the server is leaving
         ├── UnknownModelError        no such model here (carries the names of those there are)
         ├── SessionLimitError        this key, or this address, has as many sessions as it may
+        │   └── UsageLimitError      this key has used the seconds that it may on a day
+        ├── KeyRevokedError          the key of a call that goes on is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
         └── SessionFailedError       the server's own fault ended it
 
@@ -94,6 +97,20 @@ class ProtocolError(AntiphonError):
     """The peer sent bytes that mean nothing in this protocol."""
 
 
+class FieldError(ProtocolError):
+    """A field of a JSON event is missing or cannot be used.
+
+    ``param`` is its path, such as "session.audio.format.rate"; ``code`` says what is wrong in a word for
+    programs; ``event_id`` is what the sender called the event, if anything.
+    """
+
+    def __init__(self, message: str, *, param: str | None, code: str, event_id: str | None = None) -> None:
+        self.param = param
+        self.code = code
+        self.event_id = event_id
+        super().__init__(message)
+
+
 class AudioError(AntiphonError):
     """Audio that cannot be decoded, or has the wrong shape."""
 
@@ -125,8 +142,20 @@ class UnknownModelError(SessionError):
 class SessionLimitError(SessionError):
     """This key, or this address, has as many sessions as it may."""
 
-    retry_after_s = 10
+    retry_after_s: int = 10
     """Nobody knows when one of its own will end: what polite clients wait before they look again."""
+
+
+class UsageLimitError(SessionLimitError):
+    """This key has used as many seconds as it may on a day."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class KeyRevokedError(SessionError):
+    """The key of a call that goes on was taken out of the file."""
 
 
 class SessionTimeoutError(SessionError):

@@ -19,6 +19,8 @@ RATES = [
     (24_000, 48_000),
     (16_000, 24_000),
     (8_000, 24_000),
+    (24_000, 16_000),
+    (24_000, 8_000),
     (24_000, 44_100),
 ]
 EDGE = 600  # samples at either end where the tone begins and stops
@@ -40,6 +42,45 @@ def test_a_tone_keeps_its_pitch_its_place_and_its_strength(source: int, target: 
 def test_what_the_new_rate_cannot_hold_is_gone(hertz: int) -> None:
     got = resample(tone(hertz, 48_000, 24_000), 48_000, 24_000)
     assert np.abs(got[EDGE:-EDGE]).max() < 1e-4
+
+
+@pytest.mark.parametrize("target", [8_000, 16_000])
+def test_nothing_above_the_band_of_a_telephone_is_folded_into_it(target: int) -> None:
+    for hertz in np.linspace(target / 2, 11_900, 25):
+        got = resample(tone(hertz, 24_000, 12_000), 24_000, target)[EDGE:-EDGE]
+        assert np.sqrt(2 * np.mean(got**2)) < 10 ** (-90 / 20), hertz
+
+
+@pytest.mark.parametrize("source", [8_000, 16_000])
+def test_the_band_of_a_telephone_has_no_image_above_it(source: int) -> None:
+    samples, band = 3 * source // 10, source / 2
+    for hertz in (0.5 * band, 0.88 * band, 0.95 * band):
+        got = resample(tone(hertz, source, samples), source, 24_000)[EDGE:-EDGE]
+        window = np.hanning(got.size)
+        spectrum = np.abs(np.fft.rfft(got * window)) * 2 / window.sum()
+        image = np.fft.rfftfreq(got.size, 1 / 24_000) > 2 * band - hertz - 0.02 * band
+        assert spectrum[image].max() < 10 ** (-90 / 20), hertz
+
+
+@pytest.mark.parametrize(("source", "target"), [(24_000, 8_000), (8_000, 24_000), (24_000, 16_000)])
+def test_frames_join_without_a_click(source: int, target: int) -> None:
+    hertz, frame = 700.0, source * 80 // 1000
+    resampler = Resampler(source, target)
+    frames = np.split(tone(hertz, source, 20 * frame), 20)
+    got = np.concatenate([resampler.feed(part) for part in frames])[EDGE:]
+    n = np.arange(EDGE, EDGE + got.size)
+    np.testing.assert_allclose(got, np.sin(2 * np.pi * hertz * n / target), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "delay_ms"),
+    [(24_000, 16_000, 3.21), (16_000, 24_000, 3.19), (24_000, 8_000, 6.38), (8_000, 24_000, 6.38)],
+)
+def test_the_delay_is_stated(source: int, target: int, delay_ms: float) -> None:
+    resampler = Resampler(source, target)
+    assert round(resampler.delay_s * 1000, 2) == delay_ms
+    produced = resampler.feed(np.zeros(source, np.float32)).size
+    assert abs(produced / target - (1.0 - resampler.delay_s)) <= 1 / target
 
 
 @given(

@@ -64,7 +64,8 @@ def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
 
 
 def test_tests_tools_and_benches_import_what_is_declared() -> None:
-    assert _undeclared({"tests", "tools", "bench", "train"}, DECLARED) == set()
+    stock = {"openai", "pipecat", "loguru", "livekit"}  # in environments of their own, see tests/stock
+    assert _undeclared({"tests", "tools", "bench", "train"}, DECLARED | stock) == set()
 
 
 def test_everything_declared_is_pinned() -> None:

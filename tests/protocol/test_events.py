@@ -48,12 +48,15 @@ ERRORS = {
     "StepError": 1011,
     "DeviceLostError": 1011,
     "ProtocolError": 1007,
+    "FieldError": 1007,
     "AudioError": 1007,
     "SessionError": 1011,
     "ServerFullError": 1013,
     "DrainingError": 1001,
     "UnknownModelError": 1008,
     "SessionLimitError": 1008,
+    "UsageLimitError": 1008,
+    "KeyRevokedError": 1008,
     "SessionTimeoutError": 1008,
     "SessionFailedError": 1011,
 }
@@ -93,6 +96,9 @@ def test_nobody_may_send_the_others_events(kind: str) -> None:
                 check_event(Event(kind), sender=sender)
 
 
+RETRY_AFTER_S = {"ServerFullError": 7, "SessionLimitError": 10, "UsageLimitError": 99}
+
+
 def make(name: str) -> AntiphonError:
     kind = getattr(errors, name)
     arguments: dict[str, dict[str, Any]] = {
@@ -100,6 +106,8 @@ def make(name: str) -> AntiphonError:
         "StepError": {"rows": ()},
         "ServerFullError": {"retry_after_s": 7},
         "UnknownModelError": {"known": ()},
+        "FieldError": {"param": "x", "code": "x"},
+        "UsageLimitError": {"retry_after_s": 99},
     }
     error: AntiphonError = kind("why", **arguments.get(name, {}))
     return error
@@ -117,5 +125,5 @@ def test_an_error_tells_the_client_what_to_do(name: str, code: int) -> None:
     assert events.close_code(reason) == code
     assert event.fields["code"] == code
     assert event.fields["message"] == str(reason)
-    assert event.fields.get("retry_after_s") == {"ServerFullError": 7, "SessionLimitError": 10}.get(name)
+    assert event.fields.get("retry_after_s") == RETRY_AFTER_S.get(name)
     check_event(event, sender=Sender.SERVER)

@@ -150,6 +150,31 @@ class Asked:
     bodies: Callable[[Random], list[bytes]] = lambda random: []
 
 
+LIVE_TYPES = (
+    "session.start",
+    "session.update",
+    "session.close",
+    "session.input_audio.append",
+    "session.input_audio.mute",
+    "session.commentary.append",
+    "response.create",
+    "session.created",
+)
+
+
+def live_messages(random: Random) -> list[Message]:
+    """Events that are none, or of wrong fields, and some that begin a session."""
+    found: list[Message] = []
+    for kind in LIVE_TYPES:
+        for _ in range(3):
+            event = {name: random_value(random) for name in ("session", "audio", "event_id", "content")}
+            found.append(json.dumps({"type": kind, **event}))
+        found.append(json.dumps({"type": kind})[: int(random.integers(1, 12))])
+    started = json.dumps({"type": "session.start", "session": {"model": "null-echo"}})
+    loud = json.dumps({"type": "session.input_audio.append", "audio": "f/8" * 9000 + "="})
+    return [*found, *[started] * 6, loud, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
+
+
 def bodies_of_text(random: Random) -> list[bytes]:
     """JSON that is none, or says something else, for ``POST /api/tts_streaming``."""
     values = [{"text": random_value(random), "voice": random_value(random)} for _ in range(8)]
@@ -193,6 +218,11 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
         speaking_messages,
         (b"\xc1",),
     ),
+    # The last straw is a message larger than any may be, behind a start that was right.
+    "GET /v1/live/sessions": Upgraded(
+        ("/v1/live/sessions", "/m/null-echo/v1/live/sessions"), live_messages, (bytes(1_048_577),)
+    ),
+    "GET /v1/live/sessions/{id}/attach": Upgraded(("/v1/live/sessions/live_1/attach",), live_messages, ()),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),
     "GET /healthz": Asked(),
@@ -201,6 +231,7 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/build_info": Asked(),
     "GET /api/modules_info": Asked(),
     "GET /api/models": Asked(),
+    "GET /v1/models": Asked(),
     "GET /v1/voices": Asked(),
     "GET /{path:.*}": Asked(),
 }

@@ -25,8 +25,9 @@ from antiphon.serve.access.keys import (
 )
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9._@-]{1,64}\Z")
+LIMITS = st.none() | st.integers(0, 999_999)
 KEYS = st.lists(
-    st.builds(ApiKey, NAMES, st.binary(min_size=32, max_size=32), st.none() | st.integers(0, 999_999)),
+    st.builds(ApiKey, NAMES, st.binary(min_size=32, max_size=32), LIMITS, LIMITS),
     min_size=1,
     max_size=8,
     unique_by=lambda key: key.name,
@@ -41,13 +42,20 @@ def test_a_file_is_read_as_it_was_written(keys: list[ApiKey]) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["secret", "alice:secret", "al ice:" + "0" * 64, f":{'0' * 64}", f"a:{'0' * 64}:x", f"a:{'g' * 64}"],
+    [
+        "secret",
+        "alice:secret",
+        "al ice:" + "0" * 64,
+        f":{'0' * 64}",
+        *(f"a:{'0' * 64}{rest}" for rest in (":x", ":", "::", ":1:x", ":1:2:3")),
+        f"a:{'g' * 64}",
+    ],
 )
 def test_a_line_that_is_none_is_told_by_its_number_and_not_quoted(line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_keys(f"# keys\n{line}\n", "keys.txt")
     assert str(refused.value) == (
-        "keys.txt line 2 is not NAME:SHA256 or NAME:SHA256:SESSIONS; antiphon keys NAME makes such a line"
+        "keys.txt line 2 is not NAME:SHA256[:SESSIONS[:SECONDS]]; antiphon keys NAME makes such a line"
     )
 
 
@@ -70,6 +78,8 @@ def test_a_name_twice_and_a_file_without_keys(tmp_path: Path) -> None:
         ({"Authorization": "Basic dTpw"}, {"auth_id": "k-2"}, "k-2"),
         ({"kyutai-api-key": "k-1"}, {"auth_id": "k-2"}, "k-1"),
         ({"Authorization": "Bearer k-0", "kyutai-api-key": "k-1"}, {}, "k-0"),
+        ({"x-api-key": "k-1"}, {"auth_id": "k-2"}, "k-1"),
+        ({"Authorization": "Bearer k-0", "x-api-key": "k-1"}, {}, "k-0"),
         ({}, {"auth_id": "k-1"}, "k-1"),
         ({}, {"worker_auth_id": "k-1", "auth_id": ""}, "k-1"),
         ({}, {"worker_auth_id": ""}, None),

@@ -28,8 +28,8 @@ class Resampler:
     """Turns mono float32 at one rate into another, in any portions, without delay.
 
     The n-th sample that comes out is the input at time ``n / target_rate``; in all,
-    ``ceil(samples * target_rate / source_rate)`` come out. Output lags behind input by the length of the
-    filter, about 4 ms of a 24 kHz signal, until :meth:`finish`.
+    ``ceil(samples * target_rate / source_rate)`` come out. Output lags behind input by :attr:`delay_s`,
+    half the filter's length, until :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
@@ -41,6 +41,7 @@ class Resampler:
         for rate in (source_rate, target_rate):
             if not MIN_RATE <= rate <= MAX_RATE:
                 raise AudioError(f"a rate of {rate} Hz is out of range: {MIN_RATE} to {MAX_RATE}")
+        self._source_rate = source_rate
         divisor = math.gcd(source_rate, target_rate)
         self._up = target_rate // divisor
         self._down = source_rate // divisor
@@ -51,6 +52,11 @@ class Resampler:
         self._window_start = 1 - self._half  # input index of the window's first sample
         self._received = 0
         self._produced = 0
+
+    @property
+    def delay_s(self) -> float:
+        """Seconds of input that the latest output still waits for."""
+        return 0.0 if self._up == self._down else self._half / self._source_rate
 
     def feed(self, pcm: FloatArray) -> FloatArray:
         """Take float32 ``[N]`` and return what can be computed by now, float32 ``[M]``."""

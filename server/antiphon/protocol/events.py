@@ -11,6 +11,7 @@ from antiphon.errors import (
     AntiphonError,
     AudioError,
     DrainingError,
+    KeyRevokedError,
     ProtocolError,
     ServerFullError,
     SessionLimitError,
@@ -207,7 +208,9 @@ def close_code(reason: AntiphonError) -> int:
             return 1001  # going away
         case ProtocolError() | AudioError():
             return 1007  # your data is wrong
-        case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | SessionLimitError():
+        case SessionTimeoutError() | UnsupportedError() | UnknownModelError():
+            return 1008
+        case SessionLimitError() | KeyRevokedError():
             return 1008  # not allowed
         case _:
             return 1011  # our fault

@@ -47,7 +47,15 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
     """
     if len(data) > MAX_JSON_BYTES:
         raise ProtocolError(f"{what} has {len(data)} bytes of JSON, the limit is {MAX_JSON_BYTES}")
-    text = decode_text(data, what)
+    return parse_object(decode_text(data, what), what)
+
+
+def parse_object(text: str, what: str) -> dict[str, Any]:
+    """One JSON object, as strictly as :func:`decode_object`; its length is for the caller to bound.
+
+    Raises:
+        ProtocolError: it is not that; ``what`` names the message.
+    """
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
         if "\\u" in text:

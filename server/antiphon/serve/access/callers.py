@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,11 +19,15 @@ from typing import Protocol
 from aiohttp import web
 
 from antiphon.config import Limits, ServerConfig
-from antiphon.errors import ConfigError, SessionLimitError
+from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
 from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
+from antiphon.serve.access.usage import UsageLog
 from antiphon.supervisor.leases import Leases
 from antiphon.supervisor.messages import Take
+
+OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
+"""Paths whose clients are OpenAI's, or made for its API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,10 @@ class Caller:
     def name(self) -> str:
         """What logs call it: the name of its key, or "" where there are none."""
         return self.key.name if self.key is not None else ""
+
+
+ANYBODY = Caller(None, "")
+"""A caller of whom nothing is known."""
 
 
 class Access:
@@ -51,7 +61,9 @@ class Access:
         self._protected = frozenset(config.protect)
         if self._protected and self._keys is None:
             raise ConfigError("protect is given without api_keys; there is no key to ask for")
+        self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
         self.ledger = SessionLedger(config.limits, book)
+        self._limits = config.limits
 
     @property
     def asks_for_keys(self) -> bool:
@@ -74,21 +86,50 @@ class Access:
         """Where a request comes from; what a proxy says counts when we trust that proxy."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
+    def check(self, caller: Caller, running_s: float = 0.0) -> None:
+        """Whether a caller may begin, or go on while its calls under way have taken ``running_s`` together.
+
+        Raises:
+            KeyRevokedError: its key is no longer in the file.
+            UsageLimitError: its key has used what it may on a day; the message has the numbers.
+        """
+        key = caller.key
+        if key is None or self._keys is None:
+            return
+        if not self._keys.holds(key):
+            raise KeyRevokedError(f"the key '{key.name}' is no longer valid")
+        limit = key.seconds if key.seconds is not None else self._limits.max_seconds_per_key
+        if 0 < limit <= (used_s := self.usage.seconds_today(key.name) + running_s):
+            raise UsageLimitError(
+                f"the key '{key.name}' has used {used_s:.0f} of {limit} s today (UTC)",
+                retry_after_s=self.usage.seconds_left(),
+            )
+
     def _key_of(self, request: web.Request) -> ApiKey | None:
         if self._keys is None:
             return None
         presented = presented_key(request.headers, request.query)
         if presented is None:
-            raise unauthorised("an API key is needed: as 'Authorization: Bearer KEY'")
+            words = "an API key is needed: as 'Authorization: Bearer KEY'"
+            raise unauthorised(request.path, words, code="missing_authorization")
         key = self._keys.find(presented)
         if key is None:
-            raise unauthorised("this API key is not known here")
+            raise unauthorised(request.path, "this API key is not known here", code="invalid_api_key")
         return key
 
 
-def unauthorised(words: str) -> web.HTTPUnauthorized:
-    """401, with the header that says what would help."""
-    return web.HTTPUnauthorized(text=f"{words}\n", headers={"WWW-Authenticate": 'Bearer realm="antiphon"'})
+def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
+    """401, with the header that says what would help; on OpenAI's paths the body is OpenAI's too."""
+    headers = {"WWW-Authenticate": 'Bearer realm="antiphon"'}
+    if OPENAI_PATH.match(path) is None:
+        return web.HTTPUnauthorized(text=f"{words}\n", headers=headers)
+    body = error_body(words, code=code)
+    return web.HTTPUnauthorized(text=body, headers=headers, content_type="application/json")
+
+
+def error_body(message: str, *, code: str | None, kind: str = "invalid_request_error") -> str:
+    """An error as clients of OpenAI's HTTP API read it."""
+    return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": None}}) + "\n"
 
 
 class LeaseBook(Protocol):

@@ -1,11 +1,12 @@
 """API keys: a file of names and hashes, and where a request carries its key.
 
-A line is ``NAME:SHA256`` or ``NAME:SHA256:SESSIONS``: what the holder is called in logs and, where they need
-a key, in metrics; the SHA-256 of the key in hexadecimal; and how many sessions it may have at once where
-that differs from ``max_sessions_per_key``. Empty lines and lines that begin with ``#`` say nothing. The file
-holds no key, so reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a plain
-hash cannot be searched. A key is never logged, nor part of any message; only a subprotocol may come back to
-its client.
+A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: what the holder is called in logs and, where they need a key,
+in metrics; the SHA-256 of the key in hexadecimal; how many sessions it may have at once where that differs
+from ``max_sessions_per_key``; and how many seconds of calls a day where that differs from
+``max_seconds_per_key`` (SESSIONS may then be empty). Empty lines and lines that begin with ``#`` say nothing.
+The file holds no key, so reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a
+plain hash cannot be searched. A key is never logged, nor part of any message; only a subprotocol may come
+back to its client.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from antiphon.errors import ConfigError
 from antiphon.log import Log
 
 KEY_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
-MAX_SESSIONS = 999_999
+MAX_SESSIONS = MAX_SECONDS = 999_999
 
-_LINE = re.compile(rf"({KEY_NAME.pattern}):([0-9a-fA-F]{{64}})(?::([0-9]{{1,6}}))?", re.ASCII)
+_LINE = re.compile(
+    rf"({KEY_NAME.pattern}):([0-9a-fA-F]{{64}})(?::([0-9]{{1,6}})|:([0-9]{{0,6}}):([0-9]{{1,6}}))?", re.ASCII
+)
 _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
-HEADER = "kyutai-api-key"
+HEADERS = ("kyutai-api-key", "x-api-key")
+"""Where clients put their key besides ``Authorization``: Kyutai's, and those that know no bearer tokens."""
+
 QUERY_NAMES = ("auth_id", "worker_auth_id")
 """Where stock clients put their key in the query: Kyutai's STT and TTS clients, Moshi's web client."""
 
@@ -38,11 +43,12 @@ SUBPROTOCOL = "openai-insecure-api-key."
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One line of the file; ``sessions`` None is the limit that holds for all, 0 none."""
+    """One line of the file; a limit None is that of all keys, 0 is none. ``seconds`` are those of a day."""
 
     name: str
     digest: bytes
     sessions: int | None = None
+    seconds: int | None = None
 
 
 def digest_of(key: str) -> bytes:
@@ -52,7 +58,9 @@ def digest_of(key: str) -> bytes:
 
 def format_key(key: ApiKey) -> str:
     """The line of a key."""
-    return f"{key.name}:{key.digest.hex()}" + ("" if key.sessions is None else f":{key.sessions}")
+    limits = [key.sessions, key.seconds] if key.seconds is not None else [key.sessions]
+    written = "".join(f":{'' if limit is None else limit}" for limit in limits)
+    return f"{key.name}:{key.digest.hex()}{'' if written == ':' else written}"
 
 
 def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
@@ -69,13 +77,19 @@ def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
         match = _LINE.fullmatch(stripped)
         if match is None:
             raise ConfigError(
-                f"{source} line {number} is not NAME:SHA256 or NAME:SHA256:SESSIONS; "
+                f"{source} line {number} is not NAME:SHA256[:SESSIONS[:SECONDS]]; "
                 "antiphon keys NAME makes such a line"
             )
-        name, digest, sessions = match.groups()
+        name, digest, alone, sessions, seconds = match.groups()
+        sessions = alone or sessions
         if name in keys:
             raise ConfigError(f"{source} line {number}: the name '{name}' is there twice")
-        keys[name] = ApiKey(name, bytes.fromhex(digest), None if sessions is None else int(sessions))
+        keys[name] = ApiKey(
+            name,
+            bytes.fromhex(digest),
+            int(sessions) if sessions else None,
+            int(seconds) if seconds else None,
+        )
     return tuple(keys.values())
 
 
@@ -83,7 +97,7 @@ def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str |
     """The key a request carries, wherever its client puts it; None without one."""
     if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
         return bearer[1]
-    if key := headers.get(HEADER):
+    if key := next((headers[name] for name in HEADERS if headers.get(name)), None):
         return key
     for offered in headers.get("Sec-WebSocket-Protocol", "").split(","):
         if offered.strip().startswith(SUBPROTOCOL):
@@ -113,9 +127,9 @@ def find_key(keys: Sequence[ApiKey], presented: str) -> ApiKey | None:
 
 
 class KeyFile:
-    """The keys of a file that may change while the server runs: a changed file is read at the next request.
+    """The keys of a file that may change while the server runs: a changed file is read at the next look.
 
-    Calls that go on are not looked at again. A file that cannot be read any more changes nothing but the log;
+    A file that cannot be read any more changes nothing but the log;
     one from which the last key was taken lets nobody in.
     """
 
@@ -136,6 +150,11 @@ class KeyFile:
         """The key that was presented, if it is one."""
         self._refresh()
         return find_key(self._keys, presented)
+
+    def holds(self, key: ApiKey) -> bool:
+        """Whether the file still has this key, whatever its limits are now."""
+        self._refresh()
+        return any(it.name == key.name and it.digest == key.digest for it in self._keys)
 
     def _refresh(self) -> None:
         version = self._look()

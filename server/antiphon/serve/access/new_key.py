@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.errors import ConfigError
-from antiphon.serve.access.keys import KEY_NAME, MAX_SESSIONS, ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, ApiKey, digest_of, format_key
 
 KEY_BYTES = 24
 """Random bytes in a key: nobody finds one by trying, so a plain hash of it may be stored."""
@@ -39,6 +39,9 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="who gets it, as logs and metrics will say")
     parser.add_argument("--sessions", type=int, metavar="N", help="sessions at once [max_sessions_per_key]")
+    parser.add_argument(
+        "--seconds", type=int, metavar="N", help="seconds of calls a day [max_seconds_per_key]"
+    )
     parser.add_argument("--stdin", action="store_true", help="read a key that exists from standard input")
     options = parser.parse_args(list(argv))
     key = sys.stdin.readline().strip() if options.stdin else secrets.token_hex(KEY_BYTES)
@@ -48,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"{options.name!r} names no key: 1 to 64 letters, digits, and any of . _ @ -")
     if options.sessions is not None and not 0 <= options.sessions <= MAX_SESSIONS:
         raise ConfigError(f"--sessions {options.sessions}: 0 (any number) to {MAX_SESSIONS} can be had")
-    print(format_key(ApiKey(options.name, digest_of(key), options.sessions)))  # noqa: T201
+    if options.seconds is not None and not 0 <= options.seconds <= MAX_SECONDS:
+        raise ConfigError(f"--seconds {options.seconds}: 0 (any number) to {MAX_SECONDS} can be had")
+    print(format_key(ApiKey(options.name, digest_of(key), options.sessions, options.seconds)))  # noqa: T201
     if not options.stdin:
         print(f"the key of {options.name}, which nobody can show again: {key}", file=sys.stderr)  # noqa: T201
     return 0

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, DrainingError, SessionFailedError
 from antiphon.ipc.values import SessionState
+from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -21,7 +22,7 @@ LOOK_S: Final = 0.5
 class Answer(Conversation):
     """A conversation with one answer, to a POST."""
 
-    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: str) -> None:
+    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: Caller) -> None:
         """Prepare to answer ``request``."""
         super().__init__(services, model, caller=caller)
         self._request = request

@@ -16,6 +16,7 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.serve.access.callers import Access
+from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.security import allowed_hosts, host_check
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
@@ -95,7 +96,9 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
+        watching = asyncio.create_task(watch_keys(door, app[SERVICES].calls))
         yield
+        watching.cancel()
         lag.close()
         helper.close()
         if recorder is not None:
@@ -110,6 +113,7 @@ def build_app(
     add_question(app, "/api/build_info", http.build_info)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
+    add_question(app, "/v1/models", http.openai_models)
     add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app

@@ -15,6 +15,9 @@ from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.port import CallSession
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
+from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.access.usage import UsageRecord
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
@@ -22,12 +25,13 @@ from antiphon.serve.hosting.services import Services
 class Conversation(ABC):
     """From admission to the end; everything here runs on the event loop."""
 
-    def __init__(self, services: Services, model: ServedModel, *, caller: str = "") -> None:
-        """Prepare; ``caller`` is what the log calls who has it, if anything."""
+    def __init__(self, services: Services, model: ServedModel, *, caller: Caller = ANYBODY) -> None:
+        """Prepare, for a ``caller``, whom the log has by name."""
+        self.caller = caller
         self._services, self._model = services, model
         self._limits = services.config.limits
         self._clock = services.clock
-        facts = {"model": model.name, **({"key": caller} if caller else {})}
+        facts = {"model": model.name, **({"key": caller.name} if caller.name else {})}
         self._log = services.log.bind(**facts)
         self._provoked = services.provoked.bind(**facts)
         self._lane = services.turns.lane(self._turn, self._fail)
@@ -73,13 +77,40 @@ class Conversation(ABC):
 
     def abandon(self) -> None:
         """Give everything back; safe at any time, and again."""
-        if self._session is not None:
-            self._session.close()
+        session = self._session
+        if session is not None:
+            if not self._is_over and (used := self._used(session)).seconds:
+                self._services.access.usage.write(used)
+            session.close()
         if not self._is_over:
             self._is_over = True
             for release in self._at_end:
                 release()
             self._lane.close()
+
+    @property
+    def words(self) -> int:
+        """Words written, heard or said so far, as far as the protocol has any."""
+        return 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far, of the direction that has more."""
+        return 0.0 if self._session is None else self._used(self._session).seconds
+
+    def _used(self, session: CallSession) -> UsageRecord:
+        stats, spec = session.stats(), self._model.engine.info.spec
+        heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in
+        said = 0 if spec.kind is PipelineKind.STT else stats.frames_out
+        return UsageRecord(
+            ended=self._services.access.usage.stamp(),
+            session=session.id,
+            key=self.caller.name,
+            model=self._model.name,
+            seconds_in=round(heard * spec.frame_ms / 1000, 2),
+            seconds_out=round(said * spec.frame_ms / 1000, 2),
+            words=self.words,
+        )
 
     def announce_draining(self, deadline_s: float) -> None:  # noqa: B027 - most protocols have none
         """Tell a client how long it may go on, where its protocol has a word for it."""

@@ -13,6 +13,7 @@ from aiohttp import web
 from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
 from antiphon.protocol.events import close_code
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -36,7 +37,7 @@ class SocketConversation(Conversation):
     """A conversation over a WebSocket."""
 
     def __init__(
-        self, services: Services, model: ServedModel, *, caller: str = "", awaits: str = "audio"
+        self, services: Services, model: ServedModel, *, caller: Caller = ANYBODY, awaits: str = "audio"
     ) -> None:
         """Prepare. ``awaits`` is the word for what is to come in."""
         super().__init__(services, model, caller=caller)
@@ -150,6 +151,10 @@ class SocketConversation(Conversation):
     def _tell_error(self, socket: Socket, error: AntiphonError) -> None:
         """Say why it ends, in a message before the close, where the protocol has one."""
 
+    def _close_code(self, error: AntiphonError) -> int:
+        """The code of the close after an error."""
+        return close_code(error)
+
     # Turns, time and the end.
 
     def _turn(self) -> bool:
@@ -205,4 +210,4 @@ class SocketConversation(Conversation):
         kind = type(error).__name__
         self._provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))
         self._tell_error(socket, error)
-        await socket.close(close_code(error), str(error))
+        await socket.close(self._close_code(error), str(error))

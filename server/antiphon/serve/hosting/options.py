@@ -28,7 +28,7 @@ examples:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "models": ("model", "backend", "device", "slots", "backend_option", "voices"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
-    "access": ("api_keys", "protect", "allow_origin", "allow_host"),
+    "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
     "processes and threads": ("front_ends", "switch_interval_ms"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from antiphon.config import ModelConfig
@@ -42,7 +43,7 @@ class ServedModel:
     """One model and its running engine.
 
     ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who ask for none.
-    ``speakers`` are a tts model's voices.
+    ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ServedModel:
     voices: VoiceFolder | None
     metrics: ServeMetrics
     speakers: SpeakerFolder | None = None
+    since_s: int = field(default_factory=lambda: int(time.time()))
 
     def parameters(self) -> SamplingParameters:
         """The defaults with seeds of their own, for one more caller."""

@@ -13,7 +13,7 @@ from antiphon.engine.metrics import Families
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
-from antiphon.serve.access.callers import Access
+from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.reading import Reading
@@ -25,7 +25,17 @@ from antiphon.serve.operator.overview import Overview
 
 
 class Conversation(Protocol):
-    """A conversation under way, of whatever protocol, as the end of the server sees it."""
+    """A conversation under way, of whatever protocol, as the server sees it that counts and ends it."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who has it."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far."""
+        ...
 
     def announce_draining(self, deadline_s: float) -> None:
         """Tell a client that can understand it how long it may go on."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from aiohttp import hdrs, web
+from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from antiphon import __version__
@@ -42,17 +42,17 @@ async def modules_info(
     modules = []
     for model in models:
         health = model.engine.health()
-        for route in ROUTES.get(model.kind, ()):
-            if route.method == hdrs.METH_GET:
-                is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
-                modules.append(
-                    {
-                        "type": model.kind.value,
-                        "path": route.path if is_default else f"/m/{quote(model.name)}{route.path}",
-                        "used_slots": health.active,
-                        "total_slots": health.slots,
-                    }
-                )
+        # One entry a model, of the first of its WebSockets: tools add the slots up.
+        for route in ROUTES.get(model.kind, ())[:1]:
+            is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
+            modules.append(
+                {
+                    "type": model.kind.value,
+                    "path": route.path if is_default else f"/m/{quote(model.name)}{route.path}",
+                    "used_slots": health.active,
+                    "total_slots": health.slots,
+                }
+            )
     return web.json_response(modules)
 
 
@@ -63,10 +63,20 @@ async def list_models(
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
+def openai_models(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+    """The models as OpenAI's API lists them: what a client may name as ``model``."""
+    listed = [
+        {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}
+        for model in models
+    ]
+    return web.json_response({"object": "list", "data": listed})
+
+
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
-    ``paths`` are its routes; ``is_default`` says that it answers on them when nobody is named.
+    ``paths`` are its routes, but for those of one session; ``is_default`` says that it answers on them when
+    nobody is named.
     ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
     ``voices`` is null for a model that takes no prompt.
     """
@@ -79,7 +89,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     return {
         "name": model.name,
         "kind": model.kind.value,
-        "paths": list(dict.fromkeys(route.path for route in routes)),
+        "paths": list(dict.fromkeys(route.path for route in routes if "{" not in route.path)),
         "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),
         "is_ready": health.ready,
         "slots": {

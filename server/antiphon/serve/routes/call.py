@@ -18,6 +18,7 @@ from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat, ChatRequest, parse_set
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -43,7 +44,7 @@ class Call(SocketConversation):
         request: ChatRequest,
         prompt: Prompt | None = None,
         *,
-        caller: str = "",
+        caller: Caller = ANYBODY,
     ) -> None:
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
@@ -56,6 +57,7 @@ class Call(SocketConversation):
         self._tracer = services.tracer
         self._is_muted = False
         self._taken: deque[FrameReply] = deque()
+        self._words = 0
         self._kept_from: int | None = None  # replies to earlier frames never come, which is still to be said
         self._told_ahead: int | None = None
         self._stats_due_s = self._opened_s + STATS_PERIOD_S
@@ -77,6 +79,11 @@ class Call(SocketConversation):
         if recorder is not None and self._request.may_record:
             self._recording = recorder.open(session.id)
             self._at_end.append(self._recording.close)
+
+    @property
+    def words(self) -> int:
+        """Words of the model so far."""
+        return self._words
 
     def announce_draining(self, deadline_s: float) -> None:
         """Say it to an extended client."""
@@ -240,6 +247,7 @@ class Call(SocketConversation):
         if reply.text_token is not None and self._model.tokenizer is not None:
             text = self._model.tokenizer.piece(reply.text_token)
             if text:
+                self._words += text.startswith(" ")
                 parts.append(frame(moshi.encode(moshi.Text(text))))
 
     def _encode(self, pcm: FloatArray) -> list[bytes]:

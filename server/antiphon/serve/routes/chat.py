@@ -44,7 +44,7 @@ async def handle_chat(
         chat = replace(chat, wait_s=0.0)
     prompt = await prompt_of(model, chat, services)
     await check_upgrade(request, services, model, wait_s=chat.wait_s)
-    return await Call(services, model, chat, prompt, caller=caller.name).converse(request)
+    return await Call(services, model, chat, prompt, caller=caller).converse(request)
 
 
 async def refuse_chat(

@@ -49,7 +49,7 @@ class Hearing:
             raise UnsupportedError(f"{model.name} writes no text")
         timing = SpeechTiming.of(spec)
         self.session: CallSession | None = None
-        self.pending_samples = 0
+        self.pending_samples = self.words = 0
         self._clock = clock
         self._padding_id = spec.lm.text_padding_id
         self._transcript = Transcript(timing, spec.lm, spec.frame_samples, model.tokenizer.decode)
@@ -89,6 +89,7 @@ class Hearing:
         if self.quiet_in_s(is_ended=is_ended) == 0.0:
             session.listen_aside(self._transcript.frames_wanted_aside(), self._clock())
         buffered = self.pending_samples + session.queue_frames * self._frame_samples
+        self.words += sum(isinstance(event, Word) for event in events)
         return Told(tuple(_message(event, buffered) for event in events), tuple(replies))
 
     def quiet_in_s(self, *, is_ended: bool = False) -> float | None:

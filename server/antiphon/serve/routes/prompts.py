@@ -28,7 +28,7 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
     if not info.can_prime:
         raise web.HTTPBadRequest(text=f"the {info.name} backend reads no prompts; the torch backend does\n")
     try:
-        return await services.helper.run(_make, model, chat.text_prompt or "", chat.voice_prompt)
+        return await services.helper.run(make_prompt, model, chat.text_prompt or "", chat.voice_prompt)
     except (ProtocolError, UnsupportedError) as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     except (AudioError, CheckpointError) as error:
@@ -41,7 +41,13 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
         ) from error
 
 
-def _make(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
+def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
+    """A persona of a text and a voice; it takes too long for the event loop.
+
+    Raises:
+        ProtocolError, UnsupportedError: no such voice, or a prompt that is too long.
+        AudioError, CheckpointError: a voice's file is broken.
+    """
     voice = None
     if voice_name is not None:
         if model.voices is None:

@@ -98,6 +98,7 @@ def _guarded(
             try:
                 model = services.models.find(named_model(request), kinds)
                 metrics = model.metrics
+                services.access.check(caller)
                 async with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:

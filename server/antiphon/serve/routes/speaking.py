@@ -54,7 +54,7 @@ async def handle_speaking(
     except SessionFailedError as error:
         return await _tell(request, services, model.metrics, speech, error)
     limits = services.config.limits
-    synthesis = Synthesis(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller.name)
+    synthesis = Synthesis(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller)
     return await synthesis.converse(
         request,
         max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),

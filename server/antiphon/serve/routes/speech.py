@@ -35,7 +35,7 @@ async def handle_speech(
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     await check_upgrade(request, services, model, wait_s=wait_s)
-    return await Transcription(services, model, wait_s=wait_s, caller=caller.name).converse(request)
+    return await Transcription(services, model, wait_s=wait_s, caller=caller).converse(request)
 
 
 async def refuse_speech(

@@ -44,7 +44,7 @@ async def handle_text(
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
     try:
-        return await SpokenFile(services, model, request, caller.name, headers).speak(text, voice)
+        return await SpokenFile(services, model, request, caller, headers).speak(text, voice)
     except DrainingError as error:
         raise refusal_of(request, error) from error
 
@@ -57,7 +57,7 @@ class SpokenFile(Answer):
         services: Services,
         model: ServedModel,
         request: web.Request,
-        caller: str,
+        caller: Caller,
         headers: Mapping[str, str],
     ) -> None:
         """Prepare to answer ``request``."""
@@ -67,6 +67,11 @@ class SpokenFile(Answer):
         self._response: web.StreamResponse | None = None
         self._text = ""
         self._voice: Prompt | None = None
+
+    @property
+    def words(self) -> int:
+        """Words that the model was given so far."""
+        return self._voicing.words
 
     async def speak(self, text: str, voice: Prompt | None) -> web.StreamResponse:
         """The whole answer.

@@ -15,6 +15,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechRequest, Spoken
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -35,7 +36,7 @@ class Synthesis(KyutaiConversation):
         voice: Prompt | None,
         *,
         wait_s: float = 0.0,
-        caller: str = "",
+        caller: Caller = ANYBODY,
     ) -> None:
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller, awaits="text")
@@ -46,6 +47,11 @@ class Synthesis(KyutaiConversation):
         self._at_end.append(self._encoder.close)
         self._said: deque[Piece] = deque()
         self._is_finished = False
+
+    @property
+    def words(self) -> int:
+        """Words that the model was given so far."""
+        return self._voicing.words
 
     async def admit(self) -> None:
         """Ask the engine for a session.

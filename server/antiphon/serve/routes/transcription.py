@@ -10,6 +10,7 @@ import numpy as np
 from antiphon.errors import ProtocolError
 from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
+from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -26,7 +27,7 @@ class Transcription(KyutaiConversation):
     """A conversation of somebody who is heard and read back."""
 
     def __init__(
-        self, services: Services, model: ServedModel, *, wait_s: float = 0.0, caller: str = ""
+        self, services: Services, model: ServedModel, *, wait_s: float = 0.0, caller: Caller = ANYBODY
     ) -> None:
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
@@ -34,6 +35,11 @@ class Transcription(KyutaiConversation):
         self._hearing = Hearing(model, services.clock)
         self._ear: Ear | None = None
         self._has_audio = False
+
+    @property
+    def words(self) -> int:
+        """Words heard so far."""
+        return self._hearing.words
 
     async def admit(self) -> None:
         """Ask the engine for a session.

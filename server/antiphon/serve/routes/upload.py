@@ -55,7 +55,7 @@ async def handle_recording(
             retry_after_s=RETRY_AFTER_S,
         )
     try:
-        return await Recording(services, model, request, caller.name).give()
+        return await Recording(services, model, request, caller).give()
     except AudioError as error:
         raise web.HTTPUnsupportedMediaType(text=f"{error}\n") from error
     except SessionFailedError as error:
@@ -106,10 +106,15 @@ def _too_long(length: str, limit_s: float) -> web.HTTPException:
 class Recording(Answer):
     """A recording that is heard, and answered with its words."""
 
-    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: str) -> None:
+    def __init__(self, services: Services, model: ServedModel, request: web.Request, caller: Caller) -> None:
         """Prepare to answer ``request``."""
         super().__init__(services, model, request, caller)
         self._hearing = Hearing(model, services.clock)
+
+    @property
+    def words(self) -> int:
+        """Words heard so far."""
+        return self._hearing.words
 
     async def _answer(self) -> web.StreamResponse:
         with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:

@@ -40,6 +40,7 @@ class Voicing:
         if model.tokenizer is None:
             raise UnsupportedError(f"{model.name} came without a tokenizer for what it is to say")
         self.session: CallSession | None = None
+        self.words = 0
         self.has_text = self.is_ended = self.is_done = False
         self._clock = clock
         self._frame_s = model.checkpoint.spec.frame_ms / 1000.0
@@ -122,6 +123,7 @@ class Voicing:
             return
         room = min(session.room_entries, len(self._pending))
         if room:
+            self.words += room
             session.push_text([self._pending.popleft() for _ in range(room)], self._clock())
         if self.is_ended and self.has_text and not self._pending:
             session.finish()

@@ -6,7 +6,7 @@ aiohttp frames and writes one message per coroutine. Here a codec thread frames 
 
 from __future__ import annotations
 
-BINARY, CLOSE, PING, PONG = 0x2, 0x8, 0x9, 0xA
+TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _FINAL = 0x80
 
 MAX_REASON_BYTES = 123

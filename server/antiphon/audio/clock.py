@@ -1,0 +1,121 @@
+"""The clock of a caller's audio: silence for what is overdue, and as much of it dropped when it comes.
+
+A full-duplex model listens without a pause. Where a protocol promises that time goes on, audio that a network
+holds up is replaced by zeros; when it comes after all, it would push everything after it back for the rest of
+the call, so that it is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.audio.pcm import FloatArray
+
+OVERDUE_S = 0.16
+"""Two frames: above ordinary jitter and clients' messages of 100 ms, below a pause in speech."""
+
+SETTLE_S = 0.02
+"""After a gap audio is collected for this long, so that a burst is told from a caller that speaks again."""
+
+SLACK_S = 0.08
+"""Audio is early by at most this much; beyond, it is taken to be what zeros have replaced."""
+
+MAX_FILL_S = 1.0
+"""Zeros at once. A longer gap between two looks is the server's own: time that it did not live through."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCounts:
+    """Samples of silence that stood in for overdue audio, and samples of audio that came too late."""
+
+    filled: int = 0
+    dropped: int = 0
+
+
+class InputClock:
+    """Decides what of a caller's audio is pushed, and when zeros are; times are seconds of one clock.
+
+    :meth:`arrive` takes what has come, :meth:`look` is called at :attr:`due_s`; both return float32 ``[N]``
+    to be pushed now. Audio that zeros have replaced is dropped as far as it would be more than ``SLACK_S``
+    ahead of the time since the start.
+    """
+
+    def __init__(self, sample_rate: int, frame_samples: int, now_s: float) -> None:
+        """Start the time at ``now_s``."""
+        self._rate = sample_rate
+        self._frame = frame_samples
+        self._start_s = now_s
+        self._pushed = 0
+        self._owed = 0  # zeros that no late audio has made good for
+        self._late: list[FloatArray] = []
+        self._late_since_s: float | None = None
+        self._is_after_gap = False
+        self._filled = self._dropped = 0
+
+    @property
+    def counts(self) -> ClockCounts:
+        """What became of time and audio so far."""
+        return ClockCounts(self._filled, self._dropped)
+
+    @property
+    def due_s(self) -> float:
+        """When :meth:`look` has something to do, unless audio comes before."""
+        if self._late_since_s is not None:
+            return self._late_since_s + SETTLE_S
+        end = (self._pushed // self._frame + 1) * self._frame
+        return self._start_s + end / self._rate + OVERDUE_S
+
+    def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
+        """Audio has come. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""
+        if self._is_after_gap:
+            if self._late_since_s is None:
+                self._late_since_s = now_s
+            self._late.append(pcm)
+            return self._settle(now_s)
+        return self._push(self._timely(pcm, now_s))
+
+    def look(self, now_s: float) -> FloatArray:
+        """What the passing of time asks for: late audio that has settled, and zeros for what is overdue."""
+        settled = self._settle(now_s)
+        zeros = self._fill(now_s)
+        return settled if not zeros.size else np.concatenate((settled, zeros))
+
+    def _settle(self, now_s: float) -> FloatArray:
+        if self._late_since_s is None or now_s < self._late_since_s + SETTLE_S:
+            return np.zeros(0, np.float32)
+        late = np.concatenate(self._late)
+        self._late = []
+        self._late_since_s = None
+        self._is_after_gap = False
+        return self._push(self._timely(late, now_s))
+
+    def _timely(self, pcm: FloatArray, now_s: float) -> FloatArray:
+        """``pcm`` without its oldest part, as far as it is early now and zeros have replaced it before."""
+        early = self._pushed + pcm.size - round((now_s - self._start_s + SLACK_S) * self._rate)
+        drop = max(0, min(early, self._owed, pcm.size))
+        self._owed -= drop
+        self._dropped += drop
+        return pcm[drop:]
+
+    def _fill(self, now_s: float) -> FloatArray:
+        """Zeros up to the end of each frame that is overdue."""
+        if self._late_since_s is not None:
+            return np.zeros(0, np.float32)
+        overdue = int((now_s - self._start_s - OVERDUE_S) * self._rate) // self._frame * self._frame
+        count = overdue - self._pushed
+        if count <= 0:
+            return np.zeros(0, np.float32)
+        most = round(MAX_FILL_S * self._rate) // self._frame * self._frame
+        if count > most:
+            self._start_s += (count - most) / self._rate
+            count = most
+        self._owed += count
+        self._filled += count
+        self._is_after_gap = True
+        return self._push(np.zeros(count, np.float32))
+
+    def _push(self, pcm: FloatArray) -> FloatArray:
+        self._pushed += pcm.size
+        return pcm

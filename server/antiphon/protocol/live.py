@@ -1,0 +1,143 @@
+"""What a client of OpenAI Live sends over ``/v1/live/sessions``: JSON events, one a WebSocket text message.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/live``). An event may have an ``event_id``, which
+the answer to it repeats as ``client_event_id``. ``docs/live.md`` has the table of events and fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from antiphon.errors import FieldError, ProtocolError
+from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
+from antiphon.protocol.payload import parse_object
+
+MAX_EVENT_CHARS = 1_048_576
+"""16 seconds of audio at once, far more than clients send; JSON of that length parses in about 2 ms."""
+
+MAX_EVENT_ID_CHARS = 512
+"""The published limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first event: what session is wanted."""
+
+    session: SessionConfig
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is to change."""
+
+    session: SessionChange
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    """Audio in the session's format; it has no answer."""
+
+    audio: bytes
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """From now on the model hears silence."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmute:
+    """The model hears again."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the session, after what is still to be said."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """An event of the API that no model here can follow."""
+
+    type: str
+    event_id: str | None = None
+
+
+ClientEvent: TypeAlias = Start | Update | AppendAudio | Mute | Unmute | Close | Unsupported
+
+UNSUPPORTED: frozenset[str] = frozenset(
+    {
+        "session.output_audio.fixture.play",
+        "session.instructions.append",
+        "session.thinking.append",
+        "session.commentary.append",
+        "response.item.create",
+        "response.create",
+        "decision.create",
+        "decision.item.create",
+        "decision.item.delete",
+        "transport.dtmf.send",
+    }
+)
+"""Events that need a model which takes text while it speaks, a backend model, or a telephone line."""
+
+
+def decode(text: str) -> ClientEvent:
+    """Read one event; fields that mean nothing here are ignored.
+
+    Raises:
+        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+    """
+    fields = _fields_of(text)
+    kind = fields.text("type", max_chars=1000)
+    if kind in UNSUPPORTED:
+        return Unsupported(kind, fields.event_id)
+    reader = READERS.get(kind)
+    if reader is None:
+        raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
+    return reader(fields)
+
+
+def _fields_of(text: str) -> Fields:
+    if len(text) > MAX_EVENT_CHARS:
+        raise FieldError(
+            f"an event of {len(text)} characters, the limit is {MAX_EVENT_CHARS}",
+            param=None,
+            code="event_too_large",
+        )
+    try:
+        values = parse_object(text, "an event")
+    except ProtocolError as error:
+        raise FieldError(str(error), param=None, code="invalid_json") from error
+    event_id = Fields(values).optional_text("event_id", max_chars=MAX_EVENT_ID_CHARS)
+    return Fields(values, event_id=event_id)
+
+
+def _read_audio(fields: Fields) -> AppendAudio:
+    audio = fields.base64("audio")
+    if not audio:
+        raise fields.error("audio", INVALID_VALUE, "is empty")
+    return AppendAudio(audio, fields.event_id)
+
+
+READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
+    "session.start": lambda it: Start(read_session(it.object("session")), it.event_id),
+    "session.update": lambda it: Update(read_change(it.object("session")), it.event_id),
+    "session.input_audio.append": _read_audio,
+    "session.input_audio.mute": lambda it: Mute(it.event_id),
+    "session.input_audio.unmute": lambda it: Unmute(it.event_id),
+    "session.close": lambda it: Close(it.event_id),
+}
+"""The events that are followed, and how each is read."""

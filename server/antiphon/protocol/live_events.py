@@ -1,0 +1,249 @@
+"""What a server of OpenAI Live sends: JSON events, and which error means what to a client.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/live``). Times are milliseconds of audio since
+the session began, never of the wall's clock.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    DrainingError,
+    FieldError,
+    KeyRevokedError,
+    ProtocolError,
+    ServerFullError,
+    SessionLimitError,
+    SessionTimeoutError,
+    UnknownModelError,
+    UnsupportedError,
+    UsageLimitError,
+)
+from antiphon.protocol.payload import encode_object
+
+INVALID_REQUEST, SERVER_ERROR, RATE_LIMIT = "invalid_request_error", "server_error", "rate_limit_error"
+
+
+class CloseReason(StrEnum):
+    """Why a session ended, in ``session.closed``."""
+
+    CLOSE_REQUESTED = "close_requested"
+    EXPIRED = "expired"
+    CONNECTION_LOST = "connection_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """The session runs; audio is heard from now on. ``session`` is ``SessionConfig.shown``."""
+
+    session: Mapping[str, Any]
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdated:
+    """The session as it is after a change."""
+
+    session: Mapping[str, Any]
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputAudioMuted:
+    """The model hears silence."""
+
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputAudioUnmuted:
+    """The model hears again."""
+
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAudio:
+    """The next audio, in the session's format; watchers have PCM of 24 kHz, and its times."""
+
+    delta: bytes
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputAudio:
+    """What the caller sent, as watchers have it: PCM of 24 kHz."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTranscript:
+    """Text of the model, and the time of its audio."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputTranscript:
+    """Text of the caller, and the time of its audio."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageUpdated:
+    """Seconds of audio so far, and how much of the model's context they fill, from 0 to 1."""
+
+    seconds: float
+    context_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The last event of a session."""
+
+    reason: CloseReason
+    session: Mapping[str, Any]
+    seconds: float
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong; before ``session.started`` the connection ends after it, later the session goes on."""
+
+    message: str
+    code: str
+    type: str = INVALID_REQUEST
+    param: str | None = None
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """A notice: a field that was accepted and has no effect."""
+
+    code: str
+    message: str
+    client_event_id: str | None = None
+
+
+ServerEvent: TypeAlias = (
+    SessionStarted
+    | SessionUpdated
+    | InputAudioMuted
+    | InputAudioUnmuted
+    | OutputAudio
+    | InputAudio
+    | OutputTranscript
+    | InputTranscript
+    | UsageUpdated
+    | SessionClosed
+    | Error
+    | Info
+)
+
+TYPES: Mapping[type, str] = {
+    SessionStarted: "session.started",
+    SessionUpdated: "session.updated",
+    InputAudioMuted: "session.input_audio.muted",
+    InputAudioUnmuted: "session.input_audio.unmuted",
+    OutputAudio: "session.output_audio.delta",
+    InputAudio: "session.input_audio.append",
+    OutputTranscript: "session.output_transcript.delta",
+    InputTranscript: "session.input_transcript.delta",
+    UsageUpdated: "session.usage.updated",
+    SessionClosed: "session.closed",
+    Error: "error",
+    Info: "info",
+}
+
+
+def encode(event: ServerEvent, event_id: str) -> bytes:
+    """One event as JSON in UTF-8. Audio to the caller itself has no id and no times."""
+    shown: dict[str, Any]
+    match event:
+        case OutputAudio(delta, None, None):
+            return b'{"type":"session.output_audio.delta","delta":"%b"}' % base64.b64encode(delta)
+        case OutputAudio(delta, start_ms, end_ms):
+            shown = {"delta": _text(delta), "start_ms": start_ms, "end_ms": end_ms}
+        case InputAudio(audio):
+            shown = {"audio": _text(audio)}
+        case Error():
+            error = {"type": event.type, "code": event.code, "message": event.message}
+            optional = {"param": event.param, "client_event_id": event.client_event_id}
+            shown = {"error": {**error, **_given(optional)}}
+        case UsageUpdated(seconds, ratio):
+            shown = {"usage": {"seconds": seconds}}
+            if ratio is not None:
+                shown["context_window"] = {"usage_ratio": ratio}
+        case SessionClosed():
+            shown = {"reason": event.reason, "session": event.session, "usage": {"seconds": event.seconds}}
+            shown |= _given({"client_event_id": event.client_event_id})
+        case _:
+            shown = _given({field.name: getattr(event, field.name) for field in fields(event)})
+    return encode_object({"type": TYPES[type(event)], "event_id": event_id, **shown}, "an event")
+
+
+def error_of(reason: AntiphonError) -> Error:
+    """The ``error`` event for what went wrong."""
+    message = str(reason)
+    match reason:
+        case FieldError():
+            return Error(message, reason.code, param=reason.param, client_event_id=reason.event_id)
+        case UsageLimitError():
+            return Error(message, "insufficient_quota", RATE_LIMIT)
+        case KeyRevokedError():
+            return Error(message, "invalid_api_key")
+        case ServerFullError() | SessionLimitError():
+            return Error(message, "rate_limit_exceeded", RATE_LIMIT)
+        case UnknownModelError():
+            return Error(message, "model_not_found", param="session.model")
+        case SessionTimeoutError():
+            return Error(message, "session_timeout")
+        case UnsupportedError():
+            return Error(message, "unsupported_value")
+        case ProtocolError() | AudioError():
+            return Error(message, "invalid_value")
+        case DrainingError():
+            return Error(message, "server_draining", SERVER_ERROR)
+        case _:
+            return Error(message, "server_error", SERVER_ERROR)
+
+
+def close_code(reason: AntiphonError) -> int:
+    """The close code after an error; stock clients come again after 1011, 1012 and 1013."""
+    match reason:
+        case UsageLimitError() | KeyRevokedError():
+            return 1008
+        case ServerFullError() | SessionLimitError():
+            return 1013
+        case DrainingError():
+            return 1012
+        case (
+            ProtocolError() | AudioError() | UnknownModelError() | SessionTimeoutError() | UnsupportedError()
+        ):
+            return 1008
+        case _:
+            return 1011
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

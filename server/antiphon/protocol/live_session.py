@@ -1,0 +1,169 @@
+"""What a client of OpenAI Live asks for when it starts a session, and the session as it is shown.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/live/session_config.py``). Fields that mean
+nothing here are ignored, so that clients newer than this server go on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from antiphon.protocol.fields import INVALID_VALUE, Fields
+
+MAX_NAME_CHARS = 200
+MAX_INSTRUCTIONS_CHARS = 65_536
+"""The published limit is 16,384 tokens; a model's own limit comes later."""
+MAX_MESSAGES = 128
+
+ROLES = ("developer", "user", "assistant")
+DELEGATION_TYPES = ("client", "responses", "decisions")
+
+
+class Encoding(StrEnum):
+    """How a sample is written."""
+
+    PCM = "audio/pcm"  # signed 16-bit, little endian
+    PCMU = "audio/pcmu"  # G.711 mu-law
+    PCMA = "audio/pcma"  # G.711 A-law
+
+
+RATES: Mapping[Encoding, tuple[int, ...]] = {
+    Encoding.PCM: (24_000, 16_000),
+    Encoding.PCMU: (8_000,),
+    Encoding.PCMA: (8_000,),
+}
+"""The rates of each encoding in Hz, the first where a client names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFormat:
+    """The format of both directions, mono."""
+
+    encoding: Encoding = Encoding.PCM
+    rate: int = 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class InputMessage:
+    """A message of the conversation so far."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """A session as it is asked for.
+
+    ``delegation`` and ``triggers`` are kept as they came, to be shown; no model here delegates.
+    """
+
+    model: str
+    instructions: str = ""
+    history: tuple[InputMessage, ...] = ()
+    format: AudioFormat = AudioFormat()
+    voice: str | None = None
+    delegation: Mapping[str, Any] | None = None
+    triggers: tuple[Mapping[str, Any], ...] = ()
+    store: bool = False
+
+    def shown(self, *, session_id: str, expires_at: int) -> dict[str, Any]:
+        """The session object of server events. The history is not repeated."""
+        audio: dict[str, Any] = {"format": {"type": self.format.encoding.value, "rate": self.format.rate}}
+        if self.voice is not None:
+            audio["output"] = {"voice": self.voice}
+        return {
+            "id": session_id,
+            "model": self.model,
+            "status": "active",
+            "expires_at": expires_at,
+            "audio": audio,
+            "delegation": None if self.delegation is None else dict(self.delegation),
+            **({"instructions": self.instructions} if self.instructions else {}),
+            **({"triggers": [dict(trigger) for trigger in self.triggers]} if self.triggers else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """What may change while a session runs; None leaves it as it is."""
+
+    delegation: Mapping[str, Any] | None = None
+    triggers: tuple[Mapping[str, Any], ...] | None = None
+
+
+IMMUTABLE = ("model", "instructions", "input", "audio", "store", "client")
+"""Fields of a session that cannot change once it has started."""
+
+
+def read_session(fields: Fields) -> SessionConfig:
+    """The session of a ``session.start``.
+
+    Raises:
+        FieldError: a field that is missing, of the wrong type, or that cannot be honoured.
+    """
+    if "client" in fields:
+        raise fields.error("client", INVALID_VALUE, "is for WebRTC alone, and this is a WebSocket")
+    audio = fields.optional_object("audio")
+    return SessionConfig(
+        model=fields.text("model", max_chars=MAX_NAME_CHARS),
+        instructions=fields.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS) or "",
+        history=tuple(_read_message(item) for item in fields.objects("input", most=MAX_MESSAGES)),
+        format=AudioFormat() if audio is None else _read_format(audio.optional_object("format")),
+        voice=None if audio is None else _read_voice(audio.optional_object("output")),
+        delegation=_read_delegation(fields),
+        triggers=_read_triggers(fields),
+        store=fields.flag("store"),
+    )
+
+
+def read_change(fields: Fields) -> SessionChange:
+    """The session of a ``session.update``.
+
+    Raises:
+        FieldError: a field that is of the wrong type, or that cannot change.
+    """
+    for name in IMMUTABLE:
+        if name in fields:
+            raise fields.error(name, "immutable_field", "cannot change once the session has started")
+    has_triggers = "triggers" in fields
+    return SessionChange(_read_delegation(fields), _read_triggers(fields) if has_triggers else None)
+
+
+def _read_format(fields: Fields | None) -> AudioFormat:
+    if fields is None:
+        return AudioFormat()
+    encoding = Encoding(fields.choice("type", tuple(Encoding)))
+    rates = RATES[encoding]
+    return AudioFormat(encoding, fields.whole("rate", rates, default=rates[0]))
+
+
+def _read_voice(fields: Fields | None) -> str | None:
+    """A name, or an object with an id."""
+    if fields is None or "voice" not in fields:
+        return None
+    if isinstance(fields.values["voice"], dict):
+        return fields.object("voice").text("id", max_chars=MAX_NAME_CHARS)
+    return fields.text("voice", max_chars=MAX_NAME_CHARS)
+
+
+def _read_message(fields: Fields) -> InputMessage:
+    role = fields.choice("role", ROLES)
+    parts = fields.objects("content", most=MAX_MESSAGES)
+    texts = [part.optional_text("text", max_chars=MAX_INSTRUCTIONS_CHARS) or "" for part in parts]
+    return InputMessage(role, "".join(texts))
+
+
+def _read_delegation(fields: Fields) -> Mapping[str, Any] | None:
+    delegation = fields.optional_object("delegation")
+    if delegation is None:
+        return None
+    delegation.choice("type", DELEGATION_TYPES)
+    return delegation.values
+
+
+def _read_triggers(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    return tuple(trigger.values for trigger in fields.objects("triggers", most=MAX_MESSAGES))

@@ -1,0 +1,52 @@
+"""Whether calls under way may go on: keys are taken out of the file, and days have limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from antiphon.errors import AntiphonError, SessionError
+from antiphon.serve.access.callers import Access, Caller
+
+PERIOD_S: Final = 5.0
+"""From one look to the next: a call ends within 10 s of the change that ends it."""
+
+
+class Counted(Protocol):
+    """A call under way."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who has it."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far."""
+        ...
+
+    def end(self, error: AntiphonError | None = None) -> None:
+        """Begin to end from our side; again changes nothing."""
+        ...
+
+
+async def watch_keys(access: Access, calls: Iterable[Counted], period_s: float = PERIOD_S) -> None:
+    """Look at all calls now and then, for as long as the server runs."""
+    while True:
+        await asyncio.sleep(period_s)
+        check_calls(access, tuple(calls))
+
+
+def check_calls(access: Access, calls: Iterable[Counted]) -> None:
+    """End the calls whose key is no longer valid, or has used up its day, those under way included."""
+    keyed = [call for call in calls if call.caller.key is not None]
+    running_s: Counter[str] = Counter()
+    for call in keyed:
+        running_s[call.caller.name] += round(call.seconds)
+    for call in keyed:
+        try:
+            access.check(call.caller, running_s[call.caller.name])
+        except SessionError as error:
+            call.end(error)

@@ -1,0 +1,80 @@
+"""Both directions of a live call on a line: decoded and kept in time on the way in, gated on the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.audio.clock import InputClock
+from antiphon.audio.gate import OutputGate
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AudioError, SessionFailedError
+from antiphon.ipc.values import FrameReply
+from antiphon.models.spec import ModelSpec
+from antiphon.serve.media.line import LineDecoder, LineEncoder, LineFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One frame of the model, as it is to be heard: encoded, and as float32 ``[frame_samples]``."""
+
+    data: bytes
+    pcm: FloatArray
+
+
+class DuplexLine:
+    """The codecs, the input clock and the output gate of one call with a model of this ``spec``."""
+
+    def __init__(self, line: LineFormat, spec: ModelSpec) -> None:
+        """Prepare; time begins with :meth:`start`."""
+        self._spec = spec
+        self._decoder = LineDecoder(line, spec.sample_rate)
+        self._encoder = LineEncoder(line, spec.sample_rate)
+        self._gate = OutputGate(spec.sample_rate)
+        self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
+        self.clock: InputClock | None = None
+        self.is_muted = False
+
+    def start(self, now_s: float) -> None:
+        """From now on the model hears, audio or silence."""
+        self.clock = InputClock(self._spec.sample_rate, self._spec.frame_samples, now_s)
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether the model speaks, or has just spoken."""
+        return self._gate.is_open
+
+    def decode(self, data: bytes) -> FloatArray:
+        """What came, float32 ``[N]`` at the model's rate.
+
+        Raises:
+            AudioError: half a sample.
+        """
+        return self._decoder.feed(data)
+
+    def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
+        """What the model is to hear now of what came; nothing before the start."""
+        if self.clock is None:
+            return np.zeros(0, np.float32)
+        return self.clock.arrive(np.zeros_like(pcm) if self.is_muted else pcm, now_s)
+
+    def say(self, reply: FrameReply) -> Said | None:
+        """A frame of the model; None where it has no sound.
+
+        Raises:
+            SessionFailedError: the model's samples are no numbers.
+        """
+        if reply.pcm is None:
+            return None
+        has_text = reply.text_token is not None and reply.text_token != self._padding_id
+        try:
+            pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
+            return Said(self._encoder.encode(pcm), pcm)
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+
+    def span_ms(self, reply: FrameReply) -> tuple[int, int]:
+        """Where on the session's time a frame begins and ends, by audio since its start."""
+        start_ms = max(0, reply.frame - self._spec.silent_frames) * self._spec.frame_ms
+        return round(start_ms), round(start_ms + self._spec.frame_ms)

@@ -1,0 +1,108 @@
+"""``/v1/live/sessions/{id}/attach``: a further connection of the same key watches a session, and commands it.
+
+A watcher gets the events that come after it attached, and the audio of both sides as 16-bit samples of 24
+kHz. What it does not read in time it misses. It may do what the session's own client may, but not start it or
+speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from antiphon.errors import FieldError, SessionLimitError, UnknownModelError
+from antiphon.protocol import live
+from antiphon.protocol import live_events as events
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.live_call import LiveCall, read_event
+from antiphon.serve.routes.routing import check_upgrade
+from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.transport.socket import Socket
+
+MAX_WATCHERS: Final = 4
+"""Of one session: each costs as much as the session's own client."""
+
+
+async def handle_watcher(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One watcher, for as long as it or its session lasts.
+
+    Raises:
+        UnknownModelError: this key has no such session here.
+        SessionLimitError: it has as many watchers as it may.
+        web.HTTPUpgradeRequired: no WebSocket request.
+    """
+    call = find_call(services, request.match_info["id"], caller)
+    if len(call.watchers) >= MAX_WATCHERS:
+        raise SessionLimitError(f"the session has {len(call.watchers)} of {MAX_WATCHERS} watchers")
+    await check_upgrade(request, services, model, wait_s=0.0)
+    socket = await Socket.open(
+        request, services.config.limits, services.clock, max_message_bytes=live.MAX_EVENT_CHARS
+    )
+    with model.metrics.sockets.track_inprogress():
+        await LiveWatcher(socket, call).watch()
+    model.metrics.closed(socket.close_code)
+    return socket.response
+
+
+def find_call(services: Services, live_id: str, caller: Caller) -> LiveCall:
+    """The session of this name, if it is this caller's.
+
+    Raises:
+        UnknownModelError: it is not; another key's session is as unknown as none.
+    """
+    for call in services.calls:
+        if isinstance(call, LiveCall) and call.live_id == live_id and call.caller.key == caller.key:
+            return call
+    raise UnknownModelError("no such session here", known=())
+
+
+class LiveWatcher:
+    """A connection that looks on."""
+
+    def __init__(self, socket: Socket, call: LiveCall) -> None:
+        """Look on at ``call`` over ``socket``."""
+        self._socket, self._call = socket, call
+        self._events = 0
+        self._ending: asyncio.Task[None] | None = None
+
+    async def watch(self) -> None:
+        """Pass on what happens, and follow what is asked, until one side is over."""
+        self._call.watchers.add(self)
+        try:
+            while (message := await self._socket.receive_any()) is not None:
+                try:
+                    self._follow(read_event(message))
+                except FieldError as error:
+                    self.see(events.error_of(error))
+                await asyncio.sleep(0)
+        finally:
+            self._call.watchers.discard(self)
+            if self._ending is not None:
+                await self._ending
+
+    def see(self, event: events.ServerEvent) -> None:
+        """Pass an event on, or leave it out when the peer reads too slowly."""
+        if not self._socket.is_congested():
+            self._events += 1
+            self._socket.write(frame(events.encode(event, f"event_{self._events}"), TEXT))
+
+    def end(self) -> None:
+        """The session is over."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._socket.close(1000, "done"))
+
+    def _follow(self, event: live.ClientEvent) -> None:
+        if isinstance(event, live.Start | live.AppendAudio):
+            raise FieldError(
+                "type is not for a connection that is attached",
+                param="type",
+                code="unsupported_event",
+                event_id=event.event_id,
+            )
+        self._call.handle(event)

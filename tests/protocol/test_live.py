@@ -1,0 +1,446 @@
+"""Every event of OpenAI Live: what is read, what is refused and with which words, and what is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    DrainingError,
+    FieldError,
+    KeyRevokedError,
+    ProtocolError,
+    ServerFullError,
+    SessionFailedError,
+    SessionLimitError,
+    SessionTimeoutError,
+    UnknownModelError,
+    UnsupportedError,
+    UsageLimitError,
+)
+from antiphon.protocol import live, live_events
+from antiphon.protocol.live_session import AudioFormat, Encoding, InputMessage, SessionChange, SessionConfig
+
+START = {"type": "session.start", "session": {"model": "tiny"}}
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+TYPES = [
+    *sorted(live.UNSUPPORTED),
+    "session.start",
+    "session.update",
+    "session.input_audio.append",
+    "session.input_audio.mute",
+    "session.input_audio.unmute",
+    "session.close",
+]
+NAMES = ["model", "instructions", "input", "audio", "delegation", "triggers", "store", "client", "new"]
+SESSIONS = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=5)
+
+
+def decode(**values: Any) -> live.ClientEvent:
+    return live.decode(json.dumps(values))
+
+
+def session_of(**values: Any) -> SessionConfig:
+    event = decode(type="session.start", session={"model": "tiny", **values})
+    assert isinstance(event, live.Start)
+    return event.session
+
+
+def refused(**values: Any) -> FieldError:
+    with pytest.raises(FieldError) as caught:
+        decode(**values)
+    return caught.value
+
+
+def refused_session(**values: Any) -> tuple[str | None, str, str]:
+    error = refused(type="session.start", event_id="e1", session={"model": "tiny", **values})
+    assert error.event_id == "e1"
+    return error.param, error.code, str(error)
+
+
+def test_the_least_that_starts_a_session() -> None:
+    assert live.decode(json.dumps(START)) == live.Start(SessionConfig("tiny"))
+
+
+def test_all_that_a_session_can_be() -> None:
+    content = [{"type": "input_text", "text": "Hello "}, {"text": "there"}]
+    session = session_of(
+        instructions="Be kind.",
+        input=[{"type": "message", "role": "user", "content": content, "status": "completed"}],
+        audio={"format": {"type": "audio/pcmu", "rate": 8000}, "output": {"voice": {"id": "v1"}}},
+        delegation={"type": "client", "acknowledgement_delay_ms": 5},
+        triggers=[{"type": "decisions"}],
+        store=True,
+        safety_identifier="someone",
+        of_next_year={"a": 1},
+    )
+    assert session == SessionConfig(
+        "tiny",
+        "Be kind.",
+        (InputMessage("user", "Hello there"),),
+        AudioFormat(Encoding.PCMU, 8000),
+        "v1",
+        {"type": "client", "acknowledgement_delay_ms": 5},
+        ({"type": "decisions"},),
+        True,
+    )
+    assert session.shown(session_id="live_1", expires_at=7) == {
+        "id": "live_1",
+        "model": "tiny",
+        "status": "active",
+        "expires_at": 7,
+        "audio": {"format": {"type": "audio/pcmu", "rate": 8000}, "output": {"voice": "v1"}},
+        "delegation": {"type": "client", "acknowledgement_delay_ms": 5},
+        "instructions": "Be kind.",
+        "triggers": [{"type": "decisions"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (None, AudioFormat()),
+        ({"type": "audio/pcm"}, AudioFormat(Encoding.PCM, 24_000)),
+        ({"type": "audio/pcm", "rate": 16000}, AudioFormat(Encoding.PCM, 16_000)),
+        ({"type": "audio/pcmu"}, AudioFormat(Encoding.PCMU, 8_000)),
+        ({"type": "audio/pcma", "rate": 8000}, AudioFormat(Encoding.PCMA, 8_000)),
+    ],
+)
+def test_formats(wanted: dict[str, Any] | None, found: AudioFormat) -> None:
+    assert session_of(audio={"format": wanted}).format == found
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "code", "words"),
+    [
+        ({"model": None}, "session.model", "missing_required_parameter", "is missing"),
+        ({"model": ""}, "session.model", "invalid_value", "is empty, 1 to 200 characters are needed"),
+        ({"model": 7}, "session.model", "invalid_type", "is a number, a string is needed"),
+        ({"model": "m" * 201}, "session.model", "invalid_value", "has 201 characters, the limit is 200"),
+        ({"store": "yes"}, "session.store", "invalid_type", "is a string, true or false is needed"),
+        ({"input": {}}, "session.input", "invalid_type", "is an object, a list is needed"),
+        ({"input": [{}] * 129}, "session.input", "invalid_value", "has 129 entries, the limit is 128"),
+        ({"input": [3]}, "session.input[0]", "invalid_type", "is a number, an object is needed"),
+        (
+            {"input": [{"role": "tool"}]},
+            "session.input[0].role",
+            "invalid_value",
+            "is 'tool', not one of developer, user, assistant",
+        ),
+        (
+            {"audio": {"format": {"type": "audio/opus"}}},
+            "session.audio.format.type",
+            "invalid_value",
+            "is 'audio/opus', not one of audio/pcm, audio/pcmu, audio/pcma",
+        ),
+        (
+            {"audio": {"format": {"type": "audio/pcm", "rate": 44100}}},
+            "session.audio.format.rate",
+            "invalid_value",
+            "is 44100, 24000 or 16000 is needed",
+        ),
+        (
+            {"audio": {"format": {"type": "audio/pcm", "rate": True}}},
+            "session.audio.format.rate",
+            "invalid_type",
+            "is true or false, a whole number is needed",
+        ),
+        (
+            {"audio": {"output": {"voice": 3}}},
+            "session.audio.output.voice",
+            "invalid_type",
+            "is a number, a string is needed",
+        ),
+        (
+            {"audio": {"output": {"voice": {}}}},
+            "session.audio.output.voice.id",
+            "missing_required_parameter",
+            "is missing",
+        ),
+        (
+            {"delegation": {"type": "none"}},
+            "session.delegation.type",
+            "invalid_value",
+            "is 'none', not one of client, responses, decisions",
+        ),
+        ({"client": {}}, "session.client", "invalid_value", "is for WebRTC alone, and this is a WebSocket"),
+    ],
+)
+def test_what_a_session_cannot_be(session: dict[str, Any], param: str, code: str, words: str) -> None:
+    assert refused_session(**session) == (param, code, f"{param} {words}")
+
+
+def test_a_value_is_repeated_in_part() -> None:
+    _, _, words = refused_session(delegation={"type": "x" * 900})
+    assert words.startswith(f"session.delegation.type is '{'x' * 39}..., not one of")
+
+
+def test_events_without_a_payload() -> None:
+    assert decode(type="session.input_audio.mute", event_id="a") == live.Mute("a")
+    assert decode(type="session.input_audio.unmute") == live.Unmute()
+    assert decode(type="session.close", event_id="z") == live.Close("z")
+
+
+@pytest.mark.parametrize("kind", sorted(live.UNSUPPORTED))
+def test_events_that_no_model_here_can_follow(kind: str) -> None:
+    assert decode(type=kind, event_id="e", content=[1]) == live.Unsupported(kind, "e")
+
+
+@given(st.binary(min_size=1, max_size=500))
+def test_audio_is_what_was_sent(audio: bytes) -> None:
+    text = base64.b64encode(audio).decode()
+    assert decode(type="session.input_audio.append", audio=text) == live.AppendAudio(audio)
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "words"),
+    [
+        ({}, "missing_required_parameter", "audio is missing"),
+        ({"audio": ""}, "invalid_value", "audio is empty"),
+        ({"audio": [1]}, "invalid_type", "audio is a list, a string is needed"),
+        ({"audio": "AAA"}, "invalid_value", "audio is not base64: Incorrect padding"),
+        (
+            {"audio": "é"},
+            "invalid_value",
+            "audio is not base64: string argument should contain only ASCII characters",
+        ),
+    ],
+)
+def test_audio_that_is_none(values: dict[str, Any], code: str, words: str) -> None:
+    error = refused(type="session.input_audio.append", **values)
+    assert (error.param, error.code, str(error)) == ("audio", code, words)
+
+
+def test_a_change_keeps_what_it_does_not_name() -> None:
+    assert decode(type="session.update", session={}) == live.Update(SessionChange())
+    assert decode(type="session.update", session={"triggers": []}) == live.Update(SessionChange(None, ()))
+    delegation = {"type": "responses", "responses": {"tools": []}}
+    assert decode(type="session.update", session={"delegation": delegation}) == live.Update(
+        SessionChange(delegation)
+    )
+
+
+@pytest.mark.parametrize("name", ["model", "instructions", "input", "audio", "store", "client"])
+def test_what_cannot_change(name: str) -> None:
+    error = refused(type="session.update", event_id="u", session={name: "x"})
+    assert (error.code, error.event_id) == ("immutable_field", "u")
+    assert str(error) == f"session.{name} cannot change once the session has started"
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "code", "words"),
+    [
+        ("{", None, "invalid_json", "an event is not JSON: "),
+        ("[]", None, "invalid_json", "an event is a JSON list, an object is needed"),
+        ('{"type":"session.close","event_id":NaN}', None, "invalid_json", "an event is not JSON: "),
+        ("[" * 100_000, None, "invalid_json", "an event is not JSON: "),
+        ("{}", "type", "missing_required_parameter", "type is missing"),
+        ('{"type":3}', "type", "invalid_type", "type is a number, a string is needed"),
+        ('{"type":"x"}', "type", "unknown_event", "type is 'x', which no client of this API sends"),
+        ('{"type":"x","event_id":1}', "event_id", "invalid_type", "event_id is a number, a string is needed"),
+        (
+            " " * 1_048_577,
+            None,
+            "event_too_large",
+            "an event of 1048577 characters, the limit is 1048576",
+        ),
+    ],
+)
+def test_what_is_no_event(text: str, param: str | None, code: str, words: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        live.decode(text)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert str(caught.value).startswith(words)
+
+
+def read(text: str) -> live.ClientEvent | FieldError:
+    """The event, or the one error there may be."""
+    try:
+        return live.decode(text)
+    except FieldError as error:
+        return error
+
+
+@given(st.text(max_size=200))
+@example('{"type":"session.close","event_id":"\\ud800"}')
+@example("1" * 5000)
+def test_any_text_is_an_event_or_an_error_with_a_code(text: str) -> None:
+    found = read(text)
+    assert not isinstance(found, FieldError) or found.code
+
+
+@given(st.sampled_from(TYPES), SESSIONS, JSON, JSON)
+def test_any_object_is_an_event_or_an_error_that_names_a_field(
+    kind: str, session: dict[str, Any], audio: Any, event_id: Any
+) -> None:
+    found = read(json.dumps({"type": kind, "session": session, "audio": audio, "event_id": event_id}))
+    if isinstance(found, FieldError):
+        assert found.param is not None
+        assert str(found).startswith(found.param)
+        assert found.event_id in (None, event_id)
+    else:
+        assert found.event_id == event_id
+
+
+@given(SESSIONS, st.sampled_from(["format", "output"]), JSON)
+def test_any_audio_object_is_read_or_refused(session: dict[str, Any], name: str, value: Any) -> None:
+    asked = {**session, "model": "tiny", "audio": {name: value}}
+    found = read(json.dumps({"type": "session.start", "session": asked}))
+    if isinstance(found, live.Start):
+        assert json.dumps(found.session.shown(session_id="live_1", expires_at=1))
+    else:
+        assert isinstance(found, FieldError)
+        assert found.param is not None
+        assert found.param.startswith("session.")
+
+
+def encoded(event: live_events.ServerEvent) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(live_events.encode(event, "ev_1"))
+    return value
+
+
+SHOWN = {"id": "live_1"}
+
+
+@pytest.mark.parametrize(
+    ("event", "wire"),
+    [
+        (
+            live_events.SessionStarted(SHOWN, "c"),
+            {"type": "session.started", "event_id": "ev_1", "session": SHOWN, "client_event_id": "c"},
+        ),
+        (
+            live_events.SessionUpdated(SHOWN),
+            {"type": "session.updated", "event_id": "ev_1", "session": SHOWN},
+        ),
+        (live_events.InputAudioMuted(), {"type": "session.input_audio.muted", "event_id": "ev_1"}),
+        (live_events.InputAudioUnmuted(), {"type": "session.input_audio.unmuted", "event_id": "ev_1"}),
+        (live_events.OutputAudio(b"abc"), {"type": "session.output_audio.delta", "delta": "YWJj"}),
+        (
+            live_events.OutputAudio(b"abc", 80, 160),
+            {
+                "type": "session.output_audio.delta",
+                "event_id": "ev_1",
+                "delta": "YWJj",
+                "start_ms": 80,
+                "end_ms": 160,
+            },
+        ),
+        (
+            live_events.InputAudio(b"abc"),
+            {"type": "session.input_audio.append", "event_id": "ev_1", "audio": "YWJj"},
+        ),
+        (
+            live_events.OutputTranscript(" hi", 0, 80),
+            {
+                "type": "session.output_transcript.delta",
+                "event_id": "ev_1",
+                "delta": " hi",
+                "start_ms": 0,
+                "end_ms": 80,
+            },
+        ),
+        (
+            live_events.InputTranscript("hi", 0, 80),
+            {
+                "type": "session.input_transcript.delta",
+                "event_id": "ev_1",
+                "delta": "hi",
+                "start_ms": 0,
+                "end_ms": 80,
+            },
+        ),
+        (
+            live_events.UsageUpdated(9.6, 0.5),
+            {
+                "type": "session.usage.updated",
+                "event_id": "ev_1",
+                "usage": {"seconds": 9.6},
+                "context_window": {"usage_ratio": 0.5},
+            },
+        ),
+        (
+            live_events.UsageUpdated(1.0),
+            {"type": "session.usage.updated", "event_id": "ev_1", "usage": {"seconds": 1.0}},
+        ),
+        (
+            live_events.SessionClosed(live_events.CloseReason.EXPIRED, SHOWN, 3.2),
+            {
+                "type": "session.closed",
+                "event_id": "ev_1",
+                "reason": "expired",
+                "session": SHOWN,
+                "usage": {"seconds": 3.2},
+            },
+        ),
+        (
+            live_events.Error("no", "invalid_value", param="type", client_event_id="c"),
+            {
+                "type": "error",
+                "event_id": "ev_1",
+                "error": {
+                    "type": "invalid_request_error",
+                    "code": "invalid_value",
+                    "message": "no",
+                    "param": "type",
+                    "client_event_id": "c",
+                },
+            },
+        ),
+        (
+            live_events.Info("voice_ignored", "no voices", "c"),
+            {
+                "type": "info",
+                "event_id": "ev_1",
+                "code": "voice_ignored",
+                "message": "no voices",
+                "client_event_id": "c",
+            },
+        ),
+    ],
+)
+def test_server_events_on_the_wire(event: live_events.ServerEvent, wire: dict[str, Any]) -> None:
+    assert encoded(event) == wire
+
+
+def test_every_server_event_has_a_type_of_its_own() -> None:
+    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 12
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "error_code", "close"),
+    [
+        (ServerFullError("full", retry_after_s=3), "rate_limit_error", "rate_limit_exceeded", 1013),
+        (SessionLimitError("two of two"), "rate_limit_error", "rate_limit_exceeded", 1013),
+        (UsageLimitError("600 of 600 s", retry_after_s=3), "rate_limit_error", "insufficient_quota", 1008),
+        (KeyRevokedError("gone"), "invalid_request_error", "invalid_api_key", 1008),
+        (DrainingError("leaving"), "server_error", "server_draining", 1012),
+        (UnknownModelError("no such", known=["tiny"]), "invalid_request_error", "model_not_found", 1008),
+        (SessionTimeoutError("silent"), "invalid_request_error", "session_timeout", 1008),
+        (UnsupportedError("cannot"), "invalid_request_error", "unsupported_value", 1008),
+        (ProtocolError("what"), "invalid_request_error", "invalid_value", 1008),
+        (AudioError("noise"), "invalid_request_error", "invalid_value", 1008),
+        (SessionFailedError("ours"), "server_error", "server_error", 1011),
+    ],
+)
+def test_errors_are_told_apart(reason: AntiphonError, kind: str, error_code: str, close: int) -> None:
+    error = live_events.error_of(reason)
+    assert (error.type, error.code, error.message) == (kind, error_code, str(reason))
+    assert live_events.close_code(reason) == close
+
+
+def test_an_error_of_a_field_names_it_and_its_event() -> None:
+    error = live_events.error_of(FieldError("no", param="type", code="unknown_event", event_id="c"))
+    assert error == live_events.Error("no", "unknown_event", param="type", client_event_id="c")

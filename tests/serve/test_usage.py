@@ -1,0 +1,247 @@
+"""What calls used is kept, counted by key and day, over processes and restarts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from antiphon.config import Limits, ServerConfig
+from antiphon.errors import ConfigError, KeyRevokedError, UsageLimitError
+from antiphon.serve.access.callers import Access, Caller
+from antiphon.serve.access.key_watch import watch_keys
+from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.usage import UsageLog, UsageRecord
+from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.live_client import live_client
+
+NOON = 1_000_000_800.0  # 2001-09-09T02:00:00Z
+
+
+class Day:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = NOON
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def record(log: UsageLog, key: str = "alice", seconds: float = 10.0) -> UsageRecord:
+    return UsageRecord(log.stamp(), "s-1", key, "tiny", seconds, seconds - 1.0, 7)
+
+
+def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
+    log = UsageLog(tmp_path / "usage", clock=Day())
+    log.write(record(log))
+    assert json.loads((tmp_path / "usage").read_text()) == {
+        "ended": "2001-09-09T02:00:00Z",
+        "session": "s-1",
+        "key": "alice",
+        "model": "tiny",
+        "seconds_in": 10.0,
+        "seconds_out": 9.0,
+        "words": 7,
+    }
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_seconds_are_counted_by_key_and_day(tmp_path: Path, has_file: bool) -> None:
+    day = Day()
+    log = UsageLog(tmp_path / "usage" if has_file else None, clock=day)
+    log.write(record(log))
+    log.write(record(log, seconds=2.5))
+    log.write(record(log, key="bob"))
+    assert (log.seconds_today("alice"), log.seconds_today("bob"), log.seconds_today("eve")) == (12.5, 10, 0)
+    assert log.seconds_left() == 22 * 3600
+    day.now_s += log.seconds_left()
+    assert log.seconds_today("alice") == 0
+    log.write(record(log))
+    assert log.seconds_today("alice") == 10
+
+
+def test_processes_share_a_file_and_a_restart_reads_it(tmp_path: Path) -> None:
+    day, path = Day(), tmp_path / "usage"
+    one, other = UsageLog(path, clock=day), UsageLog(path, clock=day)
+    one.write(record(one))
+    other.write(record(other))
+    assert one.seconds_today("alice") == other.seconds_today("alice") == 20
+    assert UsageLog(path, clock=day).seconds_today("alice") == 20
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    day, path = Day(), tmp_path / "usage"
+    log = UsageLog(path, clock=day)
+    log.write(record(log))
+    line = path.read_bytes()
+    path.write_bytes(line + line[:20])
+    assert log.seconds_today("alice") == 10
+    path.write_bytes(line + line)
+    assert log.seconds_today("alice") == 20
+
+
+def test_what_is_no_record_is_passed_over_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "usage"
+    path.write_text('nonsense\n{"ended": 1}\n')
+    log = UsageLog(path, clock=Day())
+    log.write(record(log))
+    assert log.seconds_today("alice") == 10
+    assert caplog.messages.count("a line of the usage file is no record") == 2
+
+
+def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^usage cannot be kept in .*/usage: No such file or directory$"):
+        UsageLog(tmp_path / "no" / "usage")
+
+
+def test_a_file_that_is_lost_later_keeps_nobody_from_counting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    log = UsageLog(folder / "usage", clock=Day())
+    (folder / "usage").unlink()
+    folder.rmdir()
+    log.write(record(log))
+    assert log.seconds_today("alice") == 10
+    assert "usage not kept" in caplog.messages
+    assert "usage not read" in caplog.messages
+
+
+ALICE = ApiKey("alice", digest_of("key-of-alice"), seconds=30)
+BOB = ApiKey("bob", digest_of("key-of-bob"))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(f"{format_key(ALICE)}\n{format_key(BOB)}\n")
+    return path
+
+
+def test_a_key_may_use_its_seconds_and_no_more(keys: Path) -> None:
+    access = Access(ServerConfig(api_keys=str(keys), limits=Limits(max_seconds_per_key=100)))
+    alice, bob = Caller(ALICE, "1.1.1.1"), Caller(BOB, "1.1.1.1")
+    for caller in (alice, bob):
+        access.check(caller)
+        access.check(caller, running_s=29.9)
+    with pytest.raises(UsageLimitError, match=r"^the key 'alice' has used 30 of 30 s today \(UTC\)$"):
+        access.check(alice, running_s=30.0)
+    access.usage.write(record(access.usage, key="bob", seconds=90))
+    access.check(bob)
+    with pytest.raises(UsageLimitError, match=r"'bob' has used 100 of 100 s") as caught:
+        access.check(bob, running_s=10.0)
+    assert 0 < caught.value.retry_after_s <= 86_400
+
+
+def test_a_key_taken_out_of_the_file_is_revoked(keys: Path) -> None:
+    access = Access(ServerConfig(api_keys=str(keys)))
+    keys.write_text(f"# alice has left\n{format_key(BOB)}\n")
+    access.check(Caller(BOB, "1.1.1.1"))
+    with pytest.raises(KeyRevokedError, match=r"^the key 'alice' is no longer valid$"):
+        access.check(Caller(ALICE, "1.1.1.1"))
+
+
+def test_where_no_keys_are_asked_for_nothing_is_limited() -> None:
+    Access(ServerConfig(limits=Limits(max_seconds_per_key=1))).check(Caller(None, "1.1.1.1"), running_s=9.0)
+
+
+def write(path: Path, *keys: ApiKey) -> None:
+    path.write_text("# who may call\n" + "".join(f"{format_key(key)}\n" for key in keys))
+
+
+def as_alice() -> dict[str, str]:
+    return {"Authorization": "Bearer key-of-alice"}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_each_ended_call_leaves_one_record(keys: Path, tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    async with serving(spec=DUPLEX, api_keys=str(keys), usage=str(path)) as server:
+        async with live_client(server, **as_alice()) as client:
+            session = await client.start(model="null-duplex")
+            await client.speak(0.3 * speech(20))
+            for _ in range(15):
+                await client.audio()
+            await client.send("session.close")
+            await client.closed()
+        async with server.call("ext=1&format=pcm_f32le", **as_alice()) as call:
+            await call.event("ready")
+            await call.speak(speech(5))
+            await call.reply()
+            call.cut()
+        await server.is_empty()
+        await server.eventually(lambda: len(records(path)) == 2)
+    lived, called = records(path)
+    assert session["id"] == f"live_{lived['session']}"
+    for record_, frames in ((lived, 20), (called, 5)):
+        assert (record_["key"], record_["model"]) == ("alice", "null-duplex")
+        assert record_["seconds_in"] >= round(0.08 * frames, 2)
+        assert record_["words"] > 0
+    assert lived["seconds_out"] >= 15 * 0.08
+
+
+async def test_a_key_that_is_taken_away_ends_its_calls_and_no_others(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_keys, "__defaults__", (0.05,))
+    async with (
+        serving(api_keys=str(keys)) as server,
+        live_client(server, **as_alice()) as alice,
+        live_client(server, **{"x-api-key": "key-of-bob"}) as bob,
+    ):
+        await alice.start()
+        await bob.start()
+        write(keys, BOB)
+        error = await alice.error()
+        assert (error["code"], error["message"]) == (
+            "invalid_api_key",
+            "the key 'alice' is no longer valid",
+        )
+        assert (await alice.closed()).code == 1008
+        for _ in range(5):
+            await bob.audio()
+        assert not bob.of("error")
+
+
+async def test_a_day_that_is_used_up_ends_calls_and_begins_none(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_keys, "__defaults__", (0.05,))
+    write(keys, replace(ALICE, seconds=2))
+    async with serving(api_keys=str(keys)) as server:
+        async with live_client(server, **as_alice()) as client:
+            await client.start()
+            await client.speak(speech(25))
+            error = await client.error()
+            assert error["code"] == "insufficient_quota"
+            assert error["message"] == "the key 'alice' has used 2 of 2 s today (UTC)"
+            assert (await client.closed()).code == 1008
+        await server.is_empty()
+        async with live_client(server, **as_alice()) as client:
+            assert (await client.error())["code"] == "insufficient_quota"
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with server.call("", **as_alice()):
+                pass
+        assert refused.value.status == 429
+        assert refused.value.headers is not None
+        assert int(refused.value.headers["Retry-After"]) > 0
+
+
+async def test_the_models_are_listed_as_openai_lists_them(keys: Path) -> None:
+    async with serving(api_keys=str(keys), also=[("other", DUPLEX)]) as server:
+        status, body, _ = await server.get("/v1/models")
+        assert (status, json.loads(body)["error"]["type"]) == (401, "invalid_request_error")
+        _, body, _ = await server.get("/v1/models", **as_alice())
+        listed = json.loads(body)
+    assert listed["object"] == "list"
+    assert [it["id"] for it in listed["data"]] == ["null-echo", "other"]
+    assert all(it["object"] == "model" and it["created"] > 1_700_000_000 for it in listed["data"])

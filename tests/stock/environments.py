@@ -1,0 +1,67 @@
+"""Environments of stock clients: each is made by pip alone, once, and kept beside our own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
+    "openai": ("openai[realtime]==3.54.0",),
+    "pipecat": ("pipecat-ai[openai]==1.14.0",),
+    "livekit": ("livekit-agents==1.8.9", "livekit-plugins-openai==1.8.9"),
+}
+"""What is asked of pip; nothing of ours is in these environments."""
+
+HERE = Path(__file__).parent
+INSTALL_S = 280
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of an environment, which is made if it is not there."""
+    asked = REQUIREMENTS[name]
+    version = hashlib.sha256("\n".join((sys.version, *asked)).encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / "stock" / f"{name}-{version}"
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=60)
+            command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *asked]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            assert run.returncode == 0, run.stderr
+            (folder / "done").touch()
+    return folder / "bin" / "python"
+
+
+async def run_client(name: str, script: str, *arguments: str, timeout_s: float = 120.0) -> dict[str, Any]:
+    """What a script beside this module prints last, as JSON, run in a client's environment."""
+    python = await asyncio.to_thread(python_of, name)
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI"))
+    }
+    process = await asyncio.create_subprocess_exec(
+        str(python),
+        str(HERE / script),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, err.decode()
+    found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+    return found

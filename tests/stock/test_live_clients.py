@@ -1,0 +1,102 @@
+"""Stock clients of OpenAI Live, unchanged, each in its own environment, talk with the built-in model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from antiphon.audio.files import read_audio
+from antiphon.audio.pcm import s16le_from_float
+from antiphon.backends.onnx.factory import make
+from antiphon.models.catalog import load_checkpoint
+from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from tests.serve.harness import Server, serving
+from tests.stock.environments import run_client
+
+pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
+
+ANSWER = " my name is robin"
+LOUD = 1000
+CLIENTS = ("openai", "pipecat", "livekit")
+
+
+@pytest.fixture(scope="module")
+def question(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A question that the model answers rightly when it takes the likeliest token."""
+    clip = Path(str(resources.files("antiphon_client") / "clips" / "question-name.ogg"))
+    path = tmp_path_factory.mktemp("question") / "name.pcm"
+    path.write_bytes(s16le_from_float(read_audio(clip)))
+    return path
+
+
+@asynccontextmanager
+async def tiny() -> AsyncIterator[Server]:
+    """The built-in model, which says the likeliest thing."""
+    checkpoint = load_checkpoint("tiny")
+    async with serving(model=(checkpoint, make(checkpoint, slots=2, threads=1))) as server:
+        model = server.services.models.first
+        greedy = replace(model.defaults, text_temperature=0.0, audio_temperature=0.0)
+        object.__setattr__(model, "defaults", greedy)
+        yield server
+
+
+def spoken(audio: list[int]) -> list[int]:
+    """The lengths of the stretches of exact silence between sounds."""
+    silences, run = [], 0
+    for level in audio:
+        if level:
+            silences += [run] if run else []
+            run = 0
+        else:
+            run += 1
+    return silences
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_spoken_exchange(client: str, question: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with tiny() as server:
+        met = await run_client(client, f"{client}_live.py", server.url("/v1"), str(question), "tiny")
+        await server.is_empty()
+    assert met["answer"] == ANSWER
+    # It asked again, and once more over the answer, which may have been cut.
+    assert met["transcript"].startswith(2 * ANSWER)
+    assert max(met["audio"]) > LOUD
+    assert met["errors"] == met.get("warnings", []) == []
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    if client == "livekit":
+        assert 2 <= len(met["segments"]) <= 3
+        assert all(seconds < 4 for seconds in met["segments"])
+        assert [role for role, _ in met["items"]] == ["assistant"] * len(met["items"])
+        return
+    assert max(spoken(met["audio"])) >= 20
+    if client == "openai":
+        assert met["closed"]["reason"] == "close_requested"
+        assert met["models"] == ["tiny"]
+        assert met["types"][0] == "session.started"
+        assert met["types"][-1] == "session.closed"
+
+
+REFUSALS = {
+    "wrong key": "InvalidStatus: server rejected WebSocket connection: HTTP 401",
+    "wrong key over HTTP": "AuthenticationError: Error code: 401 - this API key is not known here",
+    "unknown model": "model_not_found: no model 'gpt-live-1' here; there is: null-echo (codec)",
+    "wrong format": "invalid_value: session.audio.format.type is 'audio/opus', not one of audio/pcm, audio/pcmu, audio/pcma",  # noqa: E501
+    "event without effect": "unsupported_event: type is session.commentary.append, which the model null-echo cannot follow",  # noqa: E501
+    "unknown event": "unknown_event: type is 'response.cancel', which no client of this API sends",
+    "full house": (
+        "rate_limit_exceeded: all 1 rows are taken and 0 callers wait (at most 0); try again in 1 s"
+    ),
+}
+
+
+async def test_what_its_user_sees_of_a_refusal(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    async with serving(slots=1, engine={"max_queue": 0}, api_keys=str(keys)) as server:
+        met = await run_client("openai", "openai_refusals.py", server.url("/v1"), "key-of-alice", "null-echo")
+    assert met == REFUSALS
