@@ -63,7 +63,9 @@ async def list_models(
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
-def openai_models(_request: web.Request, _services: Services, models: Sequence[ServedModel]) -> web.Response:
+async def openai_models(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
     """The models as OpenAI's API lists them: what a client may name as ``model``."""
     listed = [
         {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}
