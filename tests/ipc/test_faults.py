@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -22,9 +23,10 @@ from prometheus_client import CollectorRegistry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.fleet import Fleet
+from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
-from antiphon.errors import ServerFullError, SessionFailedError
+from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.memory import SharedArena
 from antiphon.ipc.remote import connect
@@ -259,6 +261,23 @@ def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.Lo
     said = reasons(caplog, "front end dropped")
     assert ["no message of the seam" in said[0], "cannot be understood" in said[1]] == [True, True]
     host.assert_all_is_free()
+
+
+async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    host.fleet.add(0, theirs)
+    port = (await connect(ours))[MODEL]
+
+    def leave_meanwhile(guest: Guest, wait_s: float) -> None:
+        guest.end(DrainingError("the server is leaving; its queue is closed"))
+
+    host.engine.admit = leave_meanwhile  # type: ignore[method-assign]
+    async with asyncio.timeout(5.0):
+        with pytest.raises(DrainingError, match="its queue is closed"):
+            await open_call(Place(port, lambda: None))
+    port._desk.close()
+    until(lambda: host.dropped == [0], "it has left")
+    host.fleet.take_back(0)
 
 
 async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:

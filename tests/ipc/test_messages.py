@@ -20,8 +20,10 @@ from antiphon.errors import (
 )
 from antiphon.ipc import messages
 from antiphon.ipc.post import MESSAGE_BYTES
+from antiphon.ipc.remote_link import WORDS_A_MESSAGE
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
+from antiphon.models.spoken_text import MAX_WORD_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,9 @@ def test_words_and_prompts_come_out_as_they_went_in() -> None:
     assert messages.unpack_prompt(parts, data).key == prompt.key
     with pytest.raises(ProtocolError, match="bytes are no prompt"):
         messages.unpack_prompt(parts, data[:-1])
+
+
+def test_as_many_of_the_longest_words_as_go_together_fit_a_message() -> None:
+    word = TextEntry((4_294_967_295,) * (MAX_WORD_TOKENS + 1), "\U0001f600" * 16 * MAX_WORD_TOKENS, 999_999)
+    words = messages.pack_words([word] * WORDS_A_MESSAGE)
+    assert len(messages.pack(messages.Words("0123456789abcdef", words, 1e9))) <= MESSAGE_BYTES

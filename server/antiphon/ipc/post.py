@@ -13,7 +13,7 @@ from antiphon.errors import ProtocolError
 from antiphon.ipc.messages import MAX_PROMPT_BYTES, Message, pack, unpack
 
 MESSAGE_BYTES: Final = 128 << 10
-"""More than the longest message: 64 words, a frame of audio, or the facts of some models."""
+"""More than the longest message: six words, a frame of audio, or the facts of some models."""
 
 MAX_WAITING: Final = 4096
 """Messages that wait for a full socket, some for each of a thousand calls; with more its reader is dead."""

@@ -151,6 +151,7 @@ class Desk:
             case messages.Primed(_, number):
                 session.primed(number)
             case messages.Ended(_, error):
+                self._answer(call, error)  # it may have ended before it was seated, or queued
                 session.ended(messages.unpack_error(error))
             case messages.Refused(_, error):
                 self._answer(call, error)

@@ -18,8 +18,8 @@ from antiphon.models.sampling import SamplingParameters
 if TYPE_CHECKING:
     from antiphon.ipc.remote_engine import RemoteEngine
 
-WORDS_A_MESSAGE: Final = 64
-"""A message holds no more than so many, so that it fits the socket."""
+WORDS_A_MESSAGE: Final = 6
+"""So many of the longest words, 4096 letters and 256 tokens each, fit ``MESSAGE_BYTES``."""
 
 BATCH_S: Final = 0.02
 """Deliveries are reported at most so often: a quarter of a frame."""
