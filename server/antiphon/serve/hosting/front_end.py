@@ -23,7 +23,7 @@ from antiphon.engine.metrics import Families
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.remote import connect
 from antiphon.ipc.remote_engine import RemoteEngine
-from antiphon.log import Log, set_up_logging
+from antiphon.log import Log, SparseLog, set_up_logging
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
@@ -85,6 +85,11 @@ class Connections:
         finally:
             self._beginning.discard(handler)
 
+    def refuse(self, number: int) -> None:
+        """A connection came without its descriptor: this process had no open file left for it."""
+        self._received += 1
+        self._report([number])
+
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A middleware that sees which connections have a request being answered."""
         if request.protocol in self._idle:
@@ -119,6 +124,7 @@ class FrontEnd:
         self._config, self._number = config, begin.number
         self._families = Families(CollectorRegistry())
         self._log = Log()
+        self._shortage = SparseLog(self._log, asyncio.get_running_loop().time, burst=5)
         self._leaving = asyncio.Event()
         self._is_cut = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,9 +187,7 @@ class FrontEnd:
             case messages.Ping():
                 return self._pong()
             case messages.Connection():
-                assert self._connections is not None
-                connection = socket.socket(fileno=descriptors[0])
-                self._begin(self._connections.begin(message.number, connection, self._tls))
+                self._take(message.number, descriptors)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
@@ -193,6 +197,15 @@ class FrontEnd:
             case messages.Leave():
                 self._leaving.set()
         return None
+
+    def _take(self, number: int, descriptors: Sequence[int]) -> None:
+        assert self._connections is not None
+        if not descriptors:
+            self._shortage.error("no open file is left for a connection", of="connection")
+            self._connections.refuse(number)
+            return
+        connection = socket.socket(fileno=descriptors[0])
+        self._begin(self._connections.begin(number, connection, self._tls))
 
     def _answer(self, what: str) -> bytes:
         if what == "trace":

@@ -1,0 +1,45 @@
+"""A front end's end of its control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from antiphon.config import ServerConfig
+from antiphon.serve.hosting.front_end import Connections, FrontEnd
+from antiphon.supervisor import messages
+from antiphon.supervisor.messages import Message
+from antiphon.supervisor.peer import Peer, Reply
+
+
+async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, other = socket.socketpair()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+
+    def hear(message: Message, descriptors: Sequence[int]) -> Reply:
+        heard.put_nowait(message)
+        return None
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    supervisor = Peer(ours, hear, lost=lambda: None)
+    front_end = FrontEnd(theirs, messages.Begin(1, b""), ServerConfig(), -1)
+    front_end._connections = Connections(front_end.peer, web.Server(answer))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    supervisor.tell(messages.Connection(7), [one.fileno()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        async with asyncio.timeout(5.0):
+            assert await heard.get() == messages.Load(1, 0, (7,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    supervisor.close()
+    front_end.peer.close()
+    one.close()
+    other.close()
