@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -78,6 +80,36 @@ async def test_a_stopped_front_end_is_replaced_and_loses_no_new_connection() -> 
         assert 1.5 < time.monotonic() - began_s < 2.0 + BACK_S + 1.0
         assert {caller.pid for caller in new} != {first.pid}
         assert await first.is_dropped()
+
+
+async def test_a_front_end_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with supervised(front_ends=1) as running:
+        first = await running.call()
+        execute, failures = asyncio.create_subprocess_exec, [errno.EAGAIN, errno.EMFILE]
+
+        async def fail_first(*command: str, **how: Any) -> asyncio.subprocess.Process:
+            if failures:
+                raise OSError(number := failures.pop(), os.strerror(number))
+            return await execute(*command, **how)
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_first)
+        os.kill(first.pid, signal.SIGKILL)
+        assert (await running.call()).pid != first.pid
+        assert not failures
+
+
+async def test_no_front_end_is_replaced_while_the_server_leaves() -> None:
+    async with supervised(drain_s=60.0) as running:
+        one, two = await running.call(), await running.call()
+        os.kill(one.pid, signal.SIGKILL)
+        await one.is_dropped()
+        await asyncio.sleep(FIRST_PAUSE_S / 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(2 * FIRST_PAUSE_S)
+        assert len(children()) == 2, "the engine and the other front end"
+        two.close()
+        assert await running.ends() == 0
+    assert children() == []
 
 
 async def test_a_front_end_that_answers_late_but_in_time_stays() -> None:

@@ -48,7 +48,8 @@ class Child:
     ) -> Child:
         """Start ``command``, to which the control socket and our own process are added as two numbers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
             process = await asyncio.create_subprocess_exec(
                 *command,
                 str(theirs.fileno()),
@@ -56,6 +57,7 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+            stack.pop_all()
         child = cls(name, process, ours, hear)
         child.peer.tell(begin, descriptors)
         return child

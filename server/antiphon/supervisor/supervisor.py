@@ -151,8 +151,7 @@ class Supervisor:
     async def _keep(self, number: int, child: Child) -> None:
         """Replace a front end whenever it ends."""
         loop = asyncio.get_running_loop()
-        pause_s = 0.0
-        began_s = loop.time()
+        pause_s, began_s = 0.0, loop.time()
         while True:
             code = await child.ended
             lived_s = loop.time() - began_s
@@ -162,9 +161,21 @@ class Supervisor:
                 return
             self._log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
             self._restarts.inc()
+            if (started := await self._start_again(number, pause_s)) is None:
+                return
+            child, began_s = started, loop.time()
+
+    async def _start_again(self, number: int, pause_s: float) -> Child | None:
+        """Replace a front end after a pause; None when the server leaves meanwhile."""
+        while True:
             await asyncio.sleep(pause_s)
-            began_s = loop.time()
-            child = await self._start_front_end(number)
+            if self._is_leaving or not self._has_engine:
+                return None
+            try:
+                return await self._start_front_end(number)
+            except OSError as error:  # for want of open files, processes or memory, which calls give back
+                pause_s = next_pause_s(pause_s, 0.0)
+                self._log.error("front end not started", front_end=number, error=error.strerror)
 
     def _bury(self, number: int, child: Child) -> None:
         """Take back whatever a front end had, now that its process has been reaped."""
@@ -179,8 +190,7 @@ class Supervisor:
 
         Only time in which this process ran counts: after it was stopped, nobody else is to blame.
         """
-        loop = asyncio.get_running_loop()
-        last_s = loop.time()
+        last_s = (loop := asyncio.get_running_loop()).time()
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             elapsed_s, last_s = loop.time() - last_s, loop.time()
