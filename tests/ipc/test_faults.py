@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages
-from antiphon.ipc.memory import SharedArena
+from antiphon.ipc.arena import Shape
+from antiphon.ipc.memory import NO_BELL, Plan, SharedArena
 from antiphon.ipc.remote import connect
 from antiphon.ipc.values import SessionState
 from tests.engine.echo import EchoBackend
@@ -208,6 +210,7 @@ def test_a_front_end_that_stops_harms_nobody_and_goes_on(host: Host) -> None:
 
 
 def test_a_front_end_that_reads_nothing_is_dropped(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     host.fleet.add(0, ours)
     question = messages.pack(messages.Check(0, 1, 0.0))
@@ -249,6 +252,7 @@ def test_nonsense_in_a_front_ends_memory_spoils_its_own_calls_alone(host: Host) 
 
 
 def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     nonsense = [b"\xc1", messages.pack(messages.Open(7, "a", {}, 0.0, None)), b"\x90"]
     for data in nonsense:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -322,6 +326,42 @@ async def test_a_front_end_has_no_more_calls_than_its_pool_has_leases() -> None:
     for _, theirs in pairs:
         theirs.close()
     await waits.until(lambda session: session.state is SessionState.CLOSED)
+
+
+def test_a_bell_stays_open_for_an_engine_that_is_about_to_ring_it(host: Host) -> None:
+    arena = host.engine.rows.arena
+    assert isinstance(arena, SharedArena)
+    bells = []
+    for _ in range(2):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        host.fleet.add(0, ours)
+        bells.append(arena.slabs[0].bell)
+        theirs.close()
+        until(lambda: host.dropped == [0], "it is dropped")
+        host.dropped.clear()
+        host.fleet.take_back(0)
+        os.eventfd_write(bells[-1], 1)
+        assert arena.slabs[0].bell == NO_BELL
+    assert bells[0] == bells[1]
+
+
+def test_a_lease_cleared_while_its_counters_are_shown_stays_clear() -> None:
+    arena = SharedArena(Plan(Shape(2, 2, 4, 4), pools=1, leases=2))
+    slab, cleared = arena.slabs[0], threading.Thread(target=arena.clear, args=(0,))
+
+    class Slow(np.ndarray):  # type: ignore[type-arg]
+        def __setitem__(self, key: Any, value: Any) -> None:
+            if cleared.ident is None:
+                value = value.copy()
+                cleared.start()
+                cleared.join(0.2)
+            super().__setitem__(key, value)
+
+    arena.engine.output_written[0] = 5
+    slab.engine = slab.engine.view(Slow)
+    arena.show()
+    cleared.join()
+    assert not slab.engine[:, 0].any()
 
 
 def test_no_memory_and_no_descriptor_stays_behind() -> None:

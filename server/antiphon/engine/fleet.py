@@ -17,7 +17,7 @@ from antiphon.engine.pools import Pools
 from antiphon.errors import AntiphonError
 from antiphon.ipc import messages
 from antiphon.ipc.memory import hush, ring
-from antiphon.ipc.post import Post
+from antiphon.ipc.post import Post, close_all
 from antiphon.log import Log
 
 TURN_S: Final = 0.25
@@ -46,7 +46,7 @@ class Fleet:
         self._engines = tuple(Pools(name, engine) for name, engine in engines.items())
         self._on_dropped, self._clock = on_dropped, clock
         self._front_ends: dict[int, FrontEnd] = {}
-        self._bells: dict[int, int] = {}
+        self._bells: dict[int, int] = {}  # one a pool, for good: an engine thread may be about to ring it
         self._held: dict[int, dict[Pools, list[int]]] = {}
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -68,15 +68,17 @@ class Fleet:
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process leaves")
             self.take_back(pool)
+        close_all(tuple(self._bells.values()))
         self._selector.close()
         os.close(self._wake)
 
     def add(self, pool: int, control: socket.socket) -> None:
         """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
-        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         post = Post(control, self._clock)
         with self._lock:
-            self._bells[pool] = bell
+            if pool not in self._bells:
+                self._bells[pool] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            bell = self._bells[pool]
             models, descriptors = [], [bell]
             for pools in self._engines:
                 facts, shared = pools.lend(pool, bell)
@@ -93,11 +95,8 @@ class Fleet:
             self._drop(pool, "its process has ended")
             for pools, leases in self._held.pop(pool, {}).items():
                 pools.let_go(leases)
-            bell = self._bells.pop(pool, None)
-            if bell is not None:
-                for pools in self._engines:
-                    pools.take_back(pool)
-                os.close(bell)
+            for pools in self._engines:
+                pools.take_back(pool)
 
     def calls(self) -> dict[int, int]:
         """The calls of each front end, by its pool."""

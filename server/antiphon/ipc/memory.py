@@ -146,20 +146,22 @@ class SharedArena(Arena):
         blocks: NDArray[np.void] = np.ndarray(count, plan.shape.block, memory)
         super().__init__(plan.shape, blocks, caller, engine, np.zeros(1, np.int64))
         self.fence = self.fence if KEEPS_ORDER else fence
+        self._copying = threading.Lock()  # numpy lets other threads run while it copies, and one may clear
         self.slabs = [_slab(plan, pool, memory, plan.slab_offset(pool)) for pool in range(plan.pools)]
         for lease in range(count):
             self.clear(lease)
 
     def look(self) -> None:
         """See what callers have counted, within the bounds that a ring has."""
-        for slab in self.slabs:
-            self._caller[0, slab.places] = slab.caller[0]  # frames, before what is to be done with them
-            self._caller[1:, slab.places] = slab.caller[1:]
-        self.fence()
-        caller, engine, capacity = self.caller, self.engine, 2 * self.shape.input_frames
-        np.clip(caller.written, engine.input_taken, engine.input_taken + capacity, out=caller.written)
-        np.clip(caller.discarded, 0, caller.written, out=caller.discarded)
-        np.clip(caller.taken, 0, engine.output_written, out=caller.taken)
+        with self._copying:
+            for slab in self.slabs:
+                self._caller[0, slab.places] = slab.caller[0]  # frames, before what is to be done with them
+                self._caller[1:, slab.places] = slab.caller[1:]
+            self.fence()
+            caller, engine, capacity = self.caller, self.engine, 2 * self.shape.input_frames
+            np.clip(caller.written, engine.input_taken, engine.input_taken + capacity, out=caller.written)
+            np.clip(caller.discarded, 0, caller.written, out=caller.discarded)
+            np.clip(caller.taken, 0, engine.output_written, out=caller.taken)
 
     def show(self) -> None:
         """Let callers see what the engine has counted, and wake those whose calls were in a tick."""
@@ -168,19 +170,22 @@ class SharedArena(Arena):
             is_news = bool((slab.ticks != self.engine.ticks[slab.places]).any())
             slab.turn += 1
             self.fence()
-            slab.engine[:] = self._engine[:, slab.places]
+            with self._copying:
+                slab.engine[:] = self._engine[:, slab.places]
             self.fence()
             slab.turn += 1
-            if is_news and slab.bell != NO_BELL:
-                ring(slab.bell)
+            bell = slab.bell  # read once: another thread may take it away
+            if is_news and bell != NO_BELL:
+                ring(bell)
 
     def clear(self, lease: int) -> None:
         """Let a lease begin anew, on both sides."""
         pool, place = divmod(lease, self.plan.leases)
         slab = self.slabs[pool]
-        self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last look
-        super().clear(lease)
-        slab.caller[:, place], slab.engine[:, place] = self._caller[:, lease], 0
+        with self._copying:  # or a tick would bring back on one side what is gone on the other
+            self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last look
+            super().clear(lease)
+            slab.caller[:, place], slab.engine[:, place] = self._caller[:, lease], 0
 
 
 def ring(bell: int) -> None:
