@@ -28,11 +28,12 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
-from antiphon.ipc import messages
+from antiphon.ipc import messages, post
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.memory import NO_BELL, Plan, SharedArena
 from antiphon.ipc.remote import connect
 from antiphon.ipc.values import SessionState
+from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import EchoBackend
 from tests.engine.fakes import MODEL
 from tests.ipc.places import Place, open_call, start_engine
@@ -282,6 +283,24 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     port._desk.close()
     until(lambda: host.dropped == [0], "it has left")
     host.fleet.take_back(0)
+
+
+async def test_a_front_end_whose_messages_were_lost_ends_its_calls_on_both_sides(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "MAX_WAITING", 8)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    host.fleet.add(0, theirs)
+    call = await open_call(Place((await connect(ours))[MODEL], lambda: None))
+    with host.fleet._lock:  # its thread reads nothing meanwhile
+        for _ in range(5000):
+            call.session.set_parameters(SamplingParameters())
+        call.session.finish()
+    await call.until(lambda session: session.state is SessionState.CLOSED)
+    assert "has taken no messages for too long" in str(call.session.error)
+    until(lambda: host.dropped == [0], "its end is seen")
+    host.fleet.take_back(0)
+    host.assert_all_is_free()
 
 
 async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:

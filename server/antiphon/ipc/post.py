@@ -35,6 +35,7 @@ class Post:
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._full_since_s: float | None = None
         self._is_closed = False
+        self.has_lost = False  # messages that found no place: neither end knows any more what is so
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -49,13 +50,16 @@ class Post:
     def is_stuck(self, now_s: float) -> bool:
         """Whether the other end has taken nothing for too long."""
         since_s = self._full_since_s
-        return len(self._waiting) > MAX_WAITING or (since_s is not None and now_s - since_s > STUCK_S)
+        return self.has_lost or (since_s is not None and now_s - since_s > STUCK_S)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send, now or once there is room; the descriptors are duplicated, the caller keeps its own."""
         data = pack(message)
         with self._lock:
-            if self._is_closed or len(self._waiting) > MAX_WAITING:
+            if self._is_closed:
+                return
+            if len(self._waiting) >= MAX_WAITING:
+                self.has_lost = True
                 return
             self._waiting.append((data, tuple(os.dup(it) for it in descriptors)))
             if len(self._waiting) == 1:

@@ -118,6 +118,8 @@ class Desk:
                 close_all(descriptors)
                 self._do(message)
             self.post.flush()
+            if self.post.has_lost:  # our end closes, so the engine's ends every call and lease there
+                self._lose("the engine's process has taken no messages for too long")
         except (EOFError, ProtocolError) as error:
             self._lose(f"the engine's process is gone: {error}")
 
