@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -28,6 +30,8 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response()
 
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     supervisor = Peer(ours, hear, lost=lambda: None)
     front_end = FrontEnd(theirs, messages.Begin(1, b""), ServerConfig(), -1)
     front_end._connections = Connections(front_end.peer, web.Server(answer))
@@ -39,6 +43,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
             assert await heard.get() == messages.Load(1, 0, (7,))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [context["exception"].errno for context in reported] == [errno.EMFILE]
     supervisor.close()
     front_end.peer.close()
     one.close()

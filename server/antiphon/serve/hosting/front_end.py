@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import pickle
 import socket
 import ssl
@@ -23,7 +25,7 @@ from antiphon.engine.metrics import Families
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.remote import connect
 from antiphon.ipc.remote_engine import RemoteEngine
-from antiphon.log import Log, SparseLog, set_up_logging
+from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
@@ -124,7 +126,6 @@ class FrontEnd:
         self._config, self._number = config, begin.number
         self._families = Families(CollectorRegistry())
         self._log = Log()
-        self._shortage = SparseLog(self._log, asyncio.get_running_loop().time, burst=5)
         self._leaving = asyncio.Event()
         self._is_cut = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,7 +202,9 @@ class FrontEnd:
     def _take(self, number: int, descriptors: Sequence[int]) -> None:
         assert self._connections is not None
         if not descriptors:
-            self._shortage.error("no open file is left for a connection", of="connection")
+            error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            context = {"message": "a connection came without its socket", "exception": error, "socket": None}
+            asyncio.get_running_loop().call_exception_handler(context)
             self._connections.refuse(number)
             return
         connection = socket.socket(fileno=descriptors[0])
