@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import Sequence
 
@@ -115,6 +116,28 @@ async def test_a_peer_that_is_gone_answers_nothing(sides: tuple[socket.socket, s
         await one.peer.ask(Ping())
     one.peer.tell(Cut())
     assert one.lost == 1
+
+
+async def test_a_long_message_for_which_no_open_file_is_left_is_lost_alone(
+    sides: tuple[socket.socket, socket.socket],
+) -> None:
+    one, two = map(Side, sides)
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    one.peer.tell(Body(b"a" * 1_000_000))
+    one.peer.tell(Cut())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        async with asyncio.timeout(5.0):
+            while not two.heard:  # noqa: ASYNC110 (the other side's word)
+                await asyncio.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert two.heard == [Cut()]
+    assert (two.lost, faults) == (0, [])
+    one.peer.close()
+    two.peer.close()
 
 
 async def test_nonsense_is_the_end_of_a_peer(sides: tuple[socket.socket, socket.socket]) -> None:

@@ -141,6 +141,8 @@ class Peer:
                 return
             body = data[1:]
             if data[:1] == b"f":
+                if not descriptors:  # no open file was left for it: a question goes without its answer
+                    continue
                 body = _read_memory_file(descriptors.pop())
             try:
                 self._heard(*unpack(body), descriptors)
