@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ConfigError
+from antiphon.supervisor import peer, supervisor
 from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from antiphon.supervisor.door import DoorLimits
 from tests.supervisor.running import PATIENCE_S, Running, children, supervised
@@ -184,6 +186,22 @@ async def test_the_second_signal_does_not_wait() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         assert await running.ends() == 130
     assert children() == []
+
+
+async def test_an_engine_that_was_stopped_for_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "MAX_WAITING", 16)
+    monkeypatch.setattr(supervisor, "PING_PERIOD_S", 0.002)
+    async with supervised() as running:
+        caller = await running.call()
+        engine = next(pid for pid in children() if b"engine" in cmdline(pid))
+        os.kill(engine, signal.SIGSTOP)
+        await asyncio.sleep(2.0)
+        answers = [json.loads(await caller.ask("health")) for _ in range(20)]
+        assert not any(answer["engine_answers"] for answer in answers)
+        os.kill(engine, signal.SIGCONT)
+        async with asyncio.timeout(PATIENCE_S):
+            while not json.loads(await caller.ask("health"))["engine_answers"]:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.05)
 
 
 async def test_without_its_engine_the_server_ends() -> None:

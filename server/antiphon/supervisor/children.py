@@ -94,7 +94,9 @@ class Child:
         self._pong = self.peer.ask(Ping())
 
     async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
-        """What it says to a question, or None when it does not answer in time."""
+        """What it says to a question, or None when it does not answer in time, or reads nothing."""
+        if self.peer.is_congested:  # questions of operators must not fill what it may have waiting
+            return None
         with contextlib.suppress(AntiphonError, TimeoutError):
             body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s)
             return body.data if isinstance(body, Body) else None

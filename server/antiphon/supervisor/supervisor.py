@@ -194,8 +194,9 @@ class Supervisor:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             elapsed_s, last_s = loop.time() - last_s, loop.time()
-            for number, child in self._front_ends.items():
-                self._running_engine().peer.tell(Lag(number, child.lag_s if child.is_alive else 0.0))
+            if self._engine is not None and not self._engine.peer.is_congested:
+                for number, child in self._front_ends.items():
+                    self._engine.peer.tell(Lag(number, child.lag_s if child.is_alive else 0.0))
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S
@@ -271,8 +272,7 @@ class Supervisor:
 
     async def _save_trace(self) -> None:
         """Write what the children have recorded, if that was asked for."""
-        file = self._plan.trace_file
-        if file is None:
+        if (file := self._plan.trace_file) is None:
             return
         children = list(self._children())
         answers = await asyncio.gather(*(child.answer("trace", TRACE_S) for child in children))
