@@ -21,6 +21,7 @@ from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Closed, Server, se
 from tests.serve.live_client import PATH, live_client, parrot
 
 FRAME_BYTES = 2 * FRAME_SAMPLES
+PATIENT = {"liveness_timeout_s": 30.0, "close_timeout_s": 10.0}
 
 
 async def test_a_session_starts_is_heard_and_ends() -> None:
@@ -374,6 +375,29 @@ async def test_a_message_too_large_ends_the_connection() -> None:
         await client.start()
         await client.ws.send_str(" " * 1_100_000)
         assert (await client.closed()).code == 1009
+
+
+@pytest.mark.parametrize("by_watcher", [False, True])
+async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bool) -> None:
+    delegation = {"type": "responses", "responses": "x" * 500_000}
+    async with serving(model=parrot(), limits=PATIENT) as server, live_client(server) as client:
+        session = await client.start()
+        (call,) = server.services.calls
+        socket = call._socket  # type: ignore[attr-defined]
+        async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
+            sender = watcher if by_watcher else client
+            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            transport = client.ws._conn.transport  # type: ignore[union-attr]
+            transport.pause_reading()
+            await client.send("session.update", session={"delegation": delegation})
+            await server.eventually(socket.is_congested)
+            for _ in range(12):
+                await sender.send("session.update", session={})
+            await asyncio.sleep(0.3)
+            assert socket._transport.get_write_buffer_size() < 1_500_000
+            transport.resume_reading()
+            for _ in range(13):
+                assert (await client.event("session.updated"))["session"]["delegation"] == delegation
 
 
 async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Path) -> None:
