@@ -281,6 +281,20 @@ async def test_too_many_sessions_of_one_address() -> None:
             assert (await second.closed()).code == 1013
 
 
+async def test_a_refusal_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with serving(limits={"max_sessions_per_address": 1}) as server:
+        async with live_client(server) as first:
+            await first.start()
+            async with live_client(server) as second:
+                await second.closed()
+        async with live_client(server) as third:
+            await third.send("session.start", session={"model": "none"})
+            await third.closed()
+    refusals = [it for it in caplog.records if it.getMessage() == "session refused"]
+    assert [vars(it)["fields"]["error"] for it in refusals] == ["SessionLimitError", "UnknownModelError"]
+
+
 async def test_a_server_that_leaves_says_so_and_closes_with_1012() -> None:
     async with serving() as server, live_client(server) as client:
         await client.start()
