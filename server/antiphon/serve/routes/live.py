@@ -155,7 +155,7 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
 async def _prompt_of(
     services: Services, model: ServedModel, session: SessionConfig
 ) -> tuple[Prompt | None, list[events.Info]]:
-    """What the model is told before it hears, and what of the wishes has no effect.
+    """The prompt of the session, and a notice for each field without effect.
 
     Raises:
         FieldError: instructions that are too long.

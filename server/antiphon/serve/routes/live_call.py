@@ -39,7 +39,7 @@ DRAIN_S: Final = 4.0
 """How long an answer may go on after ``session.close``: LiveKit's client waits 5 s for the end."""
 
 LIFE_S: Final = 86_400
-"""What ``expires_at`` says. Sessions have no limit; clients must be told one."""
+"""From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 LAWS = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
