@@ -17,7 +17,7 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Closed, Server, serving, speech
 from tests.serve.live_client import PATH, live_client, parrot
 
 FRAME_BYTES = 2 * FRAME_SAMPLES
@@ -401,7 +401,7 @@ async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bo
         async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
             sender = watcher if by_watcher else client
             await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
-            transport = client.ws._conn.transport  # type: ignore[union-attr]
+            transport = Client(client.ws).transport
             transport.pause_reading()
             await client.send("session.update", session={"delegation": delegation})
             await server.eventually(socket.is_congested)

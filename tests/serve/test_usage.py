@@ -90,8 +90,9 @@ def test_what_is_no_record_is_passed_over_and_said(tmp_path: Path, caplog: pytes
     path.write_text('nonsense\n{"ended": 1}\n')
     log = UsageLog(path, clock=Day())
     log.write(record(log))
+    wrongs: list[dict[str, Any]] = [{"ended": 1}, {"seconds_in": "ten"}, {"seconds_out": None}, {"key": []}]
     with path.open("a") as file:
-        for wrong in ({"ended": 1}, {"seconds_in": "ten"}, {"seconds_out": None}, {"key": []}):
+        for wrong in wrongs:
             file.write(json.dumps(asdict(record(log)) | wrong) + "\n")
     log.write(record(log))
     assert log.seconds_today("alice") == 20
