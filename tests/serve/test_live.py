@@ -470,7 +470,22 @@ async def test_a_watcher_sees_a_session_and_may_command_it() -> None:
         await server.is_empty()
 
 
-async def test_a_watcher_that_leaves_or_does_not_read_harms_nothing() -> None:
+async def test_a_watcher_learns_that_the_client_has_vanished() -> None:
+    async with serving() as server, live_client(server) as client:
+        session = await client.start()
+        async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
+            (call,) = server.services.calls
+            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            await client.audio()
+            Client(client.ws).transport.abort()
+            closed = await watcher.event("session.closed")
+            assert (closed["reason"], closed["session"]["id"]) == ("connection_lost", session["id"])
+            assert closed["usage"]["seconds"] > 0
+            assert await watcher.closed() == Closed(1000, "done")
+        await server.is_empty()
+
+
+async def test_a_watcher_that_leaves_harms_nothing() -> None:
     async with serving() as server, live_client(server) as client:
         session = await client.start()
         (call,) = server.services.calls

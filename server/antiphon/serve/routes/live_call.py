@@ -302,6 +302,10 @@ class LiveCall(SocketConversation):
             watcher.see(event)
 
     def _end_watchers(self) -> None:
+        session = self._session
+        if self._is_ready and self._ending is None and session is not None:  # the client left by itself
+            lost = events.CloseReason.CONNECTION_LOST
+            self._show(events.SessionClosed(lost, self._shown(), self._seconds(session)))
         for watcher in self.watchers:
             watcher.end()
 
