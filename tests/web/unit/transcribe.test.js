@@ -66,3 +66,16 @@ test("the answer to a recording that comes after the view was left is not shown"
   assert.equal(it._words.length, 0);
   assert.equal(it._headline.line, "Speak, and read what you said.");
 });
+
+test("a microphone that is refused after the view was left is no trouble", async () => {
+  /** @type {(error: Error) => void} */
+  let refuse = () => {};
+  const asked = new Promise((_, reject) => void (refuse = reject));
+  Object.defineProperty(world, "navigator", { value: { mediaDevices: { getUserMedia: () => asked } }, configurable: true });
+  const it = view();
+  const listening = it._listen();
+  await it.leave();
+  refuse(Object.assign(new Error("no"), { name: "NotAllowedError" }));
+  await listening;
+  assert.equal(it._headline.isTrouble, false);
+});
