@@ -1,4 +1,4 @@
-"""One session on a borrowed card: steps by value, each a process with its own time limit, JSON after each.
+"""Half an hour on a card: steps by value, each a process with its own time limit, JSON after each.
 
     python -m bench.gpu_session --plan first                        # correctness, ticks, profile: 10 minutes
     python -m bench.gpu_session --plan first --budget-s 540         # the end of the plan is left out

@@ -112,6 +112,20 @@ def test_a_caller_that_speaks_again_after_a_pause_loses_nothing() -> None:
     assert call.ahead_s <= SLACK_S
 
 
+@pytest.mark.parametrize("message_ms", [100, 240, 300, 500, 1000])
+def test_a_caller_of_long_messages_loses_nothing(message_ms: int) -> None:
+    call = Call()
+    for _ in range(10_000 // message_ms):
+        call.wait(message_ms / 1000)
+        call.send(call.capture(message_ms * RATE // 1000))
+    call.wait(2 * SETTLE_S)
+    counts = call.clock.counts
+    assert counts.dropped == 0
+    assert counts.filled <= message_ms * RATE // 1000, "before its first message alone"
+    spoken = call.heard[call.heard > 0]
+    np.testing.assert_array_equal(spoken, np.arange(1, call.captured + 1))
+
+
 def test_a_frame_begun_is_filled_to_its_end() -> None:
     call = Call()
     call.speak(0.1)

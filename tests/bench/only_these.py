@@ -1,4 +1,4 @@
-"""An interpreter like a borrowed card's: of installed packages it has few, and every other import fails."""
+"""An interpreter with few of the installed packages, as on a fresh machine: every other import fails."""
 
 from __future__ import annotations
 

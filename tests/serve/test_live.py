@@ -17,10 +17,11 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Closed, Server, serving, speech
 from tests.serve.live_client import PATH, live_client, parrot
 
 FRAME_BYTES = 2 * FRAME_SAMPLES
+PATIENT = {"liveness_timeout_s": 30.0, "close_timeout_s": 10.0}
 
 
 async def test_a_session_starts_is_heard_and_ends() -> None:
@@ -280,6 +281,20 @@ async def test_too_many_sessions_of_one_address() -> None:
             assert (await second.closed()).code == 1013
 
 
+async def test_a_refusal_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with serving(limits={"max_sessions_per_address": 1}) as server:
+        async with live_client(server) as first:
+            await first.start()
+            async with live_client(server) as second:
+                await second.closed()
+        async with live_client(server) as third:
+            await third.send("session.start", session={"model": "none"})
+            await third.closed()
+    refusals = [it for it in caplog.records if it.getMessage() == "session refused"]
+    assert [vars(it)["fields"]["error"] for it in refusals] == ["SessionLimitError", "UnknownModelError"]
+
+
 async def test_a_server_that_leaves_says_so_and_closes_with_1012() -> None:
     async with serving() as server, live_client(server) as client:
         await client.start()
@@ -376,6 +391,29 @@ async def test_a_message_too_large_ends_the_connection() -> None:
         assert (await client.closed()).code == 1009
 
 
+@pytest.mark.parametrize("by_watcher", [False, True])
+async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bool) -> None:
+    delegation = {"type": "responses", "responses": "x" * 500_000}
+    async with serving(model=parrot(), limits=PATIENT) as server, live_client(server) as client:
+        session = await client.start()
+        (call,) = server.services.calls
+        socket = call._socket  # type: ignore[attr-defined]
+        async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
+            sender = watcher if by_watcher else client
+            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            transport = Client(client.ws).transport
+            transport.pause_reading()
+            await client.send("session.update", session={"delegation": delegation})
+            await server.eventually(socket.is_congested)
+            for _ in range(12):
+                await sender.send("session.update", session={})
+            await asyncio.sleep(0.3)
+            assert socket._transport.get_write_buffer_size() < 1_500_000
+            transport.resume_reading()
+            for _ in range(13):
+                assert (await client.event("session.updated"))["session"]["delegation"] == delegation
+
+
 async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(format_key(ApiKey("alice", digest_of("key of alice"))) + "\n")
@@ -432,7 +470,22 @@ async def test_a_watcher_sees_a_session_and_may_command_it() -> None:
         await server.is_empty()
 
 
-async def test_a_watcher_that_leaves_or_does_not_read_harms_nothing() -> None:
+async def test_a_watcher_learns_that_the_client_has_vanished() -> None:
+    async with serving() as server, live_client(server) as client:
+        session = await client.start()
+        async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
+            (call,) = server.services.calls
+            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            await client.audio()
+            Client(client.ws).transport.abort()
+            closed = await watcher.event("session.closed")
+            assert (closed["reason"], closed["session"]["id"]) == ("connection_lost", session["id"])
+            assert closed["usage"]["seconds"] > 0
+            assert await watcher.closed() == Closed(1000, "done")
+        await server.is_empty()
+
+
+async def test_a_watcher_that_leaves_harms_nothing() -> None:
     async with serving() as server, live_client(server) as client:
         session = await client.start()
         (call,) = server.services.calls

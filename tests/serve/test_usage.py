@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,13 @@ def test_what_is_no_record_is_passed_over_and_said(tmp_path: Path, caplog: pytes
     path.write_text('nonsense\n{"ended": 1}\n')
     log = UsageLog(path, clock=Day())
     log.write(record(log))
-    assert log.seconds_today("alice") == 10
-    assert caplog.messages.count("a line of the usage file is no record") == 2
+    wrongs: list[dict[str, Any]] = [{"ended": 1}, {"seconds_in": "ten"}, {"seconds_out": None}, {"key": []}]
+    with path.open("a") as file:
+        for wrong in wrongs:
+            file.write(json.dumps(asdict(record(log)) | wrong) + "\n")
+    log.write(record(log))
+    assert log.seconds_today("alice") == 20
+    assert caplog.messages.count("a line of the usage file is no record") == 6
 
 
 def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:

@@ -136,22 +136,25 @@ export class Talk {
     await this._call?.changeMicrophone(deviceId);
   }
 
-  /** End what goes on: another view is shown. */
+  /** Another view is shown. */
   async leave() {
-    if (this.isCalling) await this._call?.end();
+    await this._hangUp();
   }
 
   // What is pressed.
 
   async _pressed() {
+    if (!(await this._hangUp())) await this._start(null, null);
+  }
+
+  /** End a call that goes on, or whose devices are being opened. @returns {Promise<boolean>} whether there was one */
+  async _hangUp() {
     const call = this._call;
-    if (call && (this.isCalling || call.session.state.name === "idle")) {
-      if (call.session.state.name === "idle") this._call = null; // it never began
-      await call.end();
-      this._over();
-    } else {
-      await this._start(null, null);
-    }
+    if (!call || !(this.isCalling || call.session.state.name === "idle")) return false;
+    if (call.session.state.name === "idle") this._call = null; // it never began
+    await call.end();
+    this._over();
+    return true;
   }
 
   /** @param {string} text @param {URL} recording */

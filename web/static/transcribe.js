@@ -35,6 +35,8 @@ export class Transcribe {
     this._recogniser = null;
     this._headline = IDLE;
     this._isBusy = false;
+    /** Counts transcriptions: what comes of one that was left changes nothing. */
+    this._run = 0;
     this.isShown = false;
   }
 
@@ -75,6 +77,7 @@ export class Transcribe {
   }
 
   async leave() {
+    this._run += 1;
     this._recogniser?.close();
     await this._over(IDLE);
   }
@@ -92,26 +95,32 @@ export class Transcribe {
   // Live.
 
   async _listen() {
-    this._began({ line: "Opening the microphone…", help: "Your browser may ask for permission.", isTrouble: false });
+    const run = this._began({ line: "Opening the microphone…", help: "Your browser may ask for permission.", isTrouble: false });
+    /** @type {MediaStream | null} */
+    let microphone = null;
     try {
-      const microphone = await openMicrophone(this._settings.deviceId);
+      microphone = await openMicrophone(this._settings.deviceId);
+      if (run !== this._run) return close(microphone); // the visitor may have left before the browser's question was answered
       /** @type {Resampler | null} */
       let rate = null;
-      this._sound = await Sound.open((block) => {
+      const sound = await Sound.open((block) => {
         rate ??= new Resampler(this._sound?.sampleRate ?? SAMPLE_RATE, SAMPLE_RATE);
         this._recogniser?.push(rate.feed(block.said));
         this._level.style.setProperty("--level", loudness(block.said).toFixed(3));
       });
-      this._sound.useMicrophone(microphone);
+      sound.useMicrophone(microphone);
+      if (run !== this._run) return void (await sound.close());
+      this._sound = sound;
     } catch (error) {
-      await this._over(wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host));
+      if (microphone) close(microphone);
+      if (run === this._run) await this._over(wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host));
       return;
     }
     this._recogniser = new Recogniser(socketAddress(`api/asr-streaming?${this._query}`), {
       onReady: () => this._say({ line: "Go ahead, it is listening.", help: "", isTrouble: false }),
-      onWord: (word) => this._add(word),
+      onWord: (word) => run === this._run && this._add(word),
       onWordEnd: () => {},
-      onEnd: (message) => void this._over(message ? trouble(message) : done(this._words)),
+      onEnd: (message) => run === this._run && void this._over(message ? trouble(message) : done(this._words)),
     });
     this._say({ line: "Connecting…", help: "", isTrouble: false });
   }
@@ -129,7 +138,7 @@ export class Transcribe {
   /** @param {File} file */
   async _read(file) {
     this._file.value = "";
-    this._began({ line: `Reading ${file.name}…`, help: "The server hears it faster than it was spoken.", isTrouble: false });
+    const run = this._began({ line: `Reading ${file.name}…`, help: "The server hears it faster than it was spoken.", isTrouble: false });
     try {
       const { key } = this._settings;
       /** @type {Record<string, string>} */
@@ -137,22 +146,26 @@ export class Transcribe {
       const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
       const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
       if (!answer.ok) throw new Error(await reason(answer));
-      for (const word of wordsOf(await answer.json())) this._add(word);
+      const words = wordsOf(await answer.json());
+      if (run !== this._run) return;
+      for (const word of words) this._add(word);
       await this._over(done(this._words));
     } catch (error) {
-      await this._over(trouble(error instanceof Error ? error.message : String(error)));
+      if (run === this._run) await this._over(trouble(error instanceof Error ? error.message : String(error)));
     }
   }
 
   // Both.
 
-  /** @param {import("./words.js").Words} words */
+  /** @param {import("./words.js").Words} words @returns {number} which transcription it is */
   _began(words) {
+    this._run += 1;
     this._isBusy = true;
     this._words = [];
     this._log.replaceChildren();
     this._about.log("transcription");
     this._say(words);
+    return this._run;
   }
 
   /** @param {import("./words.js").Words} words */
@@ -191,6 +204,11 @@ export class Transcribe {
     this._sound = null;
     this._say(words);
   }
+}
+
+/** @param {MediaStream} microphone */
+function close(microphone) {
+  for (const track of microphone.getTracks()) track.stop();
 }
 
 /** @param {Word[]} words @returns {import("./words.js").Words} */

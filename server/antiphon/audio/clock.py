@@ -20,7 +20,10 @@ SETTLE_S = 0.02
 """After a gap audio is collected for this long, so that a burst is told from a caller that speaks again."""
 
 SLACK_S = 0.08
-"""Audio is early by at most this much; beyond, it is taken to be what zeros have replaced."""
+"""Audio is early by at most this much; beyond, it is taken to be what zeros have replaced.
+
+A message of more than ``OVERDUE_S`` may be early by that much more: its first sample cannot come sooner.
+"""
 
 MAX_FILL_S = 1.0
 """Zeros at once. A longer gap between two looks is the server's own: time that it did not live through."""
@@ -39,7 +42,7 @@ class InputClock:
 
     :meth:`arrive` takes what has come, :meth:`look` is called at :attr:`due_s`; both return float32 ``[N]``
     to be pushed now. Audio that zeros have replaced is dropped as far as it would be more than ``SLACK_S``
-    ahead of the time since the start.
+    ahead of the time since the start, or a long message's length.
     """
 
     def __init__(self, sample_rate: int, frame_samples: int, now_s: float) -> None:
@@ -74,7 +77,7 @@ class InputClock:
                 self._late_since_s = now_s
             self._late.append(pcm)
             return self._settle(now_s)
-        return self._push(self._timely(pcm, now_s))
+        return self._push(self._timely(pcm, pcm.size, now_s))
 
     def look(self, now_s: float) -> FloatArray:
         """What the passing of time asks for: late audio that has settled, and zeros for what is overdue."""
@@ -85,15 +88,19 @@ class InputClock:
     def _settle(self, now_s: float) -> FloatArray:
         if self._late_since_s is None or now_s < self._late_since_s + SETTLE_S:
             return np.zeros(0, np.float32)
-        late = np.concatenate(self._late)
+        late, longest = np.concatenate(self._late), max(pcm.size for pcm in self._late)
         self._late = []
         self._late_since_s = None
         self._is_after_gap = False
-        return self._push(self._timely(late, now_s))
+        return self._push(self._timely(late, longest, now_s))
 
-    def _timely(self, pcm: FloatArray, now_s: float) -> FloatArray:
-        """``pcm`` without its oldest part, as far as it is early now and zeros have replaced it before."""
-        early = self._pushed + pcm.size - round((now_s - self._start_s + SLACK_S) * self._rate)
+    def _timely(self, pcm: FloatArray, longest: int, now_s: float) -> FloatArray:
+        """``pcm`` without its oldest part, as far as it is early now and zeros have replaced it before.
+
+        ``longest`` are the samples of its longest message.
+        """
+        slack_s = SLACK_S + max(0.0, longest / self._rate - OVERDUE_S)
+        early = self._pushed + pcm.size - round((now_s - self._start_s + slack_s) * self._rate)
         drop = max(0, min(early, self._owed, pcm.size))
         self._owed -= drop
         self._dropped += drop

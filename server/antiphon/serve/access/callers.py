@@ -152,7 +152,7 @@ class OwnBook:
     """The server is this process."""
 
     def __init__(self) -> None:
-        """Nobody has any."""
+        """Begin without a session."""
         self._leases = Leases()
 
     async def take(self, asked: Take) -> str:
@@ -168,7 +168,7 @@ class SessionLedger:
     """How many sessions each key and each address has in this process, and whether it may have another."""
 
     def __init__(self, limits: Limits, book: LeaseBook | None = None) -> None:
-        """Nobody has any; ``book`` counts for the whole server, this process when None."""
+        """Begin without a session; ``book`` counts for the whole server, this process when None."""
         self._limits = limits
         self._book = book or OwnBook()
         self._numbers = itertools.count(1)
@@ -181,7 +181,7 @@ class SessionLedger:
 
         Raises:
             SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
-            ServerFullError: nobody could say so.
+            ServerFullError: the supervisor did not answer.
         """
         lease = next(self._numbers)
         counts = [(self._by_address, caller.address)]
@@ -217,7 +217,7 @@ class SessionLedger:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has a session."""
+        """Whether there is no session."""
         return not self._by_key and not self._by_address
 
     def _asked(self, lease: int, caller: Caller) -> Take:

@@ -121,11 +121,9 @@ class UsageLog:
 
     def _count_line(self, line: bytes) -> None:
         try:
-            record = UsageRecord(**json.loads(line))
+            self._count(UsageRecord(**json.loads(line)))
         except (ValueError, TypeError):
             self._log.warning("a line of the usage file is no record", file=self._path)
-            return
-        self._count(record)
 
     def _count(self, record: UsageRecord) -> None:
         self._turn_day()

@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="antiphon serve",
         usage="antiphon serve [OPTIONS]",
-        description="Serve speech over WebSockets: /api/chat for Moshi clients, and the page at /.",
+        description="Serve speech to clients of Moshi, Kyutai and OpenAI Live, and the page at /.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,

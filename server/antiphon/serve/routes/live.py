@@ -67,7 +67,11 @@ async def handle_live(
             call = await _make_call(services, named_model(request), start, caller)
             await call.admit()
         except AntiphonError as error:
-            await refuse(socket, services, model.metrics, error)
+            kind = type(error).__name__
+            services.provoked.info(
+                "session refused", of=kind, path="/v1/live/sessions", error=kind, reason=str(error)
+            )
+            await refuse(socket, model.metrics, error)
             if call is not None:
                 call.abandon()
         else:
@@ -87,16 +91,12 @@ async def refuse_live(
         raise refusal_of(request, error)
     socket = await Socket.open(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
-        await refuse(socket, services, metrics, error)
+        await refuse(socket, metrics, error)
     return socket.response
 
 
-async def refuse(socket: Socket, services: Services, metrics: ServeMetrics, error: AntiphonError) -> None:
+async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
     """An ``error`` event, and the close that belongs to it."""
-    kind = type(error).__name__
-    services.provoked.info(
-        "session refused", of=kind, path="/v1/live/sessions", error=kind, reason=str(error)
-    )
     socket.write(frame(events.encode(events.error_of(error), "event_1"), TEXT))
     await socket.close(events.close_code(error), str(error))
     metrics.closed(socket.close_code)
@@ -155,7 +155,7 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
 async def _prompt_of(
     services: Services, model: ServedModel, session: SessionConfig
 ) -> tuple[Prompt | None, list[events.Info]]:
-    """What the model is told before it hears, and what of the wishes has no effect.
+    """The prompt of the session, and a notice for each field without effect.
 
     Raises:
         FieldError: instructions that are too long.

@@ -39,7 +39,7 @@ DRAIN_S: Final = 4.0
 """How long an answer may go on after ``session.close``: LiveKit's client waits 5 s for the end."""
 
 LIFE_S: Final = 86_400
-"""What ``expires_at`` says. Sessions have no limit; clients must be told one."""
+"""From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 LAWS = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
@@ -117,18 +117,25 @@ class LiveCall(SocketConversation):
         while self._ending is None and (message := await socket.receive_any()) is not None:
             self._patience.heard(socket.seen_s)
             try:
-                self.handle(read_event(message))
+                await self.follow(read_event(message), socket)
             except FieldError as error:
                 self.complain(error)
             if self._is_others_turn():
                 await asyncio.sleep(0)
 
-    def handle(self, event: live.ClientEvent) -> None:
-        """Follow one event, of the client or of a watcher.
+    async def follow(self, event: live.ClientEvent, socket: Socket) -> None:
+        """Follow one event of the client or of a watcher, which came over ``socket``.
+
+        An answer can be 1 MiB long: while the client does not read, events that have one wait.
 
         Raises:
             FieldError: it cannot be followed; the session goes on.
         """
+        if self._is_congested() and not isinstance(event, live.AppendAudio):
+            await self._wait_for_room(socket)
+        self._handle(event)
+
+    def _handle(self, event: live.ClientEvent) -> None:
         match event:
             case live.AppendAudio():
                 self._hear(event)
@@ -160,7 +167,7 @@ class LiveCall(SocketConversation):
 
     def complain(self, error: AntiphonError) -> None:
         """Say what was wrong with an event; to a client that does not read, nothing."""
-        if self._socket is not None and not self._socket.is_congested():
+        if not self._is_congested():
             self._send(events.error_of(error))
 
     def _hear(self, event: live.AppendAudio) -> None:
@@ -197,6 +204,8 @@ class LiveCall(SocketConversation):
     # What goes out.
 
     def _advance(self, socket: Socket, session: CallSession) -> bool:
+        if not socket.is_congested():
+            self._room.set()
         is_closed = session.state is SessionState.CLOSED
         if not self._is_ready and session.state is SessionState.ACTIVE:
             self._begin()
@@ -234,8 +243,10 @@ class LiveCall(SocketConversation):
         """Take a turn when audio will be overdue or has settled, or soon where the peer does not read."""
         if self._line.clock is not None:
             due_s = max(0.001, self._line.clock.due_s - now_s)
-            is_congested = self._socket is not None and self._socket.is_congested()
-            self._look_again_in(min(due_s, RECHECK_S) if is_congested else due_s)
+            self._look_again_in(min(due_s, RECHECK_S) if self._is_congested() else due_s)
+
+    def _is_congested(self) -> bool:
+        return self._socket is not None and self._socket.is_congested()
 
     def _write(self, socket: Socket, session: CallSession) -> bool:
         """Send some replies in one write; true when more are ready and can go."""
@@ -291,6 +302,10 @@ class LiveCall(SocketConversation):
             watcher.see(event)
 
     def _end_watchers(self) -> None:
+        session = self._session
+        if self._is_ready and self._ending is None and session is not None:  # the client left by itself
+            lost = events.CloseReason.CONNECTION_LOST
+            self._show(events.SessionClosed(lost, self._shown(), self._seconds(session)))
         for watcher in self.watchers:
             watcher.end()
 

@@ -77,7 +77,7 @@ class LiveWatcher:
         try:
             while (message := await self._socket.receive_any()) is not None:
                 try:
-                    self._follow(read_event(message))
+                    await self._follow(read_event(message))
                 except FieldError as error:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)
@@ -97,7 +97,7 @@ class LiveWatcher:
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._socket.close(1000, "done"))
 
-    def _follow(self, event: live.ClientEvent) -> None:
+    async def _follow(self, event: live.ClientEvent) -> None:
         if isinstance(event, live.Start | live.AppendAudio):
             raise FieldError(
                 "type is not for a connection that is attached",
@@ -105,4 +105,4 @@ class LiveWatcher:
                 code="unsupported_event",
                 event_id=event.event_id,
             )
-        self._call.handle(event)
+        await self._call.follow(event, self._socket)

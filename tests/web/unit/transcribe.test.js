@@ -1,0 +1,81 @@
+// A transcription that was left changes nothing, and no microphone stays open for it.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+/** @type {any} */
+const world = globalThis;
+
+/** Of a page, what a view touches. */
+class Part extends EventTarget {
+  /** @type {any} */
+  style = { setProperty() {} };
+  /** @type {any} */
+  dataset = {};
+  textContent = "";
+  classList = { toggle() {} };
+  replaceChildren() {}
+  setAttribute() {}
+}
+for (const name of ["HTMLElement", "HTMLButtonElement", "HTMLInputElement"]) world[name] = Part;
+const parts = new Map();
+world.document = Object.assign(new EventTarget(), {
+  body: new Part(),
+  getElementById: (/** @type {string} */ id) => parts.get(id) ?? (parts.set(id, new Part()), parts.get(id)),
+});
+world.location = { host: "localhost", href: "http://localhost/" };
+world.WebSocket = class {
+  constructor() {
+    assert.fail("no socket is opened for a view that was left");
+  }
+};
+
+const { Transcribe } = await import("../../../web/static/transcribe.js");
+
+/** @returns {any} */
+function view() {
+  const made = new Transcribe(/** @type {any} */ ({ all: [], key: "", deviceId: "" }), /** @type {any} */ ({ log() {} }));
+  made.isShown = true;
+  return made;
+}
+
+test("a microphone that is allowed after the view was left is closed", async () => {
+  /** @type {(stream: unknown) => void} */
+  let allow = () => {};
+  const asked = new Promise((resolve) => void (allow = resolve));
+  const mediaDevices = { getUserMedia: () => asked };
+  Object.defineProperty(world, "navigator", { value: { mediaDevices }, configurable: true });
+  let stopped = 0;
+  const it = view();
+  const listening = it._listen();
+  await it.leave();
+  allow({ getTracks: () => [{ stop: () => void (stopped += 1) }] });
+  await listening;
+  assert.equal(stopped, 1);
+  assert.equal(it._headline.line, "Speak, and read what you said.");
+});
+
+test("the answer to a recording that comes after the view was left is not shown", async () => {
+  /** @type {(answer: unknown) => void} */
+  let answer = () => {};
+  world.fetch = () => new Promise((resolve) => void (answer = resolve));
+  const it = view();
+  const reading = it._read({ name: "a.wav" });
+  await it.leave();
+  answer({ ok: true, json: async () => [{ type: "Word", text: "late", start_time: 0 }] });
+  await reading;
+  assert.equal(it._words.length, 0);
+  assert.equal(it._headline.line, "Speak, and read what you said.");
+});
+
+test("a microphone that is refused after the view was left is no trouble", async () => {
+  /** @type {(error: Error) => void} */
+  let refuse = () => {};
+  const asked = new Promise((_, reject) => void (refuse = reject));
+  Object.defineProperty(world, "navigator", { value: { mediaDevices: { getUserMedia: () => asked } }, configurable: true });
+  const it = view();
+  const listening = it._listen();
+  await it.leave();
+  refuse(Object.assign(new Error("no"), { name: "NotAllowedError" }));
+  await listening;
+  assert.equal(it._headline.isTrouble, false);
+});
