@@ -128,5 +128,12 @@ async def wait_for_one(run: asyncio.Task[int], ready: asyncio.Task[Any]) -> None
 
 
 def children() -> list[int]:
-    """The processes that this one has started and not reaped."""
-    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+    """The stubs that this process has started and not reaped; other tests of it may have left a helper."""
+    started = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in started if is_stub(Path(f"/proc/{pid}"))]
+
+
+def is_stub(process: Path) -> bool:
+    """Whether a process runs the stub, or did: nothing is known of one that has ended."""
+    command = (process / "cmdline").read_bytes()
+    return not command or STUB.encode() in command

@@ -30,6 +30,14 @@ def _seeded_inference() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _tf32() -> Iterator[None]:
+    convolutions = torch.backends.cudnn.conv
+    before = convolutions.fp32_precision
+    yield
+    convolutions.fp32_precision = before  # a runner of stages sets it for the whole process
+
+
 @pytest.fixture(scope="session")
 def mimi() -> MimiPair:
     with torch.no_grad():
