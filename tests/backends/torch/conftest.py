@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def _seeded_inference() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _tf32() -> Iterator[None]:
-    convolutions = torch.backends.cudnn.conv
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = convolutions.fp32_precision
     yield
     convolutions.fp32_precision = before  # a runner of stages sets it for the whole process
