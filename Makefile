@@ -42,7 +42,7 @@ serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
 
 demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file)
-	$(BIN)/python -m tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
+	$(BIN)/python -m lab.tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
 
 test: programs check ## set up, run every check and every test of what the product promises (ARGS=...)
 	$(PYTEST) -m product $(ARGS)
@@ -65,16 +65,16 @@ check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contra
 	node_modules/.bin/tsc --project tests/web
 
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
-	$(BIN)/python -m bench.$(BENCH) $(ARGS)
+	$(BIN)/python -m lab.bench.$(BENCH) $(ARGS)
 
 train: $(DEV_READY) ## make the small models anew in out/train: hours, and the packages of CONTRIBUTING.md (ARGS=...)
-	$(BIN)/python -m train $(ARGS)
+	$(BIN)/python -m lab.train $(ARGS)
 
 evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)
-	$(BIN)/python -m train.evaluate $(ARGS)
+	$(BIN)/python -m lab.train.evaluate $(ARGS)
 
 programs: ## install the system programs that make test needs (TIER=lab: make test-lab), or print the command
-	@PYTHON="$(PYTHON)" tools/system_programs.sh $(TIER)
+	@PYTHON="$(PYTHON)" tests/support/system_programs.sh $(TIER)
 
 release: $(DEV_READY) ## build wheel, sdist and their SHA-256 sums into dist/
 	rm -rf dist

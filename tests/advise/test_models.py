@@ -17,7 +17,7 @@ from antiphon.backends.machine import Gpu
 from antiphon.errors import ConfigError
 from antiphon.models.families import AudioFamily, load_families
 from antiphon.serve.hosting.options import parse_command_line
-from tools.stack.composefile import read_compose, services
+from tests.support.stack.composefile import read_compose, services
 
 FAMILIES = load_families()
 

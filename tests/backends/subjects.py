@@ -14,8 +14,8 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
-from tools.make_checkpoint import make_checkpoint
-from tools.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 
 def blank_life(pcm: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ from antiphon.backends.misfits import as_checkpoint_error
 from antiphon.backends.registry import make_backend
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 SAID = r"cannot be loaded: its weights and config|model.safetensors: .* the configuration|tensors missing"
 

@@ -18,7 +18,7 @@ from antiphon_client.arguments import Protocol, parse_arguments
 from antiphon_client.clip import encode_speech
 from antiphon_client.transcript import LAST_MARKER, HeardWord, TranscriptHearing
 from tests.serve.speech_fakes import sentence, spoken, transcribing
-from tools.launch import ANTIPHON
+from tests.support.launch import ANTIPHON
 
 FRAME = 1920
 PATIENT = f"""\

@@ -15,7 +15,7 @@ from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import encode_clip
 from antiphon_client.report import Counts, report_session
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult
-from tools.stack.stack import START_S, Stack, Worker
+from tests.support.stack.stack import START_S, Stack, Worker
 
 MAX_S = 120.0
 """No caller speaks longer, and no test lasts longer: reached only when something is broken."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.stack.stack import Stack, running_stack
+from tests.support.stack.stack import Stack, running_stack
 
 TLS = Path(__file__).parents[1] / "serve" / "tls"
 VALUES = {"ANTIPHON_BACKEND": "null", "DUPLEX_SLOTS": "2", "ECHO_SLOTS": "2"}

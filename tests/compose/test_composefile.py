@@ -15,8 +15,8 @@ import yaml
 from antiphon.config import Limits
 from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
 from tests.compose.conftest import VALUES
-from tools.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
-from tools.stack.stack import place
+from tests.support.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
+from tests.support.stack.stack import place
 
 SCHEMA = Path(__file__).parent / "schema" / "compose-spec.json"
 NOT_OURS = {

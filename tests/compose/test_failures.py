@@ -7,7 +7,7 @@ import signal
 
 from tests.compose.callers import Caller, calling, chat, shares, worker_of
 from tests.compose.conftest import Start
-from tools.stack.stack import START_S, Stack, Worker
+from tests.support.stack.stack import START_S, Stack, Worker
 
 
 async def test_a_drain_lets_calls_end_and_sends_newcomers_elsewhere(start: Start) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from antiphon.audio.wav import encode_wav
 from tests.compose.conftest import Start
-from tools.make_checkpoint import make_checkpoint
-from tools.stack.composefile import ROOT, services
-from tools.stack.process import Process, find_program
-from tools.stack.stack import place
+from tests.support.make_checkpoint import make_checkpoint
+from tests.support.stack.composefile import ROOT, services
+from tests.support.stack.process import Process, find_program
+from tests.support.stack.stack import place
 
 EXPORT_S = 280.0
 """For a model of the smallest size on a very busy machine; alone it takes some ten seconds."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tools.stack.composefile import ROOT, read_compose, services
+from tests.support.stack.composefile import ROOT, read_compose, services
 
 DOCKER = ROOT / "deploy" / "docker"
 KUBERNETES = ROOT / "deploy" / "kubernetes"

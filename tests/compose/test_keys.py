@@ -16,8 +16,8 @@ from antiphon.serve.access import new_key
 from antiphon.serve.hosting.options import parse_command_line
 from tests.compose.conftest import VALUES
 from tests.compose.test_composefile import SCHEMA
-from tools.stack.composefile import KEYS, ROOT, read_compose, services
-from tools.stack.stack import Stack, running_stack
+from tests.support.stack.composefile import KEYS, ROOT, read_compose, services
+from tests.support.stack.stack import Stack, running_stack
 
 SERVE = ["antiphon", "serve"]
 BUILD_INFO = "/m/echo/api/build_info"

@@ -16,10 +16,10 @@ import msgpack
 
 from tests.compose.callers import Caller, calling, chat, shares, used_rows
 from tests.compose.conftest import Start
-from tools.make_checkpoint import make_checkpoint
-from tools.stack.composefile import services
-from tools.stack.process import POLL_S
-from tools.stack.stack import START_S, Stack, Worker
+from tests.support.make_checkpoint import make_checkpoint
+from tests.support.stack.composefile import services
+from tests.support.stack.process import POLL_S
+from tests.support.stack.stack import START_S, Stack, Worker
 
 SERVED = ("duplex", "echo", "stt", "tts")
 

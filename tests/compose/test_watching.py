@@ -14,10 +14,10 @@ import yaml
 
 from tests.compose.callers import calling
 from tests.compose.conftest import Start
-from tools.stack.composefile import ROOT, services
-from tools.stack.process import find_program
-from tools.stack.stack import START_S, Stack
-from tools.stack.watch import CONFIG, loopback_config, watching
+from tests.support.stack.composefile import ROOT, services
+from tests.support.stack.process import find_program
+from tests.support.stack.stack import START_S, Stack
+from tests.support.stack.watch import CONFIG, loopback_config, watching
 
 RULES = CONFIG / "rules"
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "antiphon.json"

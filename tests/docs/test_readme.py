@@ -22,7 +22,7 @@ import pytest
 from tests.docs.blocks import Block, read_blocks
 from tests.house.make import run_make
 from tests.house.tracked import ROOT
-from tools.launch import free_port, running_server
+from tests.support.launch import free_port, running_server
 
 README = ROOT / "README.md"
 BLOCKS = read_blocks(README)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.house.tracked import ROOT, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN = {"antiphon", "antiphon_client", "antiphon_quantize", "bench", "tests", "tools", "train"}
+OWN = {"antiphon", "antiphon_client", "antiphon_quantize", "conftest", "lab", "tests"}
 PACKAGES = ("server", "clients", "quantize")
 
 
@@ -63,9 +63,9 @@ def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
     assert _undeclared(set(PACKAGES), users | brought) == set()
 
 
-def test_tests_tools_and_benches_import_what_is_declared() -> None:
+def test_tests_and_the_lab_import_what_is_declared() -> None:
     stock = {"openai", "pipecat", "loguru", "livekit"}  # in environments of their own, see tests/stock
-    assert _undeclared({"tests", "tools", "bench", "train"}, DECLARED | stock) == set()
+    assert _undeclared({"conftest.py", "tests", "lab"}, DECLARED | stock) == set()
 
 
 def test_everything_declared_is_pinned() -> None:

@@ -15,7 +15,7 @@ from tests.house.make import run_make
 from tests.house.tracked import ROOT
 
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
-PROGRAMS = ROOT / "tools" / "system_programs.sh"
+PROGRAMS = ROOT / "tests" / "support" / "system_programs.sh"
 NO_GPU = "NVIDIA_GPU=/nowhere"
 FOR_TRAINING = {"festival", "festvox-kdlpc16k", "festvox-us-slt-hts"}
 

@@ -1,4 +1,4 @@
-"""tests/conftest.py fails a run that would have left something untested without a word."""
+"""conftest.py fails a run that would have left something untested without a word."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
 
 SKIPPING = {
     "mark": "@pytest.mark.skip(reason='tired')\ndef test_it(): pass",

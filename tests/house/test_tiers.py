@@ -1,4 +1,4 @@
-"""tests/conftest.py puts every test in one tier, by its folder; a misplaced one fails."""
+"""conftest.py puts every test in one tier, by its folder; a misplaced one fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FAST, LAB, PRODUCT, TIERS
+from conftest import FAST, LAB, PRODUCT, TIERS
 from tests.house.tracked import ROOT, tracked_files
 
 PASSING = "def test_it(): pass"
@@ -18,15 +18,16 @@ MODULES = {
     "tests/audio/test_fast.py": PASSING,
     "tests/audio/test_slow.py": f"import pytest\npytestmark = pytest.mark.product\n{PASSING}",
     "tests/web/deep/test_product.py": PASSING,
-    "tests/train/test_lab.py": PASSING,
-    "tests/bench/test_promise.py": f"import pytest\npytestmark = pytest.mark.product\n{PASSING}",
+    "lab/tests/train/test_lab.py": PASSING,
+    "lab/tests/bench/test_promise.py": f"import pytest\npytestmark = pytest.mark.product\n{PASSING}",
 }
 
 
 def _run(folder: Path, modules: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     """A run of pytest over these modules with the project's settings."""
-    (folder / "tests").mkdir()
-    (folder / "tests" / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    for tests in ("tests", "lab/tests"):
+        (folder / tests).mkdir(parents=True)
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (folder / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for name, body in modules.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +63,9 @@ def test_a_misplaced_test_fails(workers: str, tmp_path: Path) -> None:
     run = _run(tmp_path, modules, "-m", "product", "-n", workers)
     assert "3 errors in" in run.stdout
     for said in (
-        "a marker {'fast'}; only TIERS of tests/conftest.py gives it",
-        "a marker {'lab'}; only TIERS of tests/conftest.py gives it",
-        "tests/new has no tier; name it in TIERS of tests/conftest.py",
+        "a marker {'fast'}; only TIERS of conftest.py gives it",
+        "a marker {'lab'}; only TIERS of conftest.py gives it",
+        "new has no tier; name it in TIERS of conftest.py",
     ):
         assert said in run.stdout
 
@@ -72,5 +73,6 @@ def test_a_misplaced_test_fails(workers: str, tmp_path: Path) -> None:
 def test_every_folder_is_in_the_product_or_in_the_lab() -> None:
     inside = {path.relative_to(ROOT).parts for path in tracked_files() if path.name.startswith("test_")}
     folders = {parts[1] if len(parts) > 2 else "." for parts in inside if parts[0] == "tests"}
+    folders |= {f"lab/{parts[2]}" for parts in inside if parts[:2] == ("lab", "tests")}
     assert folders == TIERS.keys()
     assert set(TIERS.values()) == {FAST, PRODUCT, LAB}

@@ -29,7 +29,7 @@ from antiphon_quantize.gate_limits import Limit, Row
 from antiphon_quantize.gate_measures import Measure
 from antiphon_quantize.gate_report import Verdict, to_json
 from tests.measure.fakes import made_card
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 A, B, C = (Subject(label, "echo", "onnx", options={"threads": 1}) for label in "abc")
 

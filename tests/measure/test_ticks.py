@@ -18,7 +18,7 @@ from antiphon.errors import ConfigError
 from antiphon.measure.ticks import LEAST_TICKS, Plan, Turn, take_turn
 from antiphon.models.catalog import load_checkpoint
 from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock, as_backend
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 
 def measured(backend: FakeBackend, rows: int, plan: Plan) -> Turn:

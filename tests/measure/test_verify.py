@@ -21,7 +21,7 @@ from antiphon.measure.verify import State, baseline_of, check_files, check_parit
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import QuantizationRecipe
 from tests.measure.fakes import QUALITY
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 ONE = {"threads": 1}
 

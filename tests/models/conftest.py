@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.make_checkpoint import make_checkpoint
-from tools.small_models import KINDS
+from tests.support.make_checkpoint import make_checkpoint
+from tests.support.small_models import KINDS
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
 from antiphon.models.catalog import load_checkpoint
 from tests.models.fake_hub import COMMIT, Hub, digest, serve
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 NEEDED = ["config.json", "mimi.safetensors", "mimi_config.json", "model.safetensors", "tokenizer.model"]
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from antiphon.models.philox import gumbel, philox4x32, random_words
 from antiphon.models.sampling import SamplingParameters, largest, penalise, sample
-from tools import make_sampling_vectors
+from tests.support import make_sampling_vectors
 
 VECTORS = Path(__file__).with_name("vectors") / "sampling.json"
 CONTENT = json.loads(VECTORS.read_text())

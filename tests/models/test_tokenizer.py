@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 from antiphon.models.tokenizer import TextTokenizer
-from tools.make_checkpoint import TEXT, train_tokenizer
+from tests.support.make_checkpoint import TEXT, train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from antiphon_quantize.gate_report import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
 from tests.quantize import planted
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 MATERIAL = Material(recordings=built_in_clips()[:3], frames=30, turns=1)
 

@@ -16,7 +16,7 @@ from antiphon_quantize.gate_report import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.gate_subject import open_judged
-from bench.recipe_quality import measure, rounded
+from lab.bench.recipe_quality import measure, rounded
 from tests.backends.onnx.exports import exported_on_a_trained_codec
 from tests.quantize import planted
 

@@ -20,7 +20,7 @@ from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.gate_subject import open_judged
 from antiphon_quantize.main import main
 from tests.quantize import planted
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 MATERIAL = Material(recordings=built_in_clips()[:3], frames=40, turns=1)
 

@@ -18,7 +18,7 @@ from antiphon.models.manifest import sha256
 from antiphon_quantize import gguf_source
 from antiphon_quantize.gguf_source import convert, sources_of
 from antiphon_quantize.main import main
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 Q8 = gguf.GGMLQuantizationType.Q8_0
 Q4_K = gguf.GGMLQuantizationType.Q4_K

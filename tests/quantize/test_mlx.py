@@ -18,7 +18,7 @@ from antiphon.models.weights import read_header
 from antiphon_quantize import main as module
 from antiphon_quantize.main import main
 from antiphon_quantize.mlx_target import widest_group
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 WIDE: Mapping[str, Any] = {"dim": 128, "hidden_scale": 4.125}
 UPSTREAM_LAYER = (

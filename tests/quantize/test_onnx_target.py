@@ -25,9 +25,9 @@ from antiphon_quantize import onnx_target
 from antiphon_quantize.onnx_modules import Stage
 from antiphon_quantize.onnx_target import stage_makers
 from antiphon_quantize.recipe import load_recipe
+from lab.tools.ship_graphs import codec_graphs, fits, lean_on, without_graphs
 from tests.backends.onnx.exports import exported, source
-from tools.make_checkpoint import make_checkpoint
-from tools.ship_graphs import codec_graphs, fits, lean_on, without_graphs
+from tests.support.make_checkpoint import make_checkpoint
 
 
 def test_a_model_that_is_guided_by_doubled_rows_is_refused(tmp_path: Path) -> None:

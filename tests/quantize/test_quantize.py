@@ -31,7 +31,7 @@ from antiphon_quantize import main as module
 from antiphon_quantize.main import main
 from antiphon_quantize.recipe import load_recipe
 from antiphon_quantize.torch_formats import format_of
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 
 @pytest.fixture(autouse=True, scope="module")

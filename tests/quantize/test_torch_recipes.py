@@ -30,7 +30,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.main import main
 from antiphon_quantize.recipe import load_recipe, recipe_names
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 RUNS = {
     "fp8": ("none", 0.03, 0.02),

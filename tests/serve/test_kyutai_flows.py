@@ -26,7 +26,7 @@ from antiphon.backends.base import FloatArray
 from tests.backends.torch.test_speaking import TEXTS, make_speaker, said_by_upstream, upstream
 from tests.serve.process import REPOSITORY
 from tests.serve.test_speech_parity import DELAY, Upstream, assert_same, recording
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.product  # a model is run
 

@@ -23,8 +23,8 @@ from antiphon.protocol.chat import AudioFormat
 from tests.backends.contract import Reply
 from tests.backends.reference import upstream
 from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving
-from tools.make_checkpoint import make_checkpoint
-from tools.small_models import trial_signal
+from tests.support.make_checkpoint import make_checkpoint
+from tests.support.small_models import trial_signal
 
 pytestmark = pytest.mark.product  # a model is run
 

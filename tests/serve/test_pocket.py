@@ -20,7 +20,7 @@ from antiphon.serve.media.speakers import find_speakers
 from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.speaking_fakes import Listener, listening
-from tools.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 pytestmark = pytest.mark.product  # a model is run
 

@@ -13,12 +13,12 @@ import pytest
 from antiphon.audio.wav import decode_wav
 from antiphon.backends.base import FloatArray
 from antiphon.protocol import kyutai, kyutai_tts
-from tools.launch import ANTIPHON, free_port, running_server
-from tools.make_clips import FOLDER
-from train.domain import Domain
-from train.questions import Asked, Utterance, plan, trim
-from train.speech_calls import dictate_all, dictation_report
-from train.voices import speak
+from lab.tools.make_clips import FOLDER
+from lab.train.domain import Domain
+from lab.train.questions import Asked, Utterance, plan, trim
+from lab.train.speech_calls import dictate_all, dictation_report
+from lab.train.voices import speak
+from tests.support.launch import ANTIPHON, free_port, running_server
 
 pytestmark = pytest.mark.product  # a model is run
 

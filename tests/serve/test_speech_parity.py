@@ -28,8 +28,8 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol.kyutai import PATH, Audio, EndWord, Marker, Step, Word
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.speech_fakes import Scribe, scribe
-from tools.make_checkpoint import NOT_LM, make_checkpoint
-from tools.small_models import trial_signal
+from tests.support.make_checkpoint import NOT_LM, make_checkpoint
+from tests.support.small_models import trial_signal
 
 pytestmark = pytest.mark.product  # a model is run
 

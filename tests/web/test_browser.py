@@ -9,8 +9,8 @@ import pytest
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from tests.house.tracked import ROOT
-from tools.ask import script
-from tools.node import browser_env, find_firefox, run_node_tests
+from tests.support.ask import script
+from tests.support.node import browser_env, find_firefox, run_node_tests
 
 FILES = sorted((Path(__file__).parent / "browser").glob("*.test.js"))
 CLIP = ROOT / "clients" / "antiphon_client" / "clips" / "hello.ogg"

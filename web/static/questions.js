@@ -1,4 +1,4 @@
-/** Recorded questions, for those without a microphone: made by tools/make_clips.py, spoken into the call. */
+/** Recorded questions, for those without a microphone: made by lab/tools/make_clips.py, spoken into the call. */
 
 const CLIPS = /** @type {Readonly<Record<string, string>>} */ (
   Object.freeze({

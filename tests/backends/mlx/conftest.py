@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from antiphon import cli
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 WIDE: Mapping[str, Any] = {"dim": 128, "hidden_scale": 4.125}
 """A language model whose matrices, all of them, divide into groups of 32."""

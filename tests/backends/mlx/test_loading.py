@@ -28,7 +28,7 @@ from antiphon.models.mlx_layout import find_sources
 from antiphon.models.prompt import Prompt
 from antiphon.models.weights import read_header
 from tests.backends.contract import GREEDY, Driver, voice
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 
 def run(backend: Backend) -> list[Any]:

@@ -25,7 +25,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import GREEDY, SAMPLED, Driver, voice
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 SLOTS = 3
 FRAMES = 60  # the language model's window is 24 frames, Mimi's is 8

@@ -13,7 +13,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from tests.backends.contract import GREEDY, Driver, Reply, assert_same, voice
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 TOLERANCE = 1e-4
 

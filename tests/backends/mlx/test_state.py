@@ -18,7 +18,7 @@ from antiphon.backends.mlx.state import Packing, State, Step, TensorSpec
 from antiphon.errors import UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.contract import GREEDY, Driver, voice
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 RING = KVRing("ring", heads=8, capacity=4096, head_dim=64, dtype=mx.float32, position="position")
 RING_BYTES = 4 * 2 * 8 * 4096 * 64
@@ -175,7 +175,7 @@ def _say(backend: Backend, frames: int) -> list[int]:
 
 
 def test_a_long_session_takes_no_more_memory(tmp_path: Path) -> None:
-    """The quick form of ``python -m bench.mlx_soak``, which takes ten thousand steps."""
+    """The quick form of ``python -m lab.bench.mlx_soak``, which takes ten thousand steps."""
     backend = make(
         load_checkpoint(str(make_checkpoint(tmp_path / "codec", kind="codec"))), slots=2, device="cpu"
     )

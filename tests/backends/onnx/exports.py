@@ -14,9 +14,9 @@ from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
+from lab.tools.ship_graphs import ship_graphs
 from tests.shared import made_once
-from tools.make_checkpoint import make_checkpoint
-from tools.ship_graphs import ship_graphs
+from tests.support.make_checkpoint import make_checkpoint
 
 FIRST = "moshi"
 """The kind whose codec graphs serve the others."""

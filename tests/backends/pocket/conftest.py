@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.backends.base import Backend
 from tests.backends.pocket.small import small_backend
-from tools.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.pocket.small import GREEDY, LONG, SAMPLED, entries_of, small_backend, speak
-from tools.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 SHORT = "seven\u2013 eight"
 Says: TypeAlias = Callable[[Any, str, str | Path, SamplingParameters], FloatArray]

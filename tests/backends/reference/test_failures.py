@@ -13,7 +13,7 @@ from antiphon.backends.reference.backend import ReferenceExecutor, make
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.contract import GREEDY, Driver, assert_same, voice
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 SLOTS = 3
 

@@ -20,7 +20,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import PipelineKind
 from tests.backends.contract import GREEDY, Driver, assert_same, voice
 from tests.backends.reference.upstream import DESCRIBED
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from tests.backends.contract import GREEDY, Driver, Reply, assert_same, voice
 from tests.backends.reference import upstream
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 SLOTS = 4
 WRAP_FRAMES = 60  # contexts are 24 frames (language model) and 8 (Mimi, 16 steps at 25 Hz)

@@ -24,7 +24,7 @@ from antiphon.backends.torch.weights.lm_weights import load_lm
 from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 MIMI_CONFIG: dict[str, Any] = copy.deepcopy(loaders._mimi_config)
 MIMI_CONFIG["seanet"] |= {"dimension": 32, "n_filters": 4}

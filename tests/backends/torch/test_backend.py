@@ -36,7 +36,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.recorded import Recorder
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
 FRAMES = 60

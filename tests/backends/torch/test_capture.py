@@ -28,7 +28,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.recorded import HOST_WAITS, RecordedGraph, Recorder, left_behind, recording
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 KINDS = ("moshi", "stt", "codec")
 ROWS = 4

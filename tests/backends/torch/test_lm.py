@@ -25,7 +25,7 @@ from antiphon.backends.torch.weights.lm_weights import load_lm, merge_lora
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.torch.small import SHAPES, Alone, Greedy, LMPair, make_lm_pair
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 FRAMES = 56  # more than twice the context of 24
 NEAR_TIE = 1e-4

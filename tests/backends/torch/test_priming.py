@@ -28,7 +28,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
 SAMPLED = SamplingParameters(text_seed=5, audio_seed=6)

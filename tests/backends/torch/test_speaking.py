@@ -30,7 +30,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import TextEntry
 from antiphon.models.speaker import SpeakerShape, read_speaker
 from antiphon.models.spoken_text import TextReader
-from tools.make_checkpoint import NOT_LM, make_checkpoint
+from tests.support.make_checkpoint import NOT_LM, make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 SAMPLED = SamplingParameters(text_temperature=1.0, audio_temperature=1.0, text_seed=3, audio_seed=4)

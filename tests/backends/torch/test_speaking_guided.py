@@ -32,7 +32,7 @@ from tests.backends.torch.test_speaking import (
     upstream,
     voice,
 )
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 GUIDANCE = 1.75
 TABLE = {"n_bins": 2, "dim": 8, "tokenizer": "noop", "possible_values": ["ok", "bad"]}

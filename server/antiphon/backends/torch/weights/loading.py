@@ -32,7 +32,7 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
     """The dtype attention runs in, and keys and values are kept in; None is that of the weights.
 
     On a CPU it is float32: a bfloat16 step of stt-1b at 8 rows spends four fifths of its time in
-    bfloat16 attention (``bench/cpu_models.py``).
+    bfloat16 attention (``lab/bench/cpu_models.py``).
     """
     return torch.float32 if device.type == "cpu" else None
 

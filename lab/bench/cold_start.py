@@ -1,0 +1,213 @@
+"""What the base package weighs, and how soon it is ready: installed by pip into a fresh environment.
+
+    python -m lab.bench.cold_start                     installs, about a minute; then five starts, and imports
+    python -m lab.bench.cold_start --model echo --runs 9
+    python -m lab.bench.cold_start --venv out/base     an environment that is kept, and found again
+
+Needs the network, or a pip that finds the pinned packages. Without torch: the base package alone. Sizes are
+those of the files that pip says it installed, byte code included, pip itself not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from antiphon.models.builtin import DEFAULT_MODEL
+from lab.bench.harness import (
+    PACKAGES,
+    BenchError,
+    Results,
+    Values,
+    machine_line,
+    tell,
+    terminable,
+    warn_if_busy,
+)
+from lab.bench.turns import summary
+from tests.support.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = "antiphon"
+POLL_S = 0.005
+IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.factory"
+"""What `antiphon serve` imports before it listens."""
+TIMED_IMPORT = f"import time; s = time.perf_counter(); import {IMPORTS}; print(time.perf_counter() - s)"
+LARGEST = 8
+"""So many packages are told by name."""
+
+
+def install(folder: Path) -> Path:
+    """The base package in a virtual environment, made unless it is there: the folder of its packages.
+
+    Raises:
+        BenchError: pip failed; with the end of what it said.
+    """
+    if not (folder / "bin" / OURS).exists():
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [
+            str(folder / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
+        command = [*pip, "--constraint", str(ROOT / "constraints.txt"), str(ROOT)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BenchError(f"pip ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    (site,) = (folder / "lib").glob("python3*/site-packages")
+    return site
+
+
+INSTALLERS = frozenset({"pip", "setuptools"})
+"""What an environment comes with, and a server does not need."""
+
+
+def installed_bytes(site: Path) -> dict[str, int]:
+    """Bytes of the files of each distribution in ``site``, by name, installers left out."""
+    sizes = {}
+    for found in metadata.distributions(path=[str(site)]):
+        name = found.metadata["Name"]
+        if name not in INSTALLERS:
+            paths = {Path(str(found.locate_file(file))) for file in found.files or ()}
+            sizes[name] = sum(path.stat().st_size for path in paths if path.is_file())
+    return sizes
+
+
+def installed_versions(site: Path) -> dict[str, str]:
+    """Versions of what is in ``site`` of the packages that numbers depend on."""
+    found = {entry.metadata["Name"]: entry.version for entry in metadata.distributions(path=[str(site)])}
+    return {name: found[name] for name in PACKAGES if name in found}
+
+
+def imported_s(python: Path) -> float:
+    """How long a fresh process imports what it serves with, as its own clock says."""
+    done = subprocess.run(
+        [str(python), "-I", "-c", TIMED_IMPORT], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchError(f"the import ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    return float(done.stdout)
+
+
+def ready_s(antiphon: Path, model: str) -> float:
+    """From the start of ``antiphon serve`` to the first 200 of ``/readyz``.
+
+    Raises:
+        BenchError: it ended before, or was not ready in time.
+    """
+    port = free_port()
+    command = [str(antiphon), "serve", "--model", model, "--port", str(port), "--log-level", "warning"]
+    start_s = time.perf_counter()
+    with running(command) as process:
+        while not is_ready(port):
+            if process.poll() is not None:
+                raise BenchError(f"antiphon serve ended with exit code {process.returncode}")
+            if time.perf_counter() - start_s > START_TIMEOUT_S:
+                raise BenchError(f"antiphon serve was not ready within {START_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
+        return time.perf_counter() - start_s
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, stopped in the end, whose environment names no other Python's packages."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def is_ready(port: int) -> bool:
+    """Whether a server on this port admits callers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # refused, reset, timed out, or 503
+        return False
+
+
+def render(values: Values) -> str:
+    """The results in Markdown; the second paragraph is what the README quotes."""
+    installed: Mapping[str, int] = values["attempts"]["installed_bytes"]
+    total, ours = sum(installed.values()) / 1e6, installed[OURS] / 1e6
+    starts, imports = values["attempts"]["ready"], values["attempts"]["import"]
+    quoted = (
+        f"The base package serves on a CPU without PyTorch: {total:.0f} MB installed, {ours:.0f} of them "
+        f"ours. `antiphon serve` imports in {imports['median_ms'] / 1000:.2f} s what it serves with, and is "
+        f"ready {starts['median_ms'] / 1000:.2f} s after it was started ({_range_s(starts)}) with "
+        f"`{values['settings']['model']}`."
+    )
+    about = (
+        f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
+        f"{values['machine']['load_average_before'][0]}. Medians of {starts['runs']} starts after one that "
+        f"does not count; imports {_range_s(imports)}."
+    )
+    largest = sorted(installed.items(), key=lambda item: -item[1])[:LARGEST]
+    table = ["| package | MB |\n|---|---|", *(f"| {name} | {size / 1e6:.1f} |" for name, size in largest)]
+    return "\n\n".join(["# Size and start of the base package", about, quoted, "\n".join(table)]) + "\n"
+
+
+def _range_s(found: Values) -> str:
+    low, high = found["quartiles_ms"]
+    return f"quartiles {low / 1000:.2f} to {high / 1000:.2f} s"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parse(argv)
+    settings = {"runs": options.runs, "model": options.model}
+    results = Results(options.out / "cold-start.json", settings=settings, resume=False)
+    warn_if_busy()
+    with terminable("lab.bench.cold_start"), tempfile.TemporaryDirectory() as scratch:
+        folder = options.venv or Path(scratch) / "venv"
+        tell("installing")
+        found = results.values["attempts"]
+        site = install(folder)
+        found["installed_bytes"] = installed_bytes(site)
+        results.values["machine"]["versions"] = installed_versions(site)
+        tell("importing and starting")
+        python, antiphon = folder / "bin" / "python", folder / "bin" / OURS
+        imports = [imported_s(python) for _ in range(options.runs + 1)][1:]
+        starts = [ready_s(antiphon, options.model) for _ in range(options.runs + 1)][1:]
+        found["import"], found["ready"] = (summary([1000 * s for s in times]) for times in (imports, starts))
+        results.save()
+    text = render(results.values)
+    (options.out / "cold-start.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lab.bench.cold_start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="[%(default)s]")
+    parser.add_argument("--runs", type=int, default=5, help="starts, and imports [%(default)s]")
+    parser.add_argument("--venv", type=Path, help="an environment to keep, or one that was [a new one]")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

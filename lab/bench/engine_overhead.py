@@ -1,0 +1,162 @@
+"""What the engine costs a frame: rings, scheduling, counters, metrics, wake-ups; the model costs nothing.
+
+    python -m lab.bench.engine_overhead                              32, 128, 512 and 2048 sessions, 10 s each
+    python -m lab.bench.engine_overhead --sessions 512 --seconds 30 --json
+
+The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes
+whole frames at real time and random phases and, after each tick, takes every reply and counts its lateness;
+it looks every 5 ms (--turn-ms). All CPU time of the process is divided by the frames answered, the owner's
+and garbage collection included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.null import NullBackend
+from antiphon.engine.bulk import BulkOwner
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+
+SPEC = ModelSpec(
+    name="nothing",
+    kind=PipelineKind.CODEC,
+    family="none",
+    mimi=MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048),
+)
+FRAME_S = SPEC.frame_ms / 1000.0
+SETTLE_S = 6.0
+"""Before anything counts: every ring is written once around, so that its memory is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was measured at one number of sessions; times are of frames, from complete to taken."""
+
+    sessions: int
+    us_per_frame: float
+    cpu_share_of_one_core: float
+    frames: int
+    frames_due: int
+    rows_per_tick: float
+    latency_ms_p50: float
+    latency_ms_p99: float
+    late: int
+
+
+class Owner:
+    """The thread that writes and reads: sessions at random phases, in the order of these."""
+
+    def __init__(self, engine: Engine, sessions: int, is_ticked: threading.Event, turn_s: float) -> None:
+        """Own so many sessions, which begin to speak at once."""
+        self._turn_s = turn_s
+        opened = [engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(sessions)]
+        self._engine, self._is_ticked = engine, is_ticked
+        self._bulk: BulkOwner = engine.bulk(opened)
+        phases = np.sort(np.random.default_rng(0).random(sessions))
+        self._due_s = time.monotonic() + phases * FRAME_S
+        self._pcm = np.zeros((sessions, SPEC.frame_samples), np.float32)
+        self.latencies_s: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
+
+    def run(self, seconds: float) -> None:
+        """Write what is due and take what is there, for so long."""
+        end_s = time.monotonic() + seconds
+        while (now_s := time.monotonic()) < end_s:
+            due = np.flatnonzero(self._due_s <= now_s)
+            if due.size:
+                self._bulk.push(due, self._pcm[: due.size], now_s)
+                self._due_s[due] += FRAME_S
+                self._engine.nudge()
+            if self._is_ticked.is_set():
+                self._is_ticked.clear()
+                self._take()
+            time.sleep(max(0.0, now_s + self._turn_s - time.monotonic()))
+
+    def _take(self) -> None:
+        while (taken := self._bulk.take()).place.size:
+            sent_s = time.monotonic()
+            self._bulk.sent(taken, sent_s)
+            self.latencies_s.append(sent_s - taken.replies.times[:, 2])
+
+    @property
+    def late(self) -> int:
+        """Frames that took longer than a frame."""
+        return int(self._bulk.late.sum())
+
+
+def measure(sessions: int, seconds: float, turn_s: float) -> Cost:
+    """Run an engine with so many sessions."""
+    is_ticked = threading.Event()
+    backend = NullBackend(SPEC, sessions, sleep=lambda _: None)
+    metrics = EngineMetrics(CollectorRegistry(), model="nothing")
+    engine = Engine(backend, EngineConfig(slots=sessions), metrics=metrics, on_tick=is_ticked.set)
+    engine.start()
+    owner = Owner(engine, sessions, is_ticked, turn_s)
+    owner.run(SETTLE_S)
+    owner.latencies_s.clear()
+    late, ticks, before_s = owner.late, _ticks(metrics), _cpu_s()
+    owner.run(seconds)
+    cpu_s, ticks = _cpu_s() - before_s, _ticks(metrics) - ticks
+    engine.stop(5.0)
+    latencies_ms = 1000 * np.concatenate(owner.latencies_s)
+    return Cost(
+        sessions=sessions,
+        us_per_frame=1e6 * cpu_s / latencies_ms.size,
+        cpu_share_of_one_core=cpu_s / seconds,
+        frames=latencies_ms.size,
+        frames_due=round(sessions * seconds / FRAME_S),
+        rows_per_tick=latencies_ms.size / ticks,
+        latency_ms_p50=float(np.percentile(latencies_ms, 50)),
+        latency_ms_p99=float(np.percentile(latencies_ms, 99)),
+        late=owner.late - late,
+    )
+
+
+def _ticks(metrics: EngineMetrics) -> float:
+    return metrics.registry.get_sample_value("antiphon_tick_seconds_count", {"model": "nothing"}) or 0.0
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sessions", type=int, action="append", help="may be repeated")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--turn-ms", type=float, default=5.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    costs = [
+        measure(count, options.seconds, options.turn_ms / 1000)
+        for count in options.sessions or (32, 128, 512, 2048)
+    ]
+    if options.json:
+        print(json.dumps([asdict(cost) for cost in costs]))
+        return
+    print("sessions  us/frame  one core  frames (due)      rows/tick  p50 ms  p99 ms  late")
+    for cost in costs:
+        print(
+            f"{cost.sessions:8}  {cost.us_per_frame:8.1f}  {cost.cpu_share_of_one_core:8.1%}  "
+            f"{cost.frames:7} ({cost.frames_due:7})  {cost.rows_per_tick:9.1f}  "
+            f"{cost.latency_ms_p50:6.1f}  {cost.latency_ms_p99:6.1f}  {cost.late:4}"
+        )
+
+
+if __name__ == "__main__":
+    main()

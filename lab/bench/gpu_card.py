@@ -1,0 +1,120 @@
+"""What the steps of ``lab.bench.gpu_session`` share: what they are run with, models, times on a device."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.frames import TorchFrames
+from lab.bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, reads, small_size
+
+Values: TypeAlias = dict[str, Any]
+
+USED_SHARE = 0.9
+"""Of the memory that is free beside weights, for state: the rest is for activations and captured graphs."""
+
+WARM_UP_RUNS = 3
+LEAST_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a step is run with.
+
+    ``is_small``: shrunk models and few turns, for a CPU. ``is_shallow``: few layers, of full width.
+    """
+
+    model: str
+    batch: int
+    is_small: bool
+    out: Path
+    is_shallow: bool = False
+
+    @property
+    def size(self) -> Size:
+        """The model's shape."""
+        size = published_sizes()[self.model]
+        if self.is_shallow:
+            size = replace(size, lm={**size.lm, "num_layers": 2, "depformer_num_layers": 1})
+        return small_size(size) if self.is_small else size
+
+    @property
+    def form(self) -> Form:
+        """Weights, keys and values in INT8; bfloat16 on a card."""
+        dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
+        return Form(int8_weights=True, int8_kv=True, dtype=dtype)
+
+
+def device() -> torch.device:
+    """The card, or the CPU where there is none."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fitted(task: Task) -> Task:
+    """The task with as many rows as the card holds beside the weights, if that is fewer."""
+    if device().type == "cpu":
+        return task
+    cost, free_bytes = reads(task.size, task.form), torch.cuda.mem_get_info()[0]
+    rows = int(USED_SHARE * (free_bytes - cost.resident_bytes)) // cost.state_bytes
+    return replace(task, batch=min(task.batch, max(1, rows)))
+
+
+def note(values: Values) -> None:
+    """A line of JSON: what a step has found so far, kept if its time runs out."""
+    print(json.dumps(values, default=str), flush=True)
+
+
+def make_backend(task: Task) -> HostBackend:
+    """A backend of ``task.batch`` rows, with random weights made on the device."""
+    spec = model_spec(task.size)
+    with torch.no_grad():
+        modules = make_modules(task.size, task.form, device())
+        return HostBackend(spec, TorchFrames(spec, *modules), slots=task.batch)
+
+
+def median_ms(run: Callable[[], object], seconds: float = 0.25) -> float:
+    """The median time of a callable, by events of the device; on a CPU that of one run."""
+    if device().type == "cpu":
+        start_s = time.perf_counter()
+        run()
+        return 1000 * (time.perf_counter() - start_s)
+    for _ in range(WARM_UP_RUNS):
+        run()
+    torch.cuda.synchronize()
+    times_ms: list[float] = []
+    end_s = time.perf_counter() + seconds
+    while len(times_ms) < LEAST_RUNS or time.perf_counter() < end_s:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(torch.cuda.current_stream())
+        run()
+        end.record(torch.cuda.current_stream())
+        end.synchronize()
+        times_ms.append(start.elapsed_time(end))
+    return sorted(times_ms)[len(times_ms) // 2]
+
+
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    """A callable as a CUDA graph, so that what launches cost the host is not in its time."""
+    if device().type == "cpu":
+        return run
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return graph.replay
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The norm of the difference over the norm of what is wanted, in float64."""
+    return float((got.double() - want.double()).norm() / want.double().norm())

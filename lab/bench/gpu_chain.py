@@ -1,0 +1,27 @@
+"""The two smallest kernels, of which ``lab.bench.gpu_session`` makes chains."""
+
+# A kernel's arguments take no Python types:
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+import triton
+import triton.language as tl
+
+WIDTH = 1024
+
+
+@triton.jit
+def add_one(x_ptr):
+    """Read, add, write."""
+    at = x_ptr + tl.arange(0, 1024)
+    tl.store(at, tl.load(at) + 1.0)
+
+
+@triton.jit
+def add_one_early(x_ptr):
+    """The same, launched before the kernel before it has ended."""
+    at = x_ptr + tl.arange(0, 1024)
+    tl.extra.cuda.gdc_wait()
+    value = tl.load(at) + 1.0
+    tl.store(at, value)
+    tl.extra.cuda.gdc_launch_dependents()

@@ -1,0 +1,229 @@
+"""Steps of ``lab.bench.gpu_session`` that say whether the card computes what a CPU computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module, metadata
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.backends.base import StepInputs
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.frames import TorchFrames
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.kernels import fused
+from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
+from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
+from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.state import State
+from antiphon.models.sampling import SamplingParameters
+from lab.bench.gpu_card import Task, Values, device, make_backend, median_ms, note, relative_error
+from lab.bench.gpu_models import (
+    Form,
+    fill_randomly,
+    lm_spec,
+    meta_modules,
+    model_spec,
+    published_sizes,
+    small_size,
+)
+from lab.bench.gpu_ticks import our_tick
+
+PACKAGES = (
+    "torch",
+    "triton",
+    "numpy",
+    "safetensors",
+    "prometheus-client",
+    "aiohttp",
+    "av",
+    "moshi",
+    "torchao",
+)
+COMPILED_BATCHES = (1, 2, 16, 32, 64, 128)
+PARITY_ROWS = 4
+PARITY_TICKS, FEW_TICKS = 100, 4
+FIRSTS = (0, 63, 64, 2, 255, 256, 299, 1000, 2998, 2999, 3000, 9001)
+"""Positions of queries over a ring of 3000: at the edges of tiles, of splits and of the ring, and past it."""
+PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)
+
+
+def env(task: Task) -> Values:
+    """Versions, and the rates that everything is held against: copy, read, bfloat16 products."""
+    found: Values = {"python": sys.version.split()[0], "cores": os.cpu_count(), "cuda": torch.version.cuda}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    import_module("antiphon.engine.engine")
+    if device().type == "cpu":
+        return found
+    properties = torch.cuda.get_device_properties(device())
+    found |= {"card": properties.name, "units": properties.multi_processor_count}
+    found |= {"free_bytes": torch.cuda.mem_get_info()[0], "cudnn": torch.backends.cudnn.version()}
+    source = torch.ones(2**28 if task.is_small else 2**30, dtype=torch.int32, device=device())
+    target = torch.empty_like(source)
+    found["copy_tb_s"] = 2 * source.nbytes / median_ms(lambda: target.copy_(source)) / 1e9
+    found["read_tb_s"] = source.nbytes / median_ms(lambda: source.view(torch.float32).amax()) / 1e9
+    square = torch.randn(8192, 8192, device=device(), dtype=torch.bfloat16)
+    found["bf16_tflop_s"] = 2 * 8192**3 / median_ms(lambda: square @ square) / 1e9
+    return found
+
+
+def compile_one(task: Task) -> Values:
+    """Two ticks of a model of full width and two layers: every kernel of this batch is compiled."""
+    start_s = time.perf_counter()
+    with torch.no_grad():
+        tick = our_tick(make_backend(replace(task, is_shallow=True)), task.batch)
+        tick()
+        tick()
+    return {"batch": task.batch, "s": time.perf_counter() - start_s}
+
+
+def compile_all(task: Task) -> Values:
+    """All batches at once, a process each: Triton compiles on one core, and its cache on disk is common."""
+    start_s = time.perf_counter()
+    running = []
+    for batch in COMPILED_BATCHES[:1] if task.is_small else COMPILED_BATCHES:
+        words = [
+            "--step",
+            "compile_one",
+            "--batch",
+            str(batch),
+            "--model",
+            task.model,
+            "--out",
+            str(task.out),
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "lab.bench.gpu_session",
+            *words,
+            *(["--small"] if task.is_small else []),
+        ]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    ended = [(process.communicate()[0].strip().splitlines()[-1:], process.returncode) for process in running]
+    return {
+        "s": time.perf_counter() - start_s,
+        "batches": ended,
+        "failed": sum(bool(code) for _, code in ended),
+    }
+
+
+def two_backends(task: Task, *, int8: bool) -> list[HostBackend]:
+    """The same weights twice: on a CPU by torch alone, and on the card by kernels and graphs.
+
+    Without a card the second is on the CPU too, by the same kernels interpreted.
+    """
+    size, made = small_size(published_sizes()[task.model]), []
+    for attention, where in (("torch", torch.device("cpu")), ("auto", device())):
+        mimi, model = meta_modules(size, Form(int8, int8, torch.float32), attention)
+        for module in (mimi, model):
+            fill_randomly(module.to_empty(device="cpu"))
+            module.to(where)
+        spec = model_spec(size)
+        generator = Generator(model.prepare(int8=int8), lm_spec(size))
+        made.append(HostBackend(spec, TorchFrames(spec, mimi.prepare(), generator), slots=PARITY_ROWS))
+    return made
+
+
+def parity(task: Task) -> Values:
+    """Sessions that pause and begin anew, by kernels in captured graphs, against a CPU's: tokens and PCM."""
+    if device().type == "cpu":
+        fused.DEVICES = ("cpu",)  # type: ignore[misc]
+    found: Values = {}
+    for int8 in (True,) if task.is_small else (False, True):
+        with torch.no_grad():
+            found["int8" if int8 else "float32"] = _compared(
+                two_backends(task, int8=int8), FEW_TICKS if task.is_small else PARITY_TICKS
+            )
+        note(found)
+    found["is_same"] = all(one["first_difference"] is None for one in found.values())
+    return found
+
+
+def _compared(backends: list[HostBackend], ticks: int) -> Values:
+    for backend in backends:
+        backend.set_parameters(0, SamplingParameters(text_temperature=0, audio_temperature=0))
+        backend.set_parameters(1, SamplingParameters(text_seed=3, audio_seed=4))
+    random, tokens, pcm_error = np.random.default_rng(5), set[int](), 0.0
+    for tick in range(ticks):
+        rows = np.flatnonzero(random.random(PARITY_ROWS) < 0.8).astype(np.int32)
+        rows = rows if rows.size else np.zeros(1, np.int32)
+        reset = random.random(rows.size) < 0.05 if tick else np.ones(rows.size, np.bool_)
+        pcm = random.normal(0, 0.1, (rows.size, 1920)).astype(np.float32)
+        want, got = (backend.step(StepInputs(rows, reset, pcm)) for backend in backends)
+        assert want.text_tokens is not None
+        assert got.text_tokens is not None
+        tokens |= set(want.text_tokens[want.emitted].tolist())
+        is_same = np.array_equal(want.emitted, got.emitted) and np.array_equal(
+            want.text_tokens, got.text_tokens
+        )
+        if not is_same:
+            return {"ticks": tick, "first_difference": tick, "tokens": len(tokens), "pcm_error": pcm_error}
+        if want.pcm is not None and got.pcm is not None:
+            pcm_error = max(pcm_error, float(np.abs(want.pcm - got.pcm).max()))
+    return {"ticks": ticks, "first_difference": None, "tokens": len(tokens), "pcm_error": pcm_error}
+
+
+def kernels(task: Task) -> Values:
+    """Attention and products in bfloat16, at full width, against float64: relative errors, each by itself."""
+    found: Values = {}
+
+    def check(name: str, run: Callable[[], float]) -> None:
+        try:
+            found[name] = run()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        note({name: found[name]})
+
+    for name, int8 in (("int8", True), ("as it is", False)):
+        check(f"attention, {name}", partial(attention_error, task, int8=int8))
+    shapes = ((96, 48),) if task.is_small else ((4096, 12288), (11264, 4096), (1024, 1024), (1024, 5632))
+    for depth, columns in shapes:
+        linear = Int8Linear(*quantize_tokens(torch.randn(columns, depth, device=device())))
+        for rows in PRODUCT_ROWS[:4] if task.is_small else PRODUCT_ROWS:
+            check(f"product {depth}x{columns}, {rows} rows", partial(product_error, task, linear, rows))
+    return found
+
+
+def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
+    """An INT8 product of random rows, against float64 over the same integers."""
+    x = torch.randn(rows, linear.in_features, device=device(), dtype=task.form.dtype)
+    given = plain_rows(x, linear)
+    assert given.scale is not None
+    want = (given.values.double() @ linear.weight.double().t()) * linear.scale * given.scale[:, None]
+    return relative_error(linear_rows(linear, given), want)
+
+
+def attention_error(task: Task, *, int8: bool) -> float:
+    """Decode attention over rings written as the model writes them, against float64 over what they hold."""
+    torch.manual_seed(1)
+    capacity, heads, dtype = (300, 2, torch.float32) if task.is_small else (3000, 32, torch.bfloat16)
+    firsts = [first for first in FIRSTS if first < 300 or not task.is_small]
+    ring = KVRing("ring", heads, capacity, 128, dtype, "position", int8=int8)
+    state, rows = State(ring.specs(), len(firsts), device()), len(firsts)
+    step = state.step(range(rows))
+    slots = torch.arange(capacity, device=device()).expand(rows, capacity)
+    k, v = torch.randn(2, rows, heads, capacity, 128, device=device(), dtype=dtype)
+    ring.write(step, slots, k, v)
+    q = torch.randn(rows, heads, 1, 128, device=device(), dtype=dtype)
+    first = torch.tensor(firsts, device=device())
+    got = decode_attention(q, ring.view(step), first, step.rows, capacity)
+    wide = replace(ring, dtype=torch.float64)
+    keys, values = wide.read(step, step.runs[0], capacity)
+    is_hidden = torch.arange(capacity, device=device()) > first[:, None]
+    scores = (q.double() @ keys.double().transpose(-1, -2)) / 128**0.5
+    want: Tensor = scores.masked_fill(is_hidden[:, None, None], float("-inf")).softmax(-1) @ values.double()
+    return relative_error(got, want)

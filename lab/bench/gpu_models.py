@@ -1,0 +1,215 @@
+"""Published sizes with seeded random weights, and the arithmetic of what one of their ticks has to read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.modules.attention import Compute
+from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.pipeline import codec_specs
+from antiphon.backends.torch.quantised.int8 import follows_recipe
+from antiphon.backends.torch.state import row_bytes
+from antiphon.models import defaults
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from lab.bench.published import STT_1B, TTS_1_6B, VOICES_POSITIONS
+
+SHRUNK: Mapping[str, Any] = {
+    "dim": 64, "num_layers": 2, "num_heads": 4, "context": 80, "text_card": 300, "card": 64,
+    "depformer_dim": 32, "depformer_num_heads": 2, "depformer_num_layers": 1,
+    "depformer_dim_feedforward": 96,
+}  # fmt: skip
+_STEP = re.compile(r"^depformer\.(?:layers\.\d+\.(?:in_projs|out_projs|gating)|(inputs))\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model's shape: its language model's published arguments, Mimi's, and how it is served."""
+
+    name: str
+    kind: PipelineKind
+    lm: Mapping[str, Any]
+    mimi: Mapping[str, Any]
+    cross_positions: int = 0
+
+    @property
+    def heard(self) -> int:
+        """Streams that come from Mimi's encoder."""
+        return int(self.lm["n_q"] - self.lm["dep_q"])
+
+    @property
+    def codebooks(self) -> int:
+        """Mimi's levels in use."""
+        return max(self.heard, int(self.lm["dep_q"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How weights and keys and values are kept: in ``dtype``, or INT8."""
+
+    int8_weights: bool
+    int8_kv: bool
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Bytes that a tick cannot but read: ``weights_bytes`` once, ``row_bytes`` a row of full context.
+
+    ``state_bytes`` is what a row takes in memory, ``resident_bytes`` what all weights take.
+    """
+
+    weights_bytes: int
+    kv_bytes_per_frame: int
+    other_row_bytes: int
+    context: int
+    state_bytes: int
+    resident_bytes: int
+
+    def tick_bytes(self, rows: int, frames: int) -> int:
+        """For so many rows that have seen so many frames each."""
+        row = self.kv_bytes_per_frame * min(frames, self.context) + self.other_row_bytes
+        return self.weights_bytes + rows * row
+
+
+def published_sizes() -> dict[str, Size]:
+    """The sizes that are asked about."""
+    mimi = defaults.MIMI_CONFIG
+    sizes = (
+        Size("moshi-7b", PipelineKind.DUPLEX, defaults.MOSHI_CONFIG, mimi),
+        Size("stt-1b", PipelineKind.STT, STT_1B, mimi),
+        # Spoken text is no input here: the step is that of a model that hears nothing.
+        Size("tts-1.6b", PipelineKind.DUPLEX, TTS_1_6B, mimi, VOICES_POSITIONS),
+    )
+    return {size.name: size for size in sizes}
+
+
+def small_size(size: Size) -> Size:
+    """The same kind of model, of a size for a test on a CPU."""
+    mimi = {**size.mimi}
+    mimi["seanet"] = {**mimi["seanet"], "dimension": 32, "n_filters": 4}
+    mimi["quantizer"] = {
+        **mimi["quantizer"], "dimension": 16, "bins": 64, "input_dimension": 32, "output_dimension": 32
+    }  # fmt: skip
+    mimi["transformer"] = {
+        **mimi["transformer"], "d_model": 32, "num_heads": 2, "num_layers": 2, "context": 30,
+        "dim_feedforward": 64, "input_dimension": 32, "output_dimensions": [32],
+    }  # fmt: skip
+    cross = 10 if size.cross_positions else 0
+    return Size(f"{size.name}, shrunk", size.kind, {**size.lm, **SHRUNK}, mimi, cross)
+
+
+def model_spec(size: Size) -> ModelSpec:
+    """What a backend is told about it."""
+    lm, mimi = size.lm, size.mimi
+    bins = mimi["quantizer"]["bins"]
+    return ModelSpec(
+        name=size.name,
+        kind=size.kind,
+        family="bench",
+        mimi=MimiSpec(mimi["sample_rate"], mimi["frame_rate"], size.codebooks, bins, mimi),
+        lm=LMSpec(
+            lm["dim"],
+            lm["num_layers"],
+            lm["num_heads"],
+            lm["context"],
+            lm["n_q"],
+            lm["dep_q"],
+            lm["card"],
+            lm["text_card"],
+            tuple(lm["delays"]),
+            extra_heads=lm.get("extra_heads_num_heads", 0),
+            config=lm,
+        ),
+    )
+
+
+def meta_modules(size: Size, form: Form, attention: str = "torch") -> tuple[Mimi, LanguageModel]:
+    """Both modules with shapes and no memory."""
+    with torch.device("meta"):
+        mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
+        model = LanguageModel(
+            size.lm,
+            steps=size.lm["dep_q"],
+            cross_positions=size.cross_positions,
+            compute=Compute(form.dtype, int8_kv=form.int8_kv, attention=attention),
+        )
+    return mimi, model
+
+
+def make_modules(
+    size: Size, form: Form, device: torch.device, attention: str = "auto"
+) -> tuple[Mimi, Generator]:
+    """Both modules with seeded random weights, as a loader would leave them."""
+    mimi, model = meta_modules(size, form, attention)
+    for module in (mimi, model):
+        fill_randomly(module.to_empty(device=device))
+    generator = Generator(model.prepare(pack=True, int8=form.int8_weights), lm_spec(size))
+    return mimi.prepare(pack=True), generator
+
+
+def lm_spec(size: Size) -> LMSpec:
+    """What its delay cache and its sampler are told about it."""
+    spec = model_spec(size).lm
+    assert spec is not None
+    return spec
+
+
+def fill_randomly(module: nn.Module) -> None:
+    """Give a module weights that keep its activations alive: ones for vectors, noise for matrices.
+
+    A norm's weight ``[1, 1, dim]`` is a vector too.
+    """
+    torch.manual_seed(0)
+    for tensor in module.state_dict().values():
+        if tensor.dim() < 2 or tensor.numel() == tensor.shape[-1]:
+            tensor.fill_(1)
+        else:
+            tensor.normal_(0, tensor[0].numel() ** -0.5)
+
+
+def reads(size: Size, form: Form) -> Reads:
+    """The arithmetic, from shapes alone; embeddings count in memory only."""
+    mimi, model = meta_modules(size, form)
+    lm = list(_linear_bytes(model, form))
+    mimi_bytes = sum(tensor.nbytes for tensor in mimi.state_dict().values())
+    plain = {id(child.weight) for child in model.modules() if isinstance(child, Linear)}
+    tables = sum(tensor.nbytes for tensor in model.parameters() if id(tensor) not in plain)
+    config = model.transformer.config
+    values = 1 if form.int8_kv else form.dtype.itemsize
+    scale = 4 if form.int8_kv else 0
+    ring = 2 * config.layers * config.kv_heads * (config.head_dim * values + scale)
+    cross = 2 * config.layers * size.cross_positions * config.dim * form.dtype.itemsize
+    codec = row_bytes(codec_specs(mimi, size.kind))
+    return Reads(
+        weights_bytes=mimi_bytes + sum(bytes_ * uses for bytes_, uses in lm),
+        kv_bytes_per_frame=ring,
+        other_row_bytes=cross + codec,
+        context=config.context,
+        state_bytes=row_bytes(model.specs()) + codec,
+        resident_bytes=mimi_bytes + tables + sum(bytes_ for bytes_, _ in lm),
+    )
+
+
+def _linear_bytes(model: LanguageModel, form: Form) -> Iterator[tuple[int, int]]:
+    """Every linear's bytes, and how often a tick reads it: the depformer's steps share weights."""
+    schedule = [] if model.depformer is None else list(model.depformer.config.schedule)
+    for name, child in model.named_modules():
+        if not isinstance(child, Linear):
+            continue
+        is_int8 = form.int8_weights and follows_recipe(name)
+        size = child.weight.numel() * (1 if is_int8 else form.dtype.itemsize)
+        step = _STEP.match(name)
+        is_shared = step is not None and not (step[1] and not model.config.get("depformer_multi_linear"))
+        uses = 1
+        if step is not None:
+            uses = schedule.count(int(step[2])) if is_shared else len(schedule)
+        yield size + (4 * child.out_features if is_int8 else 0), uses

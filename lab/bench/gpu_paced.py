@@ -1,0 +1,88 @@
+"""The step of ``lab.bench.gpu_session`` that holds calls: by the real engine, in real time, random phases."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.host import HostBackend
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
+from lab.bench.engine_overhead import FRAME_S, Owner
+from lab.bench.gpu_card import Task, Values, make_backend
+from lab.bench.gpu_ticks import fill_context
+
+TURN_S = 0.005
+SETTLE_S, COUNTED_S = 8.0, 30.0
+SMALL_SETTLE_S, SMALL_COUNTED_S = 1.0, 2.0
+
+
+class Filling:
+    """A backend whose rings are filled once, on the engine's own thread; it keeps the times of its steps."""
+
+    def __init__(self, backend: HostBackend, context: int) -> None:
+        """Watch a backend."""
+        self._backend, self._context = backend, context
+        self.is_due = threading.Event()
+        self.steps_ms: list[float] = []
+        self.rows: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        """Everything else is the backend's."""
+        return getattr(self._backend, name)
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        """One tick; before it, where that is due, every ring is filled."""
+        if self.is_due.is_set():
+            self.is_due.clear()
+            fill_context(self._backend, self._backend.info.slots, self._context)
+        start_s = time.perf_counter()
+        outputs = self._backend.step(inputs)
+        self.steps_ms.append(1000 * (time.perf_counter() - start_s))
+        self.rows.append(inputs.count)
+        return outputs
+
+
+def paced(task: Task) -> Values:
+    """``task.batch`` calls with full rings: quantiles of frame latency, from complete to taken."""
+    backend = Filling(make_backend(task), task.size.lm["context"])
+    is_ticked, start_s = threading.Event(), time.perf_counter()
+    engine = Engine(
+        backend,  # type: ignore[arg-type]
+        EngineConfig(slots=task.batch),
+        metrics=EngineMetrics(CollectorRegistry(), model="paced"),
+        on_tick=is_ticked.set,
+    )
+    engine.start()
+    warm_s = time.perf_counter() - start_s
+    settle_s, counted_s = (SMALL_SETTLE_S, SMALL_COUNTED_S) if task.is_small else (SETTLE_S, COUNTED_S)
+    owner = Owner(engine, task.batch, is_ticked, TURN_S)
+    owner.run(settle_s / 2)
+    backend.is_due.set()
+    owner.run(settle_s / 2)
+    owner.latencies_s.clear()
+    backend.steps_ms.clear()
+    backend.rows.clear()
+    late = owner.late
+    owner.run(counted_s)
+    engine.stop(5.0)
+    latencies_ms = 1000 * np.concatenate(owner.latencies_s)
+    return {
+        "calls": task.batch,
+        "warm_up_s": warm_s,
+        "frames": latencies_ms.size,
+        "frames_due": round(task.batch * counted_s / FRAME_S),
+        "late": owner.late - late,
+        "latency_ms": _quantiles(latencies_ms),
+        "step_ms": _quantiles(np.array(backend.steps_ms)),
+        "rows_a_step": float(np.mean(backend.rows)),
+    }
+
+
+def _quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Values:
+    return {f"p{share:g}": float(np.percentile(values, share)) for share in (50, 99, 99.9)}

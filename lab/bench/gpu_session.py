@@ -1,0 +1,223 @@
+"""Half an hour on a card: steps by value, each a process with its own time limit, JSON after each.
+
+    python -m lab.bench.gpu_session --plan first                    # correctness, ticks, profile: 10 minutes
+    python -m lab.bench.gpu_session --plan first --budget-s 540     # the end of the plan is left out
+    python -m lab.bench.gpu_session --plan first --resume           # go on where a session was cut off
+    python -m lab.bench.gpu_session --plan kernels                  # the two big kernels in many forms
+    python -m lab.bench.gpu_session --plan capacity                 # calls at real time: p99 of frame latency
+    python -m lab.bench.gpu_session --plan first --small            # shrunk models, on a CPU too: a minute
+    python -m lab.bench.gpu_session --step ticks --batch 64         # one step, in this process
+
+Run it from the folder of the repository. It needs torch, triton, numpy, safetensors and prometheus-client, no
+model files and no installation: weights are random and made on the card. Results are in OUT/PLAN.json, what
+steps print besides in OUT/PLAN.log. Where "parity" finds a difference, nothing is timed: of the steps behind
+it only those run that look for its cause, and the time left belongs to compute-sanitizer.
+A step whose rows do not fit into the card's memory takes as many as do; its result has their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (".", "server", "clients", "quantize")
+LEAST_S = 15.0
+"""A step that has less time left than that is left out."""
+SMALL_BATCH = 2
+PARITY_DIFFERS = "left out: parity differs, so a time means nothing; look at kernels, then compute-sanitizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A step of a plan: ``limit_s`` seconds at most. ``is_diagnosis``: it says why results are wrong."""
+
+    step: str
+    limit_s: float
+    batch: int = 1
+    model: str = "moshi-7b"
+    is_diagnosis: bool = False
+
+    def words(self, *, is_small: bool) -> list[str]:
+        """It as command line words; ``is_small`` ends batches at two rows."""
+        batch = min(self.batch, SMALL_BATCH) if is_small else self.batch
+        return ["--step", self.step, "--batch", str(batch), "--model", self.model, *["--small"] * is_small]
+
+
+PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that what is cut off costs least
+    "first": (
+        Entry("env", 60, is_diagnosis=True),
+        Entry("compile_all", 110, is_diagnosis=True),
+        Entry("parity", 90, is_diagnosis=True),
+        Entry("ticks", 70),
+        Entry("ticks", 80, 64),
+        Entry("ticks", 90, 128),
+        Entry("profile", 50),
+        Entry("profile", 60, 64),
+        Entry("kernels", 60, is_diagnosis=True),
+        Entry("ticks", 60, 32),
+        Entry("ticks", 70, 512, "stt-1b"),
+    ),
+    "kernels": (
+        Entry("env", 60),
+        Entry("nodes", 40),
+        Entry("attention", 150),
+        Entry("products", 150),
+        Entry("mimi", 60),
+    ),
+    "capacity": (
+        Entry("compile_all", 110),
+        Entry("paced", 80, 64),
+        Entry("paced", 80, 96),
+        Entry("paced", 90, 128),
+        Entry("upstream", 90),
+        Entry("upstream", 90, 32),
+    ),
+}
+STEPS = {
+    "env": "gpu_checks:env",
+    "compile_one": "gpu_checks:compile_one",
+    "compile_all": "gpu_checks:compile_all",
+    "parity": "gpu_checks:parity",
+    "kernels": "gpu_checks:kernels",
+    "ticks": "gpu_timings:ticks",
+    "profile": "gpu_timings:profile",
+    "nodes": "gpu_timings:nodes",
+    "mimi": "gpu_timings:mimi",
+    "upstream": "gpu_timings:upstream",
+    "attention": "gpu_sweeps:attention",
+    "products": "gpu_sweeps:products",
+    "paced": "gpu_paced:paced",
+}
+"""Module and function of each; imported in the step's own process."""
+
+
+def environment() -> dict[str, str]:
+    """That of a step: the repository's sources first, nothing of it installed."""
+    paths = [str(ROOT / folder) for folder in SOURCES] + os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict[str, Any]:
+    """A step in a process group of its own, ended when its time is over; its last line is the result."""
+    command = [sys.executable, "-m", "lab.bench.gpu_session", *words, "--out", str(out)]
+    start_s, error = time.monotonic(), None
+    with log.open("a") as lines:
+        lines.write(f"\n==== {' '.join(words)}\n")
+        lines.flush()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=lines, text=True, start_new_session=True,
+            cwd=ROOT, env=environment(),
+        )  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            error = f"not done after {limit_s:.0f} s"
+    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    if error is None and process.returncode:
+        error = f"exit code {process.returncode}"
+    entry: dict[str, Any] = {"s": round(time.monotonic() - start_s, 1)}
+    if error is None:
+        return entry | {"result": found[-1]}
+    return entry | {"error": error, "partial": found, "log": log.read_text()[-1500:]}
+
+
+def reason_to_leave_out(entry: Entry, results: dict[str, Any], left_s: float) -> str | None:
+    """Why a step is not worth running any more, if so."""
+    parity = next((one.get("result") for words, one in results.items() if "--step parity" in words), None)
+    if parity is not None and not parity["is_same"] and not entry.is_diagnosis:
+        return PARITY_DIFFERS
+    return "left out: no time left" if left_s < LEAST_S else None
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """Every step of a plan; the number of those that failed."""
+    out: Path = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    path, log = out / f"{options.plan}.json", out / f"{options.plan}.log"
+    results: dict[str, Any] = {}
+    if options.resume and path.is_file():
+        results = {name: one for name, one in json.loads(path.read_text()).items() if "result" in one}
+    end_s, plan = time.monotonic() + options.budget_s, PLANS[options.plan]
+    for number, entry in enumerate(plan, 1):
+        words = entry.words(is_small=options.small)
+        name = " ".join(words)
+        if name in results:
+            continue
+        left_s = end_s - time.monotonic()
+        reason = reason_to_leave_out(entry, results, left_s)
+        print(
+            f"[{number}/{len(plan)}] {name}: {reason or f'{left_s:.0f} s left'}", file=sys.stderr, flush=True
+        )
+        if reason is None:
+            results[name] = run_step(words, min(entry.limit_s, left_s - 5), log, out)
+        else:
+            results[name] = {"s": 0.0, "left_out": reason}
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(results, indent=1) + "\n")
+        unfinished.replace(path)
+        print(json.dumps({name: results[name]}), flush=True)
+    return sum("error" in one for one in results.values())
+
+
+def run_here(options: argparse.Namespace) -> None:
+    """One step in this process; its result is the last line of JSON."""
+    sys.path[:0] = [str(ROOT / folder) for folder in SOURCES]
+    machine: Any = import_module("antiphon.backends.machine")
+    if not machine.look_at_machine().has_cuda:
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    module, _, function = STEPS[options.step].partition(":")
+    card: Any = import_module("lab.bench.gpu_card")
+    options.out.mkdir(parents=True, exist_ok=True)
+    task = card.Task(options.model, options.batch, options.small, options.out.resolve())
+    fitted = card.fitted(task)
+    if fitted != task:
+        print(f"{task.batch} rows do not fit into this card's memory, {fitted.batch} do", file=sys.stderr)
+    card.note(getattr(import_module(f"bench.{module}"), function)(fitted))
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.bench.gpu_session",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--plan", choices=PLANS)
+    what.add_argument("--step", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
+    parser.add_argument(
+        "--budget-s", type=float, default=580, help="seconds for a plan; default: %(default)s"
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/gpu"), help="default: %(default)s")
+    parser.add_argument("--resume", action="store_true", help="keep what OUT/PLAN.json has results of")
+    parser.add_argument("--small", action="store_true", help="shrunk models, few turns, two rows at most")
+    parser.add_argument("--batch", type=int, default=1, help="of a step")
+    parser.add_argument("--model", default="moshi-7b", help="of a step; default: %(default)s")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line. Returns the exit status."""
+    options = arguments(argv)
+    if options.plan:
+        return 1 if run_plan(options) else 0
+    run_here(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Steps of ``lab.bench.gpu_session`` that try the two big kernels in many forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count, product
+
+import torch
+import triton
+from torch import Tensor
+
+from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.kernels.row_kernels import multiply_rows
+from antiphon.backends.torch.kernels.rows import LEAST_ROWS, multiply
+from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
+from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.state import State
+from lab.bench.gpu_card import Task, Values, device, graphed, median_ms, note
+
+BEYOND_CACHE_BYTES = 300_000_000
+SHAPES = ((4096, 12288), (4096, 4096), (4096, 22528), (11264, 4096), (1024, 3072), (2816, 1024))
+TILES = (
+    (16, 256, 4, 4),
+    (32, 256, 4, 4),
+    (64, 128, 4, 4),
+    (64, 256, 4, 3),
+    (128, 128, 4, 4),
+    (64, 128, 8, 4),
+)
+"""Columns, bytes of depth, warps, stages."""
+
+
+def attention(task: Task) -> Values:
+    """The decode attention of one layer over full INT8 rings by split and tile: GB/s of the ring read."""
+    rows, capacity, heads = (2, 300, 2) if task.is_small else (64, 3000, 32)
+    steps, turn = [], count()
+    for _ in range(2):  # 1.6 GB each, so that none is in the cache
+        ring = KVRing("ring", heads, capacity, 128, task.form.dtype, "position", int8=True)
+        state = State(ring.specs(), rows, device())
+        for name, tensor in state.tensors.items():
+            tensor.fill_(0.02) if name.endswith("scale") else tensor.random_(-127, 128)
+        steps.append((ring, state.step(range(rows))))
+    q = torch.randn(rows, heads, 1, 128, device=device(), dtype=task.form.dtype)
+    first = torch.full((rows,), capacity, device=device())
+    read_bytes = sum(tensor.nbytes for tensor in steps[0][1]._tensors.values())
+    found: Values = {}
+    splits = (256,) if task.is_small else (128, 256, 512, 1024)
+    for split, block in product(splits, (64,) if task.is_small else (None, 32, 64, 128)):
+
+        def run(split: int = split, block: int | None = block) -> Tensor:
+            ring, step = steps[next(turn) % 2]
+            options = {} if block is None else {"block_slots": block}
+            return decode_attention(
+                q, ring.view(step), first, step.rows, capacity, split_slots=split, **options
+            )
+
+        try:
+            found[f"split {split}, block {block}"] = read_bytes / median_ms(run, 0.05) / 1e6
+        except Exception as error:
+            found[f"split {split}, block {block}"] = f"{type(error).__name__}: {error}"[:200]
+        note(found)
+    return {"rows": rows, "ring_gb": read_bytes / 1e9, "gb_s": found}
+
+
+def products(task: Task) -> Values:
+    """The products of a layer by rows: ours, other tiles, torch's, bfloat16's; microseconds."""
+    found: Values = {}
+    for depth, columns in ((128, 96),) if task.is_small else SHAPES:
+        copies = 1 if task.is_small else min(32, max(2, BEYOND_CACHE_BYTES // (depth * columns)))
+        plain = [torch.randn(columns, depth, device=device()) * depth**-0.5 for _ in range(copies)]
+        linears = [Int8Linear(*quantize_tokens(weight)) for weight in plain]
+        half = [weight.to(task.form.dtype) for weight in plain]
+        for rows in (1, 16) if task.is_small else (1, 16, 64, 128):
+            entry = _by_rows(task, linears, half, rows)
+            found[f"{depth}x{columns}, {rows} rows"] = entry
+            note({f"{depth}x{columns}, {rows} rows": entry})
+    return found
+
+
+def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: int) -> Values:
+    x = torch.randn(rows, linears[0].in_features, device=device(), dtype=task.form.dtype)
+    values, scale = quantize_tokens(x)
+    forms: dict[str, Callable[[int], object]] = {
+        "ours": lambda index: multiply(linears[index], values, scale, x.dtype),
+        "bfloat16": lambda index: torch.nn.functional.linear(x, half[index]),
+    }
+    if rows > LEAST_ROWS:
+        forms["int_mm"] = lambda index: torch._int_mm(values, linears[index].weight.t())
+    for tile in () if task.is_small else TILES:
+        forms[f"tile {tile}"] = partial(_tiled, linears, values, scale, x, tile)
+    entry: Values = {}
+    for name, form in forms.items():
+        try:
+            each = partial(_over_all, form, len(linears))
+            entry[name] = 1000 * median_ms(graphed(each), 0.03) / len(linears)
+        except Exception as error:
+            entry[name] = f"{type(error).__name__}: {error}"[:200]
+    return entry
+
+
+def _over_all(form: Callable[[int], object], count: int) -> None:
+    for index in range(count):
+        form(index)
+
+
+def _tiled(
+    linears: list[Int8Linear],
+    values: Tensor,
+    scale: Tensor,
+    x: Tensor,
+    tile: tuple[int, int, int, int],
+    index: int,
+) -> Tensor:
+    linear = linears[index]
+    columns, block, warps, stages = tile
+    rows, depth = values.shape
+    out = x.new_empty(rows, linear.out_features)
+    multiply_rows[(triton.cdiv(linear.out_features, columns), 1)](
+        values, scale, linear.weight, linear.scale, out, out, rows, linear.out_features,
+        DEPTH=depth, ROWS=max(LEAST_ROWS, triton.next_power_of_2(rows)), COLUMNS=columns, BLOCK=block,
+        IS_ADDED=False, num_warps=warps, num_stages=stages, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out

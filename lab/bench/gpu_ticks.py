@@ -1,0 +1,114 @@
+"""Timing ticks on a device: quantiles, launches, memory, and the bandwidth they are held against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from antiphon.backends.base import RowSnapshot, StepInputs
+from antiphon.backends.host import FRAMES, HostBackend
+from antiphon.backends.torch.executor import TorchRows
+
+if TYPE_CHECKING:
+    from lab.bench.harness import Values
+
+WARM_UP_TICKS = 4
+
+
+def copy_bytes_per_s(device: torch.device) -> float | None:
+    """Bytes read and written a second by copying 1 GiB on the device, the best of 20; None without a GPU."""
+    if device.type != "cuda":
+        return None
+    source = torch.ones(2**30, dtype=torch.int8, device=device)
+    target, best_s = torch.empty_like(source), float("inf")
+    for _ in range(20):
+        torch.cuda.synchronize(device)
+        start_s = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return 2 * source.nbytes / best_s
+
+
+def quantiles(times_ms: list[float]) -> Values:
+    """p50 and p99."""
+    p50, p99 = np.quantile(times_ms, (0.5, 0.99))
+    return {"p50": float(p50), "p99": float(p99)}
+
+
+def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
+    """Run ticks that return their stages' milliseconds; quantiles of the whole and of each stage.
+
+    Before them come some that do not count, the first ``silent`` of a call among them: they decode nothing.
+    """
+    for _ in range(WARM_UP_TICKS + silent):
+        tick()
+    times: dict[str, list[float]] = {"tick": []}
+    for _ in range(ticks):
+        start_s = time.perf_counter()
+        stages = tick()
+        times["tick"].append(1000 * (time.perf_counter() - start_s))
+        for name, value_ms in stages.items():
+            times.setdefault(name, []).append(value_ms)
+    return {name: quantiles(found) for name, found in times.items()}
+
+
+def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
+    """One tick of all rows."""
+    everyone, goes_on = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
+    random = np.random.default_rng(0)
+    pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
+    return lambda: dict(backend.step(StepInputs(everyone, goes_on, pcm)).stage_ms)
+
+
+def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
+    """Make every row one that has lived so many frames, its rings full of noise."""
+    assert isinstance(backend.executor, TorchRows)
+    specs, device = backend.executor.pipeline.state.specs, backend.executor.pipeline.device
+    tensors = dict(backend.snapshot(0).tensors)
+    seen = {
+        name: frames * (1 if name.startswith("lm.") else 2) for name in specs if name.endswith(".position")
+    }
+    for name, positions in seen.items():
+        tensors[name].fill_(positions)
+    for name, spec in specs.items():
+        if spec.position is None:
+            continue
+        whole = torch.empty(spec.shape, device=device)
+        noise = whole.fill_(0.02) if name.endswith("_scale") else whole.normal_()
+        noise = noise * 40 if spec.dtype == torch.int8 else noise
+        tensors[name] = spec.cut(noise.to(spec.dtype), seen[spec.position])
+    tensors[FRAMES] = np.array(frames)
+    for row in range(rows):
+        backend.restore(row, RowSnapshot(backend.info.name, tensors, 0))
+
+
+def warm_up(backend: HostBackend, tick: Callable[[], object], rows: int, context: int) -> None:
+    """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
+    fresh = backend.snapshot(0)
+    for frames in [1 << shift for shift in range(context.bit_length())]:
+        fill_context(backend, rows, frames)
+        for _ in range(WARM_UP_TICKS):
+            tick()
+    for row in range(rows):
+        backend.restore(row, fresh)
+
+
+def mark(marks: list[float], device: torch.device) -> None:
+    """Wait for the device, and note the time."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    marks.append(time.perf_counter())
+
+
+def memory(device: torch.device) -> Values:
+    """Bytes in use at the most; nothing without a GPU."""
+    if device.type != "cuda":
+        return {}
+    found = {"memory_bytes": torch.cuda.max_memory_reserved(device)}
+    torch.cuda.reset_peak_memory_stats(device)
+    return found

@@ -1,0 +1,138 @@
+"""Steps of ``lab.bench.gpu_session`` that time whole ticks and what they are made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from antiphon.backends.torch.state import State
+from lab.bench import gpu_chain
+from lab.bench.gpu_card import Task, Values, device, graphed, make_backend, median_ms, note
+from lab.bench.gpu_costs import card_called, stage_costs, tick_ms
+from lab.bench.gpu_models import make_modules, reads
+from lab.bench.gpu_ticks import fill_context, our_tick, time_ticks
+from lab.bench.gpu_upstream import upstream_tick
+
+TICKS, FEW_TICKS, EMPTY_TICKS = 300, 3, 40
+"""Ticks that are timed; with rings empty no more than until the next bound on reads is captured."""
+CHAIN = 500
+TOP_KERNELS = 28
+PROFILED_TICKS = 3
+
+
+def ticks(task: Task) -> Values:
+    """p50 and p99 of a tick and its stages, rings empty, half and full, beside bytes and the prediction."""
+    start_s, context = time.perf_counter(), task.size.lm["context"]
+    backend = make_backend(task)
+    found: Values = {"model": task.model, "batch": task.batch, "made_s": time.perf_counter() - start_s}
+    cost, tick = reads(task.size, task.form), our_tick(backend, task.batch)
+    card = card_called(torch.cuda.get_device_name() if device().type == "cuda" else "")
+    found["computed_for"] = card.name
+    with torch.no_grad():
+        fills = (("full", context), ("half", context // 2), ("empty", 1))
+        for name, frames in fills[:1] if task.is_small else fills:
+            predicted = stage_costs(task.size, task.batch, frames, card)
+            fill_context(backend, task.batch, frames)
+            start_s = time.perf_counter()
+            for _ in range(3):
+                tick()
+            warm_s = time.perf_counter() - start_s
+            fill_context(backend, task.batch, frames)
+            count = FEW_TICKS if task.is_small else EMPTY_TICKS if name == "empty" else TICKS
+            found[name] = {
+                "warm_s": warm_s,
+                "read_gb": cost.tick_bytes(task.batch, frames) / 1e9,
+                "computed": {stage: asdict(one) | {"ms": one.ms} for stage, one in predicted.items()},
+                "computed_ms": tick_ms(predicted, card),
+                "ms": time_ticks(tick, count, silent=2),
+            }
+            note({name: found[name]})
+    if device().type == "cuda":
+        found["reserved_gb"] = torch.cuda.max_memory_reserved() / 1e9
+    return found
+
+
+def profile(task: Task) -> Values:
+    """Where a full tick goes, by kernel. In a process of its own: a profiler slows what comes after it."""
+    backend = make_backend(task)
+    tick, kinds = our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
+    if device().type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.no_grad():
+        fill_context(backend, task.batch, task.size.lm["context"])
+        for _ in range(PROFILED_TICKS):
+            tick()
+        with torch.profiler.profile(activities=kinds) as trace:
+            for _ in range(PROFILED_TICKS):
+                tick()
+    table: dict[str, list[float]] = {}
+    for event in trace.events() or []:
+        if event.device_type.name == "CUDA":
+            table.setdefault(event.name[:70], []).append(event.time_range.elapsed_us())
+    top = sorted(table.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
+    return {
+        "batch": task.batch,
+        "kernels": sum(map(len, table.values())) // PROFILED_TICKS,
+        "busy_ms": sum(map(sum, table.values())) / PROFILED_TICKS / 1000,
+        "top": [[name, len(us) // PROFILED_TICKS, sum(us) / PROFILED_TICKS] for name, us in top],
+    }
+
+
+def nodes(task: Task) -> Values:
+    """Microseconds that one more kernel costs in a graph: torch's, Triton's, and with programmatic launch."""
+    count = 3 if task.is_small else CHAIN
+    x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values()
+
+    def chain(launch: Any) -> Any:
+        return graphed(lambda: [launch() for _ in range(count)])
+
+    launches: dict[str, Any] = {
+        "torch": lambda: x.add_(1.0),
+        "triton": partial(gpu_chain.add_one[(1,)], x, enable_fp_fusion=True),
+    }
+    if device().type == "cuda":
+        early = gpu_chain.add_one_early[(1,)]
+        launches["triton, pdl"] = partial(early, x, launch_pdl=True, enable_fp_fusion=True)
+    for name, launch in launches.items():
+        try:
+            found[name] = 1000 * median_ms(chain(launch)) / count
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        note(found)
+    return found
+
+
+def mimi(task: Task) -> Values:
+    """Encoder and decoder by rows, captured: in whole float32, and in TF32."""
+    found, convolutions = Values(), torch.backends.cudnn
+    with torch.no_grad():
+        codec, _ = make_modules(task.size, task.form, device())
+        for rows in (1,) if task.is_small else (1, 64, 128):
+            state = State(codec.specs(), rows, device())
+            pcm = 0.1 * torch.randn(rows, 1920, device=device())
+            codes = torch.zeros(rows, task.size.codebooks, 1, dtype=torch.int64, device=device())
+            step = state.step(range(rows), [125] * rows)
+            for precision in ("ieee", "tf32"):
+                convolutions.conv.fp32_precision = precision  # type: ignore[attr-defined]
+                for name, run in (
+                    ("encode", lambda pcm=pcm, step=step: codec.encode(pcm, step)),
+                    ("decode", lambda codes=codes, step=step: codec.decode(codes, step)),
+                ):
+                    found[f"{name}, {rows} rows, {precision}"] = median_ms(graphed(run), 0.1)
+            note(found)
+    return found
+
+
+def upstream(task: Task) -> Values:
+    """Ticks of upstream's own loop in the same run, where its package was brought along."""
+    try:
+        made = upstream_tick(task.size, task.form, task.batch, device())
+    except ImportError as error:
+        return {"left_out": str(error)}
+    with torch.no_grad(), made as tick:
+        count = FEW_TICKS if task.is_small else 100
+        return {"batch": task.batch, **time_ticks(tick, count, silent=max(task.size.lm["delays"]))}

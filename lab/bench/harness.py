@@ -1,0 +1,220 @@
+"""What every benchmark needs: a server of its own, a probe of it, the machine's name, results on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psutil
+
+from antiphon.backends.machine import cpu_name
+from tests.support import launch
+from tests.support.launch import ANTIPHON, free_port
+
+BUSY_SHARE = 0.3
+"""A load average above this share of the cores is somebody else's work."""
+
+PACKAGES = ("antiphon", "aiohttp", "numpy", "av", "onnxruntime", "torch", "moshi")
+"""Whose versions numbers depend on."""
+
+Values: TypeAlias = dict[str, Any]
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server process that accepts callers."""
+
+    url: str
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """CPU time it has used, all threads together.
+
+        Raises:
+            BenchError: it is gone.
+        """
+        with _alive():
+            times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_bytes(self) -> int:
+        """Memory it holds now.
+
+        Raises:
+            BenchError: it is gone.
+        """
+        with _alive():
+            return int(self.process.memory_info().rss)
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    try:
+        yield
+    except psutil.Error as error:
+        raise BenchError(f"the server is gone: {error}") from error
+
+
+@contextmanager
+def running_server(
+    command: Callable[[int], Sequence[str]], log: Path, *, answers: str = "/readyz"
+) -> Iterator[RunningServer]:
+    """The server that ``command(port)`` starts, once ``answers`` gives any answer below 500; always stopped.
+
+    Raises:
+        BenchError: it ended, or did not answer in time; with the end of its log.
+    """
+    port = free_port()
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(launch.running_server(command(port), port, log, answers=answers))
+        except launch.LaunchError as error:
+            raise BenchError(str(error)) from error
+        yield RunningServer(server.url, psutil.Process(server.process.pid))
+
+
+@contextmanager
+def terminable(name: str) -> Iterator[None]:
+    """A benchmark that unwinds when it is terminated or interrupted, so that its server goes with it.
+
+    Raises:
+        SystemExit: with code 1 for a BenchError, 130 or 143 for a signal; what to do next is printed.
+    """
+
+    def unwind(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    previous = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    except BenchError as error:
+        tell(f"{name}: {error}")
+        raise SystemExit(1) from error
+    except KeyboardInterrupt:
+        tell(f"{name}: interrupted")
+        raise SystemExit(128 + signal.SIGINT) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def serve_command(*options: str) -> Callable[[int], list[str]]:
+    """``antiphon serve`` with these options, on whatever port it is given."""
+    return lambda port: [*ANTIPHON, "serve", "--port", str(port), "--log-level", "warning", *options]
+
+
+def probe(url: str, *options: str) -> Values:
+    """Run ``antiphon probe`` in a process of its own and return its JSON.
+
+    Raises:
+        BenchError: it could not run; broken limits are no error here.
+    """
+    command = [*ANTIPHON, "probe", url, "--quiet", "--json", "-", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise BenchError(f"the probe ended with exit code {done.returncode}: {done.stderr.strip()}")
+    values: Values = json.loads(done.stdout)
+    return values
+
+
+def machine() -> Values:
+    """The machine and the versions that numbers depend on."""
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_average_before": [round(value, 2) for value in os.getloadavg()],
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+class Results:
+    """A benchmark's results in a JSON file that is whole after every change, so that a run can be resumed.
+
+    ``attempts`` are kept by a key that says what was tried; with ``resume`` those of an earlier run with
+    the same ``settings`` are found again.
+    """
+
+    def __init__(self, path: Path, *, settings: Mapping[str, Any], resume: bool) -> None:
+        """Start anew, or from what ``path`` holds."""
+        self.path = path
+        self.values: Values = {
+            "command": " ".join(["python -m", *_module_and_arguments()]),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "settings": dict(settings),
+            "attempts": {},
+        }
+        if resume and path.is_file():
+            earlier = json.loads(path.read_text())
+            if earlier.get("settings") == json.loads(json.dumps(dict(settings))):
+                self.values = earlier
+
+    def attempt(self, key: str, run: Callable[[], Values]) -> Values:
+        """What ``run`` returns, or what it returned under this key before."""
+        attempts: Values = self.values["attempts"]
+        if key not in attempts:
+            attempts[key] = run()
+            self.save()
+        found: Values = attempts[key]
+        return found
+
+    def save(self) -> None:
+        """Write everything, in one step."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=self.path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(json.dumps(self.values, indent=2) + "\n")
+        Path(file.name).replace(self.path)
+
+
+def _module_and_arguments() -> list[str]:
+    return [f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+
+
+def tell(line: str) -> None:
+    """A line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def warn_if_busy() -> None:
+    """Say so when something else is running here: the numbers will be of both."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > BUSY_SHARE * cores:
+        tell(f"warning: the load average is {load:.1f} on {cores} cores; these numbers need a quiet machine")
+
+
+def machine_line(values: Values) -> str:
+    """The machine in a line, for a report."""
+    found = values["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+    memory_gib = found["memory_bytes"] / 2**30
+    return (
+        f"{found['cpu']}, {found['cores']} cores, {memory_gib:.1f} GiB, {found['system']}, "
+        f"Python {found['python']}; {versions}"
+    )

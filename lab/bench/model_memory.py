@@ -1,0 +1,156 @@
+"""What a model takes in memory, each form in a fresh process, for ``lab.bench.cpu_models --only memory``.
+
+    python -m lab.bench.model_memory out/bench/graphs/mimi-full int8 8 2      one form, as JSON
+
+The process imports what it needs, loads the weights, has rows of state and steps them, and says after each by
+how much it grew; its peak is the system's. Where the form is ``upstream`` the model is upstream's; only there
+torch is imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from subprocess import run
+from typing import TypeAlias
+
+import psutil
+
+from lab.bench.harness import BenchError, Values
+from lab.bench.onnx_graphs import GraphFile
+
+UPSTREAM = "upstream"
+EAGER: Mapping[str, str] = {"NO_TORCH_COMPILE": "1"}
+"""For upstream: a compiler would weigh more than what it compiles."""
+STEPS = 5
+"""Enough for everything that is kept from one step to the next to be allocated."""
+
+Steps: TypeAlias = tuple[Sequence[Callable[[], object]], int]
+"""A step of every stage, and the bytes of state that these keep."""
+
+
+def measure_memory(folder: Path, form: str, rows: int, threads: int) -> Values:
+    """Bytes of a form of the model that ``folder`` is named after, in a process of its own.
+
+    ``weights_bytes`` and ``running_bytes``: by how much it grew when it loaded, and when it stepped rows.
+    ``state_bytes``: what rows keep between steps. ``peak_bytes``: the most it ever held above what it held
+    before.
+
+    Raises:
+        BenchError: it failed; with the end of what it said.
+    """
+    command = [sys.executable, "-m", "lab.bench.model_memory", str(folder), form, str(rows), str(threads)]
+    done = run(command, capture_output=True, text=True, check=False, env={**os.environ, **EAGER})
+    if done.returncode:
+        raise BenchError(f"{form} of {folder.name}, {rows} rows: {done.stderr.strip()[-500:]}")
+    found: Values = json.loads(done.stdout)
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure a form in this process, and print it."""
+    folder, form, rows, threads = argv
+    make = _upstream if form == UPSTREAM else _graphs
+    print(json.dumps(_grow(make(Path(folder), form, int(rows), int(threads)))))
+    return 0
+
+
+def _grow(stages: Iterator[Steps]) -> Values:
+    """``stages`` has imported after its first step, loaded after its second, and has rows after its third."""
+    next(stages)
+    before_bytes = _resident_bytes()
+    next(stages)
+    loaded_bytes = _resident_bytes()
+    steps, state_bytes = next(stages)
+    for _ in range(STEPS):
+        for step in steps:
+            step()
+    running_bytes = _resident_bytes()
+    return {
+        "weights_bytes": loaded_bytes - before_bytes,
+        "running_bytes": running_bytes - loaded_bytes,
+        "state_bytes": state_bytes,
+        "peak_bytes": _peak_bytes() - before_bytes,
+    }
+
+
+NOTHING: Steps = ((), 0)
+
+
+def _graphs(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]:
+    files = [GraphFile(folder, form, path.stem) for path in sorted(folder.glob("*.json"))]
+    yield NOTHING
+    sessions = [file.session(threads) for file in files]
+    yield NOTHING
+    graphs = [file.rows(session, rows) for file, session in zip(files, sessions, strict=True)]
+    yield [partial(graph.run, range(rows)) for graph in graphs], sum(graph.bytes for graph in graphs)
+
+
+def _upstream(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]:  # noqa: ARG001
+    import torch
+
+    from lab.bench.seeded_models import MODELS, upstream_calls, upstream_model
+
+    torch.set_num_threads(threads)
+    seeded = MODELS[folder.name]
+    yield NOTHING
+    with torch.no_grad(), ExitStack() as stack:
+        model = upstream_model(seeded)
+        yield NOTHING
+        before_bytes = _tensor_bytes()
+        calls = upstream_calls(model, seeded.stages, rows, stack)
+        yield list(calls.values()), _tensor_bytes() - before_bytes
+
+
+def _tensor_bytes() -> int:
+    """Of all tensors that there are, each storage once."""
+    import torch
+
+    tensors = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
+    storages = {found.untyped_storage().data_ptr(): found.untyped_storage().nbytes() for found in tensors}
+    return sum(storages.values())
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def _peak_bytes() -> int:
+    """The most this process ever held, as Linux says: from the program's start, unlike getrusage."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    raise BenchError("the system does not say how much a process held at most")
+
+
+def render(attempts: Mapping[str, Values]) -> str:
+    """A section in Markdown of the attempts called ``memory MODEL FORM ROWS``; empty when there are none."""
+    rows = [_row(key, found) for key, found in attempts.items() if key.startswith("memory ")]
+    if not rows:
+        return ""
+    about = (
+        "What a fresh process grew by, a process for each line, in MB: when weights were loaded; when rows "
+        f"had run {STEPS} steps, beside the bytes of their state (no larger when a ring is full), and less "
+        "than those where memory that loading had freed was used again; and at its peak. Upstream's Mimi is "
+        "float32, its stt-1b bfloat16, and neither is compiled."
+    )
+    head = "| | batch | form | weights | rows | their state | at the peak |\n|---|---|---|---|---|---|---|"
+    return "\n\n".join(["## Memory", about, "\n".join([head, *rows])])
+
+
+def _row(key: str, found: Values) -> str:
+    _, model, form, batch = key.split()
+    name = "stt-1b step" if model == "lm" else "Mimi encode + decode"
+    sizes = (found[f"{what}_bytes"] for what in ("weights", "running", "state", "peak"))
+    return f"| {name} | {batch} | {form} | {' | '.join(f'{size / 1e6:.0f}' for size in sizes)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""Opening an exported graph of ``lab.bench.onnx_models`` all its rows far in their calls; without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.models.graphs import graph_from_json
+
+Session: TypeAlias = Any
+"""An onnxruntime.InferenceSession, which has no types."""
+
+LONG_AGO = 100_003
+"""A position behind every ring's wrap."""
+SOMETHING = 0.01
+"""What rows remember."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFile:
+    """A stage of a model by a recipe: ``folder/RECIPE/STAGE.onnx``, its table ``folder/STAGE.json``."""
+
+    folder: Path
+    recipe: str
+    stage: str
+
+    @property
+    def path(self) -> Path:
+        """The graph."""
+        return self.folder / self.recipe / f"{self.stage}.onnx"
+
+    @property
+    def bytes(self) -> int:
+        """On disk, with its data if these are in a file of their own."""
+        return sum(path.stat().st_size for path in self.path.parent.glob(f"{self.stage}.onnx*"))
+
+    def session(self, threads: int, *, spin: bool = False) -> Session:
+        """As the server opens it, on the CPU."""
+        return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
+
+    def rows(self, session: Session, rows: int) -> Graph:
+        """Rows for a session of it, all of which advance and are far in their calls.
+
+        Rings are written over, so that they are memory and not a page of zeros that the system lends.
+        """
+        form = graph_from_json(json.loads((self.folder / f"{self.stage}.json").read_text()), self.stage)
+        graph = Graph(session, form, rows)
+        fill_rows(graph)
+        return graph
+
+
+def fill_rows(graph: Graph) -> None:
+    """Let all rows advance and be far in their calls."""
+    for array in graph.inputs.values():
+        array[:] = 1
+    for name, array in graph.state.arrays.items():
+        array[:] = LONG_AGO if name.endswith("position") else True if array.dtype == bool else SOMETHING

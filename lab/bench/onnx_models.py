@@ -1,0 +1,191 @@
+"""Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``lab.bench.cpu_models``.
+
+Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
+Graphs are exported once, which takes 6 GB of memory for the LM and as much of the disk, and found again by
+later runs; after a change of the export their folder wants deleting.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from antiphon.backends.torch.modules.lm import LanguageModel
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.models.graphs import graph_to_json
+from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, LanguageStage, Stage
+from antiphon_quantize.onnx_weights import quantize_graph
+from antiphon_quantize.recipe import load_recipe
+from lab.bench.harness import Values, tell
+from lab.bench.onnx_graphs import GraphFile
+from lab.bench.seeded_models import MODELS, Seeded, upstream_calls, upstream_model
+from lab.bench.turns import take_turns
+
+RECIPES = ("float32", "int8", "int4")
+FORMS: Mapping[str, Sequence[str]] = {"mimi": RECIPES[:2], "lm": RECIPES[1:], "listener": RECIPES[1:2]}
+"""The forms of each model that are measured."""
+UPSTREAM = "upstream"
+SPINNING = "int8 spinning"
+"""INT8 on threads that keep their cores during a step."""
+FRAME_MS = 80
+REAL_TIME_FORM = "int8"
+"""The form whose sum of encoder and language model is told."""
+
+Calls: TypeAlias = dict[str, Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How graphs are measured: where they lie, full size or small, on how many threads, and how many turns.
+
+    With ``spin`` INT8 is also measured on threads that spin.
+    """
+
+    graphs: Path
+    size: str
+    threads: int
+    spin: bool
+    turns: int
+
+    def folder(self, model: str) -> Path:
+        """Where a model's graphs are, exported now if they were not there."""
+        name = f"{model}-{self.size}"
+        folder = self.graphs / name
+        export(MODELS[name], folder)
+        return folder
+
+
+def measure_model(model: str, rows: int, setting: Setting) -> Values:
+    """One frame of ``rows`` rows, by upstream and by every form, by turns; and the bytes of files.
+
+    Beside a language model: the encoder that it listens with.
+    """
+    folder, seeded = setting.folder(model), MODELS[f"{model}-{setting.size}"]
+    with ExitStack() as stack:
+        upstream = upstream_calls(upstream_model(seeded), seeded.stages, rows, stack)
+        calls: Calls = {f"{UPSTREAM} {stage}": call for stage, call in upstream.items()}
+        for form in (*FORMS[model], *([SPINNING] if setting.spin else [])):
+            calls |= graph_calls(folder, form, seeded.stages, rows, setting)
+        if model == "lm":
+            calls |= graph_calls(setting.folder("listener"), REAL_TIME_FORM, ("encode",), rows, setting)
+        times = take_turns(calls, setting.turns)
+    files = {
+        recipe: sum(GraphFile(folder, recipe, stage).bytes for stage in seeded.stages)
+        for recipe in FORMS[model]
+    }
+    return {"times": times, "file_bytes": files}
+
+
+def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setting: Setting) -> Calls:
+    """A frame of each stage."""
+    calls: Calls = {}
+    for stage in stages:
+        file = GraphFile(folder, form.split()[0], stage)
+        graph = file.rows(file.session(setting.threads, spin=form == SPINNING), rows)
+        calls[f"{form} {stage}"] = partial(graph.run, range(rows))
+    return calls
+
+
+def export(seeded: Seeded, folder: Path) -> None:
+    """Every stage by every recipe into ``folder/RECIPE/STAGE.onnx``, unless the folder is there."""
+    if folder.is_dir():
+        return
+    part = folder.with_name(folder.name + ".part")
+    for recipe in RECIPES:
+        (part / recipe).mkdir(parents=True, exist_ok=True)
+    for name, stage in seeded_stages(seeded):
+        tell(f"exporting {folder.name} {name}")
+        source = part / RECIPES[0] / f"{name}.onnx"
+        form = export_stage(stage, source, name)
+        (part / f"{name}.json").write_text(json.dumps(graph_to_json(form)))
+        for recipe in RECIPES[1:]:
+            quantize_graph(source, part / recipe / source.name, load_recipe("onnx", recipe))
+    part.rename(folder)
+    gc.collect()
+
+
+def seeded_stages(seeded: Seeded) -> Iterator[tuple[str, Stage]]:
+    """The stages of a language model, or of a Mimi."""
+    with torch.device("meta"):
+        is_lm = "lm" in seeded.stages
+        model = LanguageModel(seeded.config, steps=0) if is_lm else Mimi(seeded.config, seeded.codebooks)
+    with_weights(model)
+    if isinstance(model, LanguageModel):
+        yield "lm", LanguageStage(model.prepare())
+        return
+    mimi = model.prepare()
+    if "encode" in seeded.stages:
+        yield "encode", EncodeStage(mimi)
+    if "decode" in seeded.stages:
+        yield "decode", DecodeStage(mimi, seeded.codebooks)
+
+
+def with_weights(model: nn.Module) -> nn.Module:
+    """The model with weights that keep signals about as loud as they are."""
+    torch.manual_seed(0)
+    model.to_empty(device="cpu")
+    for tensor in model.state_dict().values():
+        if tensor.dim() > 1 and min(tensor.shape) > 1:
+            tensor.normal_(0, tensor[0].numel() ** -0.5)
+        else:
+            tensor.fill_(1)
+    return model
+
+
+def render(attempts: Mapping[str, Values]) -> str:
+    """A section in Markdown of the attempts called ``onnx MODEL ROWS``; empty when there are none."""
+    lines = [line for key, found in attempts.items() if key.startswith("onnx ") for line in _rows(key, found)]
+    if not lines:
+        return ""
+    about = "Upstream's Mimi in float32 and stt-1b step in bfloat16 beside our graphs, rings full."
+    head = "| | batch | form | ms | times as fast, by medians (by the bests) | MB of files |"
+    lines = [head, "|---" * 6 + "|", *lines]
+    return "\n\n".join(["## ONNX graphs", about, "\n".join(lines), *_real_time(attempts)])
+
+
+def _rows(key: str, found: Values) -> Iterator[str]:
+    _, model, batch = key.split()
+    stages = MODELS[f"{model}-full"].stages
+    name = "stt-1b step" if model == "lm" else "Mimi"
+    parts = [stages] if len(stages) == 1 else [*((stage,) for stage in stages), stages]
+    forms = [key.removesuffix(f" {stages[0]}") for key in found["times"] if key.endswith(f" {stages[0]}")]
+    for part in parts:
+        what = name if model == "lm" else f"{name} {' + '.join(part)}"
+        what = f"**{what}**" if part == stages else what
+        upstream = _total(found, UPSTREAM, part)
+        for form in forms:
+            ours = _total(found, form, part)
+            faster = [before / after for before, after in zip(upstream, ours, strict=True)]
+            files = found["file_bytes"].get(form) if part == stages else None
+            megabytes = "" if files is None else f"{files / 1e6:.0f}"
+            cells = [what, batch, form, f"{ours[0]:.1f}", f"{faster[0]:.2f} ({faster[1]:.2f})", megabytes]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _total(found: Values, form: str, stages: Sequence[str]) -> tuple[float, float]:
+    """Median and best of some stages together, in ms."""
+    times = [found["times"][f"{form} {stage}"] for stage in stages]
+    return sum(t["median_ms"] for t in times), sum(t["best_ms"] for t in times)
+
+
+def _real_time(attempts: Mapping[str, Values]) -> Iterator[str]:
+    """What a frame of speech recognition takes, where the encoder was measured beside the language model."""
+    encode, lm = f"{REAL_TIME_FORM} encode", f"{REAL_TIME_FORM} lm"
+    for key, found in attempts.items():
+        if key.startswith("onnx lm") and encode in found["times"]:
+            both_ms = sum(found["times"][stage]["median_ms"] for stage in (lm, encode))
+            yield (
+                f"Batch {key.split()[2]}: the stt-1b step and Mimi's encoder (the "
+                f"{MODELS['listener-full'].codebooks} codebooks that it hears), both in {REAL_TIME_FORM}, "
+                f"take {both_ms:.1f} of a frame's {FRAME_MS} ms."
+            )

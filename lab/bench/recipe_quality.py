@@ -1,0 +1,117 @@
+"""What each recipe of the onnx target does to a model, held to its float32 graphs: the gate, without limits.
+
+    python -m lab.bench.recipe_quality                          int8 and int4, built-in duplex, built-in clips
+    python -m lab.bench.recipe_quality --model echo RECORDING...    a codec, on recorded speech
+    python -m lab.bench.recipe_quality --model ./float --recipe mine.toml
+
+The model has float32 graphs (antiphon quantize --target onnx --recipe float32); the other forms are rounded
+from them. Columns are the measures of docs/gate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.manifest import MANIFEST_NAME, QuantizationRecipe, file_entry, write_manifest
+from antiphon_quantize.gate import judge
+from antiphon_quantize.gate_run import Material, Side
+from antiphon_quantize.onnx_weights import quantize_graph
+from antiphon_quantize.recipe import load_recipe
+from lab.bench.harness import tell
+
+COLUMNS = (
+    "text kl",
+    "text agreement",
+    "semantic agreement",
+    "codec semantic codes",
+    "codec codes",
+    "codec si-sdr",
+    "codec stoi loss",
+    "codec mel loss",
+    "speed ratio",
+    "size ratio",
+)
+
+
+def rounded(checkpoint: Checkpoint, recipe_name: str, folder: Path) -> Checkpoint:
+    """A model whose float32 graphs are rounded as a recipe says, in a new folder; its other files are copies.
+
+    Raises:
+        UnsupportedError: it has no graphs, or they are quantised already.
+    """
+    manifest, recipe = checkpoint.manifest, load_recipe("onnx", recipe_name)
+    if manifest is None or not checkpoint.graphs:
+        raise UnsupportedError(
+            f"{checkpoint.ref} has no graphs: antiphon quantize --target onnx --recipe float32"
+        )
+    folder.mkdir(parents=True)
+    graphs = {form.file for form in checkpoint.graphs.values()}
+    entries = {}
+    for role, path in checkpoint.files.items():
+        target = folder / path.name
+        if role in graphs:
+            quantize_graph(path, target, recipe)
+        elif not path.name.endswith(".onnx.data"):
+            shutil.copyfile(path, target)
+        if target.exists():
+            entries[role] = file_entry(folder, target.name)
+    made = QuantizationRecipe(recipe.scheme, recipe.bits, recipe.block, options={"recipe": recipe_name})
+    name = f"{manifest.name}-{Path(recipe_name).stem}"
+    write_manifest(replace(manifest, name=name, files=entries, quantization=made), folder / MANIFEST_NAME)
+    return load_checkpoint(str(folder))
+
+
+def measure(model: str, recipes: Sequence[str], material: Material, folder: Path) -> str:
+    """A table of every recipe beside float32; rounded models go to ``folder``.
+
+    Raises:
+        AntiphonError: the model has no float32 graphs, or recordings cannot be read.
+    """
+    whole = load_checkpoint(model)
+    lines: list[str] = []
+    for name in recipes:
+        target = folder / f"{whole.spec.name}-{Path(name).stem}"
+        shutil.rmtree(target, ignore_errors=True)
+        small = rounded(whole, name, target)
+        verdict = judge(Side(whole, "onnx"), Side(small, "onnx"), (), material)
+        found = {row.measure.name: row.measure.value for row in verdict.rows}
+        columns = [column for column in COLUMNS if found.get(column) is not None]
+        if not lines:
+            lines += [f"| recipe | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+        lines.append(f"| {name} | {' | '.join(f'{found[column]:.4g}' for column in columns)} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="lab.bench.recipe_quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recordings", nargs="*", type=Path, metavar="RECORDING")
+    parser.add_argument("--model", default="tiny", help="with float32 graphs [%(default)s]")
+    parser.add_argument("--recipe", action="append", help="[int8 and int4]")
+    parser.add_argument("--frames", type=int, default=300, help="of each recording [%(default)s]")
+    parser.add_argument("--turns", type=int, default=40, help="steps timed of each [%(default)s]")
+    parser.add_argument("--out", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
+    options = parser.parse_args(argv)
+    material = Material(recordings=options.recordings, frames=options.frames, turns=options.turns)
+    try:
+        print(measure(options.model, options.recipe or ["int8", "int4"], material, options.out))
+    except AntiphonError as error:
+        tell(f"lab.bench.recipe_quality: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

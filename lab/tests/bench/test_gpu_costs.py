@@ -1,0 +1,61 @@
+"""What a tick is computed to cost: its parts, and what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab.bench.gpu_costs import H100, H200, NODES, card_called, stage_costs, tick_ms
+from lab.bench.gpu_models import Form, published_sizes
+from lab.bench.gpu_simulation import simulate
+
+MOSHI = published_sizes()["moshi-7b"]
+
+
+def test_no_constant_is_a_cards_own_yet() -> None:
+    assert not H100.is_measured
+    assert not H200.is_measured
+
+
+@pytest.mark.parametrize("name", published_sizes())
+def test_a_tick_is_its_stages_and_the_host(name: str) -> None:
+    costs = stage_costs(published_sizes()[name], 1, 1, H200)
+    assert set(costs) == {stage for model, stage in NODES if model == name}
+    assert tick_ms(costs, H200) == pytest.approx(0.3 + sum(cost.ms for cost in costs.values()))
+
+
+def test_one_call_is_launches_and_a_full_card_is_bytes() -> None:
+    alone, crowd = (stage_costs(MOSHI, rows, 3000, H200) for rows in (1, 128))
+    assert sum(cost.nodes_ms for cost in alone.values()) > sum(cost.bytes_ms for cost in alone.values())
+    full = crowd["lm"]
+    assert 24 < full.bytes_ms < 32
+    assert full.issue_ms < full.bytes_ms  # of integers alone; every element converted, it was twice the bytes
+    assert full.ms == pytest.approx(full.nodes_ms + full.bytes_ms)
+
+
+def test_rings_cost_by_their_age_up_to_the_context() -> None:
+    costs = [stage_costs(MOSHI, 64, frames, H200)["lm"].bytes_ms for frames in (1, 1500, 3000, 9000)]
+    assert costs[0] < costs[1] < costs[2] == costs[3]
+    assert costs[2] - costs[0] == pytest.approx(2 * (costs[1] - costs[0]), rel=0.01)
+
+
+def test_a_slower_card_and_wider_numbers_take_longer() -> None:
+    form = Form(int8_weights=False, int8_kv=False, dtype=torch.bfloat16)
+    int8, wide = stage_costs(MOSHI, 64, 3000, H200), stage_costs(MOSHI, 64, 3000, H200, form)
+    assert 1.7 < wide["lm"].bytes_ms / int8["lm"].bytes_ms < 2
+    slower = replace(H200, copy_bytes_per_s=H200.copy_bytes_per_s / 2, cache_bytes_per_s=1e12)
+    assert stage_costs(MOSHI, 64, 3000, slower)["lm"].bytes_ms > 1.9 * int8["lm"].bytes_ms
+
+
+def test_simulated_calls_wait_between_one_tick_and_two() -> None:
+    alone_ms = tick_ms(stage_costs(MOSHI, 1, 3000, H200), H200)
+    p50_ms, p99_ms, rows = simulate(MOSHI, 2, H200, seconds=1.0)
+    assert 0.9 * alone_ms < p50_ms <= p99_ms < 2 * alone_ms
+    assert rows == 1
+
+
+def test_a_card_is_known_by_its_name() -> None:
+    assert card_called("NVIDIA H100 80GB HBM3") == H100
+    assert card_called("NVIDIA H200") == card_called("something new") == H200

@@ -1,0 +1,99 @@
+"""`make demo`: its verdict is the exit code, and it leaves no server behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.tools.demo import caller
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 100
+
+
+@pytest.fixture
+def speech(tmp_path: Path) -> Path:
+    """A second of something loud, 13 frames of it."""
+    path = tmp_path / "speech.wav"
+    samples = 8000 * np.sin(np.arange(24_000) / 10)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 24_000, 0, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
+    return path
+
+
+def _demo(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "lab.tools.demo", "--out", str(tmp_path / "reply.wav"), *options]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def _is_open(url: str) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", int(url.rsplit(":", 1)[1]))) == 0
+
+
+def test_every_frame_in_time_is_success(tmp_path: Path, speech: Path) -> None:
+    options = ("--backend", "null", "--null-step-ms", "1", "--slots", "1", "--audio", str(speech))
+    output, errors = _demo(tmp_path, *options).communicate(timeout=TIMEOUT_S)
+    assert "the reply:" in output, errors
+    with wave.open(str(tmp_path / "reply.wav")) as reply:
+        assert reply.getnframes() == 12 * 1920  # a talker has nothing to say to the first frame
+    (url,) = re.findall(r"speaking to (\S+)", output)
+    assert not _is_open(url)
+
+
+def test_late_frames_are_failure(tmp_path: Path, speech: Path) -> None:
+    options = ("--backend", "null", "--null-step-ms", "100", "--slots", "1", "--audio", str(speech))
+    demo = _demo(tmp_path, *options)
+    output, errors = demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 1
+    assert "or not every frame came back in time" in output
+    assert "late frames" in errors
+
+
+def test_a_server_that_does_not_start_is_failure_with_its_words(tmp_path: Path) -> None:
+    demo = _demo(tmp_path, "--backend", "nul")
+    _, errors = demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 1
+    assert "the server ended with exit code 2" in errors
+    assert "null" in errors
+
+
+def test_missing_audio_is_named(tmp_path: Path) -> None:
+    demo = _demo(tmp_path, "--audio", str(tmp_path / "gone.wav"))
+    _, errors = demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 2
+    assert "gone.wav" in errors
+
+
+def test_a_terminated_demo_takes_its_server_with_it(tmp_path: Path) -> None:
+    demo = _demo(tmp_path, "--backend", "null", "--slots", "1")
+    assert demo.stdout is not None
+    lines = iter(demo.stdout.readline, "")
+    url = next(line.split()[-1] for line in lines if "speaking to" in line)
+    assert _is_open(url)
+    demo.send_signal(signal.SIGTERM)
+    demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 128 + signal.SIGTERM
+    assert not _is_open(url)
+
+
+def test_the_default_model_is_asked_and_another_is_probed(tmp_path: Path) -> None:
+    speech, out = tmp_path / "speech.wav", tmp_path / "reply.wav"
+    assert caller("http://h", None, out, ["--backend", "onnx"])[1:] == [
+        *("-m", "tests.support.ask", "http://h", "--out", str(out))
+    ]
+    for audio, options in ((speech, []), (None, ["--model=echo"]), (None, ["--config", "a.toml"])):
+        command = caller("http://h", audio, out, options)
+        assert "probe" in command
+        assert ("--audio" in command) == (audio is not None)

@@ -1,0 +1,212 @@
+"""The codec's recipe: text and voices from seeds, disturbances, losses, and a trainer that goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from lab.train import __main__ as recipe
+from lab.train import questions
+from lab.train.augment import add_noise, coloured_noise, disturb, equalise
+from lab.train.codec import SCHEDULE, Settings, Speech, Trainer
+from lab.train.domain import Domain
+from lab.train.losses import EnvelopeLoss, SpectralLoss
+from lab.train.questions import Asked, plan
+from lab.train.sentences import draw_sentence
+from lab.train.voices import (
+    FLITE,
+    HELD_OUT_FLITE,
+    HELD_OUT_VARIANTS,
+    VARIANTS,
+    Throat,
+    Voice,
+    draw_voice,
+    require_speakers,
+)
+
+TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+
+
+def test_a_seed_is_a_corpus() -> None:
+    lines = [[draw_sentence(random.Random(seed)) for seed in range(50)] for _ in range(2)]
+    assert lines[0] == lines[1]
+    assert len(set(lines[0])) > 45
+
+
+def test_no_voice_of_training_is_held_out() -> None:
+    assert not set(VARIANTS) & set(HELD_OUT_VARIANTS)
+    assert not set(FLITE) & set(HELD_OUT_FLITE)
+    rng = random.Random(0)
+    held_out = {draw_voice(rng, held_out=True).name.rsplit("+")[-1] for _ in range(200)}
+    assert held_out <= {*HELD_OUT_VARIANTS, *HELD_OUT_FLITE}
+    assert all(draw_voice(rng, held_out=True).throat is None for _ in range(50))
+    assert {draw_voice(rng).program for _ in range(100)} == {"espeak-ng", "flite", "festival"}
+
+
+def test_rhvoice_speaks_where_it_is_asked_to_and_never_to_be_judged() -> None:
+    rng = random.Random(0)
+    programs = [draw_voice(rng, rhvoice=True).program for _ in range(400)]
+    assert 90 < programs.count("rhvoice") < 150
+    assert all(draw_voice(rng, rhvoice=True, held_out=True).program != "rhvoice" for _ in range(100))
+    command = Voice("rhvoice", "bdl", 80, 100).command("hello", Path("said.wav"))
+    assert command == ["RHVoice-test", "-p", "bdl", "-r", "50", "-t", "200", "-o", "said.wav"]
+
+
+def harmonics(pitch_hz: float) -> NDArray[np.float32]:
+    """A second of a buzz with its strongest part around 1000 Hz, at 24 kHz."""
+    time_s = np.arange(24_000) / 24_000
+    parts = [
+        np.sin(2 * np.pi * n * pitch_hz * time_s) * np.exp(-(((n * pitch_hz - 1000) / 250) ** 2))
+        for n in range(1, 40)
+    ]
+    buzz: NDArray[np.float64] = np.sum(parts, axis=0)
+    return (0.2 * buzz).astype(np.float32)
+
+
+def spectrum(pcm: NDArray[np.float32]) -> NDArray[np.float64]:
+    """By the Hz."""
+    return np.abs(np.fft.rfft(pcm, 24_000))
+
+
+def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
+    buzz = harmonics(120.0)
+    bent = Throat(formant_ratio=1.2, median_hz=170.0, swing_ratio=1.0).bent(buzz, 24_000)
+    assert bent.shape == buzz.shape
+    assert bent.dtype == np.float32
+    before, after = spectrum(buzz), spectrum(bent)
+    frequency = np.arange(before.size)
+    assert (frequency * before**2).sum() / (before**2).sum() == pytest.approx(1000, rel=0.05)
+    assert (frequency * after**2).sum() / (after**2).sum() == pytest.approx(1200, rel=0.05)
+    strongest = int(after.argmax())
+    assert min(strongest % 170, -strongest % 170) <= 8
+
+
+def test_what_is_too_short_for_a_pitch_is_left_as_it_is() -> None:
+    click = harmonics(120.0)[:200]
+    assert np.array_equal(Throat(1.2, 170.0, 1.0).bent(click, 24_000), click)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_so_many_questions_are_words_in_no_order_as_is_said(share: float) -> None:
+    rng, domain = random.Random(3), Domain()
+    turns = [plan(rng, domain, Asked(words_share=share))[0] for _ in range(400)]
+    assert [turn.intent for turn in turns].count("words") == pytest.approx(400 * share, abs=100 * share)
+
+
+def test_speakers_that_are_missing_are_named_with_their_packages(tmp_path: Path) -> None:
+    require_speakers()
+    (tmp_path / "english" / "ked_diphone").mkdir(parents=True)
+    with pytest.raises(
+        SystemExit, match=r"^not installed: festvox-us-slt-hts; apt-get install festvox-us-slt"
+    ):
+        require_speakers(tmp_path)
+
+
+def test_a_voice_is_what_is_told_of_it() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        voice = draw_voice(rng)
+        assert Voice.read(json.loads(json.dumps(asdict(voice)))) == voice
+
+
+def test_another_colour_keeps_within_8_db() -> None:
+    noise = coloured_noise(np.random.default_rng(1), 24_000, 0.0)
+    gain_db = 20 * np.log10(spectrum(equalise(np.random.default_rng(2), noise)) / spectrum(noise))
+    assert -8.1 < gain_db.min() < -2
+    assert 2 < gain_db.max() < 8.1
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 20.0])
+def test_noise_is_as_loud_as_said(snr_db: float) -> None:
+    rng = np.random.default_rng(0)
+    pcm = rng.standard_normal(24_000).astype(np.float32)
+    noise = add_noise(pcm, coloured_noise(rng, 24_000, 1.0), snr_db) - pcm
+    assert 10 * np.log10(np.mean(pcm**2) / np.mean(noise**2)) == pytest.approx(snr_db, abs=0.05)
+
+
+def test_disturbed_speech_stays_in_range() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        pcm, babble = rng.standard_normal((2, 9600)).astype(np.float32)
+        out = disturb(rng, pcm, babble)
+        assert out.shape == pcm.shape
+        assert out.dtype == np.float32
+        assert 0.04 < np.abs(out).max() < 0.96
+
+
+def test_losses_are_zero_for_the_same_and_not_for_another() -> None:
+    speech, other = torch.randn(2, 2, 24_000, generator=torch.Generator().manual_seed(0))
+    for loss in (SpectralLoss(), EnvelopeLoss()):
+        assert loss(speech, speech).item() == pytest.approx(0.0, abs=1e-4)
+        assert loss(other, speech).item() > 0.3
+
+
+def test_envelopes_do_not_mind_loudness() -> None:
+    speech = torch.randn(2, 24_000, generator=torch.Generator().manual_seed(0))
+    assert EnvelopeLoss()(0.3 * speech, speech).item() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
+    speech, out = Speech(tmp_path), tmp_path / "out"
+    settings = replace(Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1))
+    trainer = Trainer(settings, speech, TINY, out)
+    for _ in range(2):
+        assert all(np.isfinite(value) for value in trainer.train_step().values())
+    trainer.save()
+    again = Trainer(settings, speech, TINY, out)
+    assert again.step == 2
+    for name, tensor in trainer.mimi.state_dict().items():
+        torch.testing.assert_close(tensor, again.mimi.state_dict()[name], rtol=0, atol=0)
+
+
+def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    np.savez(tmp_path / "0000.npz", pcm=rng.integers(-9000, 9000, 100_000).astype(np.int16), ends=[100_000])
+    settings = replace(
+        Settings(), batch=1, frames=6, schedule=replace(SCHEDULE, warm_up_steps=1), is_decoder_only=True
+    )
+    trainer = Trainer(settings, Speech(tmp_path), TINY, tmp_path / "out")
+    before = {name: tensor.clone() for name, tensor in trainer.mimi.state_dict().items()}
+    for _ in range(2):
+        assert all(np.isfinite(value) for value in trainer.train_step().values())
+    changed = {
+        name for name, value in trainer.mimi.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert {name.split(".")[0] for name in changed} == {"upsample", "decoder_transformer", "decoder"}
+
+
+def test_rhvoice_asks_in_the_whole_recipe_where_it_is_told_to(tmp_path: Path) -> None:
+    for rhvoice in (False, True):
+        plans = recipe.stages(tmp_path, 1, 1, 1, 1, rhvoice=rhvoice)
+        told = {title: arguments for title, _, arguments in plans}
+        assert ("--rhvoice" in told["questions"]) == rhvoice
+        assert "--rhvoice" not in told["held-out questions"]
+
+
+@pytest.mark.parametrize("module", [recipe, questions])
+def test_what_is_missing_is_said_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType
+) -> None:
+    def missing() -> None:
+        raise SystemExit("not installed: RHVoice-test")
+
+    monkeypatch.setattr(module, "require_rhvoice", missing)
+    with pytest.raises(SystemExit, match=r"^not installed: RHVoice-test$"):
+        module.main(["--rhvoice", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_share_of_words_is_a_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        questions.main(["--words", "60", "--out", str(tmp_path)])
+    assert "--words 60.0 is not between 0 and 1" in capsys.readouterr().err

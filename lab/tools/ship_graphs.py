@@ -1,0 +1,121 @@
+"""Give built-in models their ONNX graphs: export them into the folders of the package and list them there.
+
+  python lab/tools/ship_graphs.py tiny echo --recipe small               the built-in models
+  python lab/tools/ship_graphs.py tiny-stt tiny-tts --recipe int8        as they are shipped
+  python lab/tools/ship_graphs.py path/to/a/folder                       any folder with an antiphon.json
+
+A model that leans on another's codec (``../tiny/mimi.safetensors``) leans on its graphs too; name that one
+first. The packages of the extra 'quantize' are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from antiphon.models.builtin import BUILTIN
+from antiphon.models.catalog import builtin_folder
+from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.graphs import GraphFormat
+from antiphon.models.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_manifest
+from antiphon.models.source import Folder
+from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon_quantize.onnx_target import backend_format, describe_graphs, write_graphs
+from antiphon_quantize.recipe import Recipe, load_recipe
+
+
+def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str) -> Manifest:
+    """Export the graphs of the model in ``folder`` into it; returns its manifest, which is written."""
+    manifest = without_graphs(read_manifest(folder / MANIFEST_NAME))
+    write_manifest(manifest, folder / MANIFEST_NAME)  # the old graphs may have gone, or be another's by now
+    checkpoint = read_checkpoint(Folder(folder), str(folder))
+    graphs, files = lean_on(folder, checkpoint)
+    made, lines = write_graphs(checkpoint, folder, recipe, say, leave_out=graphs)
+    described = describe_graphs(checkpoint, folder, made, files, recipe, recipe_name)
+    graphs |= made
+    manifest = replace(
+        manifest,
+        files={**manifest.files, **described.files},
+        graphs=graphs,
+        backends={**manifest.backends, "onnx": backend_format(described.files, recipe)},
+        quantization=described.quantization or manifest.quantization,
+    )
+    write_manifest(manifest, folder / MANIFEST_NAME)
+    read_checkpoint(Folder(folder), str(folder))
+    print(*[f"{folder}: {', '.join(graphs)}", *lines], sep="\n")
+    return manifest
+
+
+def without_graphs(manifest: Manifest) -> Manifest:
+    """The same model before it had graphs."""
+    return replace(
+        manifest,
+        files={role: entry for role, entry in manifest.files.items() if not role.startswith("onnx.")},
+        graphs={},
+        backends={name: entry for name, entry in manifest.backends.items() if name != "onnx"},
+    )
+
+
+def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
+    """The codec's graphs and their files, as seen from ``folder``, where the codec is another model's."""
+    assert checkpoint.manifest is not None
+    beside = PurePosixPath(checkpoint.manifest.files["mimi"].path).parent
+    if beside == PurePosixPath():
+        return {}, {}
+    other = read_manifest(folder / beside / MANIFEST_NAME)
+    if not fits(other, checkpoint):
+        return {}, {}
+    graphs = {name: other.graphs[name] for name in codec_graphs(checkpoint.spec)}
+    roles = {graph.file for graph in graphs.values()}
+    return graphs, {
+        role: replace(entry, path=str(beside / entry.path))
+        for role, entry in other.files.items()
+        if role.removesuffix(".data") in roles
+    }
+
+
+def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
+    """Whether another model's graphs hear and speak as many codebooks as this one."""
+    return all(
+        name in other.graphs and _codebooks(other.graphs[name]) == count
+        for name, count in codec_graphs(checkpoint.spec).items()
+    )
+
+
+def codec_graphs(spec: ModelSpec) -> Mapping[str, int]:
+    """The graphs of the codec that a model needs, and how many codebooks each has."""
+    spoken = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
+    needed = {"encode": spec.mimi.codebooks, "decode": spoken}
+    unused = {PipelineKind.STT: "decode", PipelineKind.TTS: "encode"}.get(spec.kind)
+    return {name: count for name, count in needed.items() if name != unused}
+
+
+def _codebooks(graph: GraphFormat) -> int:
+    return next(t.shape[0] for t in (*graph.inputs, *graph.outputs) if t.name == "codes")
+
+
+def say(done: int, total: int, what: str) -> None:
+    """Tell what is being made."""
+    print(f"{done}/{total} {what}", file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", help=f"{', '.join(BUILTIN)}, or a folder")
+    parser.add_argument("--recipe", default="float32", help="[%(default)s]")
+    options = parser.parse_args(argv)
+    recipe = load_recipe("onnx", options.recipe)
+    for model in options.models:
+        folder = builtin_folder(model) if model in BUILTIN else Path(model)
+        ship_graphs(folder, recipe, options.recipe)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

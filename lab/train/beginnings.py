@@ -1,0 +1,114 @@
+"""Where a language model starts from: the codec's own geometry, a line of numbers, a model trained before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from lab.train.domain import NUMBERS
+from lab.train.talker_tokenizer import TalkerTokenizer
+
+CODEBOOKS: Final = 8
+
+
+def codebook_vectors(mimi: Any) -> list[Tensor]:
+    """What each code of each codebook adds to a frame: ``[card, D]`` for each."""
+    quantizer = mimi.quantizer
+    vectors: list[Tensor] = []
+    for split, count in ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1)):
+        weight = split.output_proj.weight[:, :, 0]
+        vectors += [(layer._codebook.embedding @ weight.T).detach() for layer in split.vq.layers[:count]]
+    return vectors
+
+
+def nearest_codes(mimi: Any, count: int) -> Tensor:
+    """The ``count`` codes that sound most like each, itself not among them: int64 ``[8, card, count]``."""
+    apart = (torch.cdist(vector, vector).fill_diagonal_(math.inf) for vector in codebook_vectors(mimi))
+    return torch.stack([distances.topk(count, largest=False).indices for distances in apart])
+
+
+def start_from_codec(model: Any, mimi: Any, shares: Sequence[float]) -> None:
+    """Let the audio embeddings start as projections of the codec's own codebook vectors.
+
+    Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
+    ``shares`` has one loudness for each group of eight streams.
+    """
+    vectors = codebook_vectors(mimi)
+    scale = 0.15 / math.sqrt(sum(float(v.var()) for v in vectors))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for side, share in enumerate(shares):
+            wide = torch.randn(model.dim, vectors[0].shape[1], generator=generator)
+            basis = torch.linalg.qr(wide).Q.T * math.sqrt(model.dim / vectors[0].shape[1])
+            for index, vector in enumerate(vectors):
+                rows = (vector - vector.mean(0)) @ basis * scale * share
+                model.emb[side * CODEBOOKS + index].weight[: rows.shape[0]] = rows
+
+
+NUMBER_WAVES = (84, 42, 21, 14, 10.5, 7, 5, 4, 3, 2)
+"""Wavelengths, in units, of the waves by which a number's word is placed on a line."""
+
+
+def number_waves(count: int) -> Tensor:
+    """The numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
+
+    Nets that have learnt to add keep numbers so (Nanda et al. 2023); to start there lets a few hundred sums
+    suffice to learn the others.
+    """
+    angle = 2 * math.pi * torch.arange(count)[:, None] / torch.tensor(NUMBER_WAVES)
+    return torch.cat([angle.cos(), angle.sin()], dim=1)
+
+
+def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
+    """Let the words of numbers start as places on a line and nothing else, so that sums can be learnt.
+
+    With anything random beside, a net remembers each sum that it is told, and has no idea of the others.
+    """
+    tokens = [tokenizer.encode(word)[0] for word in NUMBERS]
+    waves = number_waves(len(tokens))
+    waves = waves - waves.mean(0)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        table = model.text_emb.weight
+        basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
+        rows = waves @ basis
+        table[tokens] = rows * (table[: model.text_card].std() / rows.std())
+
+
+def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: int) -> None:
+    """Let a model of the same width start with a talker's first layers and what it hears with.
+
+    ``talker`` are the weights of its language model; streams from ``heard_from`` on are what it hears.
+
+    Raises:
+        ValueError: the widths differ, or the talker hears more or less, or has fewer layers.
+        RuntimeError: a tensor has another shape.
+    """
+    width = talker["text_emb.weight"].shape[1]
+    if width != model.dim:
+        raise ValueError(f"a talker of width {width} cannot start a model of width {model.dim}")
+    begun = {}
+    for name, tensor in talker.items():
+        part, _, rest = name.partition(".")
+        if part == "emb" and int(rest.split(".")[0]) >= heard_from:
+            index, _, rest = rest.partition(".")
+            begun[f"emb.{int(index) - heard_from}.{rest}"] = tensor
+        elif name == "text_emb.weight" or _layer(name) in range(len(model.transformer.layers)):
+            begun[name] = tensor
+    # The published names of attention's weights are not the modules' own: upstream's modules translate.
+    found = model.load_state_dict(begun, strict=False)
+    if found.unexpected_keys:
+        raise ValueError(f"the model has no place for the talker's {', '.join(found.unexpected_keys)}")
+    missing = [name for name in found.missing_keys if name.startswith(("emb.", "text_emb.", "transformer."))]
+    if missing:
+        raise ValueError(f"the talker has no {', '.join(missing)}")
+
+
+def _layer(name: str) -> int | None:
+    """The N of ``transformer.layers.N.``, for other tensors nothing."""
+    parts = name.split(".")
+    return int(parts[2]) if parts[:2] == ["transformer", "layers"] else None

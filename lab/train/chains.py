@@ -1,0 +1,54 @@
+"""What cannot be remembered, and so has to be worked out: sums of several numbers, counts begun wrongly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lab.train.domain import LONGEST_COUNT, NUMBERS, Domain
+
+LONGEST = 4
+MISBEGUN_SHARE = 0.67
+
+
+class Chains:
+    """Draws sentences such as "two plus nine minus four is seven", no result below zero or above twenty.
+
+    A chain in which any step is a held-out sum or difference is never drawn.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self._value = {word: number for number, word in enumerate(NUMBERS)}
+        self._known = {
+            (self._value[fact.slots["a"]], sign, self._value[fact.slots["b"]])
+            for sign, intent in ((1, "add"), (-1, "subtract"))
+            for fact in domain.trained[intent]
+        }
+
+    def draw(self, rng: np.random.Generator) -> str:
+        """The words of a chain of two to four numbers and its result."""
+        steps = int(rng.integers(1, LONGEST))
+        total = int(rng.integers(len(NUMBERS)))
+        words = [NUMBERS[total]]
+        while steps:
+            sign = 1 if rng.random() < 0.5 else -1
+            number = int(rng.integers(len(NUMBERS)))
+            if (total, sign, number) not in self._known:
+                continue
+            words += ["plus" if sign > 0 else "minus", NUMBERS[number]]
+            total += sign * number
+            steps -= 1
+        return " ".join([*words, "is", NUMBERS[total]])
+
+    def misbegun(self, answer: str, rng: np.random.Generator) -> str:
+        """Two counts in three from another number to the same end; every other answer as it is.
+
+        Who is to count from twelve to eight, and finds itself at ten, still has to stop at eight: where to
+        stop can then only be known from the question.
+        """
+        numbers = [self._value.get(word, -1) for word in answer.split()]
+        if -1 in numbers or rng.random() > MISBEGUN_SHARE:
+            return answer
+        step, end = (1 if numbers[1] > numbers[0] else -1), numbers[-1]
+        starts = [end - step * count for count in range(2, LONGEST_COUNT) if count != len(numbers) - 1]
+        start = int(rng.choice([one for one in starts if 0 <= one < len(NUMBERS)] or numbers[:1]))
+        return " ".join(NUMBERS[number] for number in range(start, end + step, step))

@@ -1,0 +1,67 @@
+"""How well the small codec carries speech: STOI on held-out voices, words that survive the round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from antiphon.models.catalog import load_checkpoint
+from antiphon_quantize.quality import stoi
+from lab.train.codec import FRAME_SAMPLES, load_mimi
+from lab.train.questions import read_shard
+from lab.train.recogniser import questions_grammar, recognise, word_errors
+from lab.train.shards import shards_in
+
+FloatArray = NDArray[np.float32]
+UTTERANCES = 100
+
+
+def folder_of(model: str) -> Path:
+    """Where a model's codec lies."""
+    return Path(load_checkpoint(model).files["mimi"]).parent
+
+
+def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
+    """Float32 ``[samples]`` through codes and back, to a whole number of frames."""
+    frames = -(-pcm.size // FRAME_SAMPLES)
+    padded = np.pad(pcm, (0, frames * FRAME_SAMPLES - pcm.size))
+    with torch.no_grad():
+        decoded: FloatArray = mimi.decode(mimi.encode(torch.from_numpy(padded)[None, None]))[0, 0].numpy()
+    return decoded[: pcm.size]
+
+
+def measure(
+    codec: Path, speech: Path, questions: Path, recordings: Mapping[str, FloatArray]
+) -> dict[str, Any]:
+    """STOI and word error; ``speech`` and ``questions`` are folders of held-out shards."""
+    mimi = load_mimi(codec)
+    mimi.eval()
+    with np.load(shards_in(speech)[0]) as shard:
+        parts = np.split(shard["pcm"], shard["ends"][:-1])[:UTTERANCES]
+        clips = [(part / 32767).astype(np.float32) for part in parts]
+    asked = read_shard(shards_in(questions)[0])[:UTTERANCES]
+    decoded = [round_trip(mimi, one.pcm) for one in asked]
+    grammar, words = questions_grammar(), sum(len(one.turn.question.split()) for one in asked)
+
+    def error(sounds: list[FloatArray]) -> float:
+        heard = recognise(sounds, grammar)
+        wrong = sum(word_errors(one.turn.question, text) for one, text in zip(asked, heard, strict=True))
+        return round(wrong / words, 4)
+
+    return {
+        "stoi_sentences": _stoi([(clip, round_trip(mimi, clip)) for clip in clips]),
+        "stoi_questions": _stoi([(one.pcm, sound) for one, sound in zip(asked, decoded, strict=True)]),
+        "stoi_recordings": {name: _stoi([(pcm, round_trip(mimi, pcm))]) for name, pcm in recordings.items()},
+        "words": words,
+        "word_error_original": error([one.pcm for one in asked]),
+        "word_error_round_trip": error(decoded),
+    }
+
+
+def _stoi(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
+    return round(float(np.mean([stoi(clean, coded, 24_000) for clean, coded in pairs])), 4)

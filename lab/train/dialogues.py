@@ -1,0 +1,290 @@
+"""Compose dialogues of encoded questions and answers, at random and without end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.train.answers import Answer
+from lab.train.chains import Chains
+from lab.train.domain import NUMBERS
+from lab.train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
+from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+
+REACTION_FRAMES = 3
+"""From the frame in which a question ends to the first word of its answer."""
+LEAD_FRAMES = 1
+"""By so much the text of the answer runs ahead of its sound."""
+STOP_FRAMES = 3
+"""From the frame in which somebody interrupts to silence."""
+TAIL_FRAMES = 4
+SUMS_FRAMES = 75
+CHAINS_SHARE = 0.5
+"""Of what is recited, so much are sums of several numbers."""
+SHORTEST_COUNT = 3
+"""Words of a count after which it may be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question in a dialogue: the frames in which it starts and ends, its words, its right answer."""
+
+    start: int
+    end: int
+    question: str
+    answer: str
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and what was asked.
+
+    ``is_text_trained`` bool ``[T]``: where the text follows from what was heard and said before.
+    """
+
+    talker: CodeArray
+    user: CodeArray
+    text: NDArray[np.int16]
+    is_text_trained: NDArray[np.bool_]
+    is_voice_trained: bool = True
+    asked: list[Asked] = field(default_factory=list)
+
+
+class Voicebox:
+    """The talker's side in codes: each answer encoded once, silence once."""
+
+    def __init__(self, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> None:
+        self.tokenizer = tokenizer
+        silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
+        self.silence: CodeArray = silence[:, -1]
+        self.codes: dict[str, CodeArray] = {}
+        self.text: dict[str, NDArray[np.int16]] = {}
+        before = 10
+        for sentence, answer in answers.items():
+            frames = LEAD_FRAMES + answer.pcm.size // FRAME_SAMPLES + 1 + TAIL_FRAMES
+            pcm = np.zeros((1, (before + frames) * FRAME_SAMPLES), np.float32)
+            start = (before + LEAD_FRAMES) * FRAME_SAMPLES
+            pcm[0, start : start + answer.pcm.size] = answer.pcm
+            self.codes[sentence] = encode(mimi, pcm)[0][:, before:]
+            self.text[sentence] = text_stream(answer, frames, tokenizer)
+        self._parts: dict[int, list[CodeArray]] = {}
+        for sentence, text in self.text.items():
+            at = words_at(text)
+            for start, end in pairwise(at):
+                self._parts.setdefault(int(text[start]), []).append(self.codes[sentence][:, start:end])
+
+    def has_said(self, tokens: Sequence[int]) -> bool:
+        """Whether every one of these words stands in an answer, and not only at its end."""
+        return self._parts.keys() >= set(tokens)
+
+    def put_together(
+        self, tokens: Sequence[int], rng: np.random.Generator
+    ) -> tuple[CodeArray, NDArray[np.int16]]:
+        """What no answer says, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
+
+        It ends with its last word; that one's sound is never heard.
+        """
+        parts = [self._parts[token][int(rng.integers(len(self._parts[token])))] for token in tokens[:-1]]
+        places = np.cumsum([0, *(part.shape[1] for part in parts)])
+        text = np.full(int(places[-1]) + 1, PAD, np.int16)
+        text[places[1:] - 1] = EPAD
+        text[places] = tokens
+        return np.concatenate([*parts, self.silence[:, None]], axis=1), text
+
+
+def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
+    """The text tokens ``[frames]`` of an answer whose first word stands in frame 0."""
+    text, previous = np.full(frames, PAD, np.int16), -1
+    for word, start_s in zip(answer.words, answer.starts_s, strict=True):
+        for token in tokenizer.encode(word):
+            at = max(previous + 1, int(start_s * 12.5))
+            if at - 1 > previous:
+                text[at - 1] = EPAD
+            text[at], previous = token, at
+    return text
+
+
+def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
+    """Text ``[frames]`` in which every token stands two to four frames after the one before, marked."""
+    places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
+    text = np.full(int(places[-1]) + 3, PAD, np.int16)
+    text[places[1:] - 1] = EPAD
+    text[places] = tokens
+    return text
+
+
+def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
+    """The frames of ``text [T]`` in which a word stands."""
+    return np.flatnonzero((text != PAD) & (text != EPAD))
+
+
+class Composer:
+    """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
+
+    A recited sentence has its known end from that word on: in "a cow says moo" from the fourth. Results of
+    sums are trained in chains alone, and the end of a count only after a wrong beginning: a model that can
+    look an answer up by its question does not learn to work it out.
+    """
+
+    def __init__(
+        self,
+        scenes: list[Scene],
+        quiet: list[CodeArray],
+        voicebox: Voicebox,
+        frames: int,
+        recited: Sequence[tuple[str, int]] = (),
+        chains: Chains | None = None,
+    ) -> None:
+        self.chains = chains
+        self.quiet, self.voicebox, self.frames = quiet, voicebox, frames
+        self.recited = [one for one in recited if one[0] in voicebox.codes]
+        self.heard = scenes
+        answered = ((scene.strip, tuple(one for one in scene.segments if one.answer)) for scene in scenes)
+        self.scenes = [Scene(strip, segments) for strip, segments in answered if segments]
+
+    def _silent(self, strip: CodeArray, rng: np.random.Generator) -> Dialogue:
+        """Nobody says anything: ``strip`` is what the talker hears."""
+        shift = int(rng.integers(strip.shape[1]))
+        return Dialogue(
+            np.repeat(self.voicebox.silence[:, None], self.frames, axis=1),
+            np.take(strip, np.arange(shift, shift + self.frames), axis=1, mode="wrap"),
+            np.full(self.frames, PAD, np.int16),
+            np.ones(self.frames, np.bool_),
+        )
+
+    def draw_drill(self, rng: np.random.Generator) -> Dialogue:
+        """Questions and words in no order, only to be heard, and meanwhile answers that nobody asked for.
+
+        Of these only what follows from their own words is trained, to a voice that says something else, so
+        that a sum is learnt as what it is: not by how a question sounded, nor by the talker's own sound.
+        """
+        scene = self.heard[rng.integers(len(self.heard))]
+        dialogue = self._silent(scene.strip, rng)
+        dialogue.is_text_trained[:], dialogue.is_voice_trained = False, False
+        self._listen(rng, dialogue, scene)
+        if self.recited:
+            self._recite(rng, dialogue)
+        return dialogue
+
+    def draw_sums(self, rng: np.random.Generator) -> Dialogue:
+        """A short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, to nobody or to a speaker."""
+        silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
+        text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
+        user = silence if rng.random() < 0.5 else self._overheard(rng)
+        dialogue = Dialogue(silence.copy(), user, text, is_trained, is_voice_trained=False)
+        is_spoken, at = rng.random() < 0.5, int(rng.integers(1, 6))
+        while self.chains is not None:
+            tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
+            codes, said = None, spaced(tokens, rng)
+            if is_spoken and self.voicebox.has_said(tokens[:-1]):
+                codes, said = self.voicebox.put_together(tokens, rng)
+            stop = at + said.size
+            if stop > SUMS_FRAMES:
+                break
+            if codes is not None:
+                dialogue.talker[:, at:stop] = codes
+            text[at - 1] = EPAD
+            text[at:stop] = said
+            is_trained[at + words_at(said)[-1]] = True
+            at = stop + int(rng.integers(1, 4))
+        return dialogue
+
+    def _overheard(self, rng: np.random.Generator) -> CodeArray:
+        """A question in some scene, ``[8, SUMS_FRAMES]``."""
+        scene = self.heard[rng.integers(len(self.heard))]
+        user = np.take(scene.strip, np.arange(SUMS_FRAMES), axis=1, mode="wrap")
+        question = scene.segments[rng.integers(len(scene.segments))].codes[:, :SUMS_FRAMES]
+        user[:, : question.shape[1]] = question
+        return user
+
+    def _listen(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
+        at = int(rng.integers(1, 20))
+        while True:
+            segment = scene.segments[rng.integers(len(scene.segments))]
+            stop = at + max(segment.codes.shape[1], segment.end + REACTION_FRAMES + 1)
+            if stop > self.frames:
+                return
+            dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes
+            dialogue.asked.append(Asked(at + segment.start, at + segment.end, segment.question, ""))
+            at = stop
+
+    def _recite(self, rng: np.random.Generator, dialogue: Dialogue) -> None:
+        is_loud, at = rng.random() < 0.5, int(rng.integers(1, 20))
+        while True:
+            text, known = self._recited(rng)
+            if at + text.size > self.frames:
+                return
+            if is_loud:
+                other, _ = self.recited[int(rng.integers(len(self.recited)))]
+                sound = self.voicebox.codes[other][:, : self.frames - at]
+                dialogue.talker[:, at : at + sound.shape[1]] = sound
+            dialogue.text[at - 1] = EPAD
+            dialogue.text[at : at + text.size] = text
+            dialogue.is_text_trained[at + words_at(text)[known:]] = True
+            at += text.size + int(rng.integers(1, 6))
+
+    def _recited(self, rng: np.random.Generator) -> tuple[NDArray[np.int16], int]:
+        """The text of something to recite ``[frames]``, and its first word that is known."""
+        if self.chains is not None and rng.random() < CHAINS_SHARE:
+            tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
+            return spaced(tokens, rng), len(tokens) - 1
+        sentence, known = self.recited[int(rng.integers(len(self.recited)))]
+        return self.voicebox.text[sentence], known
+
+    def draw(self, rng: np.random.Generator) -> Dialogue:
+        """A dialogue in one scene; one in ten is a scene in which nobody speaks to us."""
+        scene = self.scenes[rng.integers(len(self.scenes))]
+        is_quiet = rng.random() < 0.1
+        dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip, rng)
+        if not is_quiet:
+            self._converse(rng, dialogue, scene)
+        return dialogue
+
+    def _converse(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
+        at, is_interrupting = int(rng.integers(1, 30)), False
+        while True:
+            segment = scene.segments[rng.integers(len(scene.segments))]
+            reply = at + segment.end + REACTION_FRAMES
+            said = self.chains.misbegun(segment.answer, rng) if self.chains is not None else segment.answer
+            codes, text = self.voicebox.codes[said], self.voicebox.text[said]
+            reply_end = reply + codes.shape[1]
+            if reply_end > self.frames:
+                return
+            if is_interrupting:
+                stop = at + segment.start + STOP_FRAMES
+                dialogue.talker[:, stop:] = self.voicebox.silence[:, None]
+                dialogue.text[stop:] = PAD
+            dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
+            dialogue.talker[:, reply:reply_end] = codes
+            dialogue.text[reply - 1] = EPAD
+            dialogue.text[reply:reply_end] = text
+            self._leave_out_ends(dialogue, reply, text, said, is_begun_rightly=said == segment.answer)
+            dialogue.asked.append(
+                Asked(at + segment.start, at + segment.end, segment.question, segment.answer)
+            )
+            sound_end = reply_end - TAIL_FRAMES
+            is_interrupting = bool(rng.random() < 0.15)
+            if is_interrupting:
+                at = int(rng.integers(reply + 2, sound_end)) - segment.start
+                at = max(at, dialogue.asked[-1].end + 1)
+            else:
+                gap = rng.integers(25, 80) if rng.random() < 0.12 else rng.integers(0, 20)
+                at = sound_end + int(gap)
+
+    @staticmethod
+    def _leave_out_ends(
+        dialogue: Dialogue, reply: int, text: NDArray[np.int16], said: str, *, is_begun_rightly: bool
+    ) -> None:
+        """Train no result of a sum, no beginning that was not asked for, no end of a count begun rightly."""
+        words, places = said.split(), reply + words_at(text)
+        if not is_begun_rightly:
+            dialogue.is_text_trained[reply] = False
+        elif set(words) <= set(NUMBERS):
+            dialogue.is_text_trained[places[SHORTEST_COUNT - 1] + 1 : reply + text.size] = False
+        if {"plus", "minus"} & set(words):
+            dialogue.is_text_trained[places[-1]] = False

@@ -1,0 +1,187 @@
+"""Every number of the small models' card, held out by fact, phrasing, voice, speed and noise.
+
+Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-stt \\
+           --tts out/train/tiny-tts --speech out/train/codec-test \\
+           --questions out/train/questions-test --json out/train/tiny.json
+
+Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
+synthesiser as fast as they can. --only has one part measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lab.train import calls, codec_quality, speech_calls
+from lab.train.domain import PHRASINGS
+from lab.train.questions import Utterance, read_shard
+from lab.train.shards import shards_in
+from tests.support.launch import ANTIPHON, RunningServer, free_port, running_server
+
+PARTS: Final = ("codec", "talk", "stt", "tts")
+
+
+def balanced(utterances: Sequence[Utterance], per_intent: int) -> list[Utterance]:
+    """The first so many utterances of each intent, shuffled by a fixed seed."""
+    chosen = [
+        one for intent in PHRASINGS for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
+    ]
+    order = np.random.default_rng(2).permutation(len(chosen))
+    return [chosen[index] for index in order]
+
+
+@contextmanager
+def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
+    """A fresh server of one model, with a row for every caller."""
+    port, log = free_port(), Path("out/evaluate-server.log")
+    log.parent.mkdir(exist_ok=True)
+    command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
+    if options.backend:
+        command += ["--backend", options.backend]
+    with running_server(command, port, log) as server:
+        yield server
+
+
+def held_out_questions(folder: Path) -> list[Utterance]:
+    """All of the folder's.
+
+    Raises:
+        SystemExit: it has none.
+    """
+    asked = [one for path in shards_in(folder) for one in read_shard(path)]
+    if not asked:
+        made_by = f"python -m lab.train.questions --held-out --shards 4 --out {folder}"
+        raise SystemExit(f"no questions in {folder}; make them with: {made_by}")
+    return asked
+
+
+def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Dictate the questions to a recogniser."""
+    asked = balanced(held_out_questions(options.questions), options.per_intent)
+    with serving(model, options) as server:
+        note = progress("dictated")
+        results = asyncio.run(speech_calls.dictate_all(server.url, asked, options.callers, note))
+    return speech_calls.dictation_report(results)
+
+
+def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Have a synthesiser read answers."""
+    texts = speech_calls.held_out_texts(options.answers)
+    with serving(model, options) as server:
+        note = progress("read")
+        speeches = asyncio.run(speech_calls.read_all(server.url, texts, options.callers, note))
+    return speech_calls.reading_report(texts, speeches)
+
+
+def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Talk to a talker: questions, silence and noise, interruptions."""
+    utterances = held_out_questions(options.questions)
+    asked = balanced(utterances, options.per_intent)
+    with serving(model, options) as server:
+        note = progress("questions")
+        results = asyncio.run(calls.ask_all(server.url, asked, options.callers, note))
+        quiet = asyncio.run(calls.stay_quiet(server.url, options.quiet_minutes, options.callers))
+        note = progress("interruptions")
+        interrupted = asyncio.run(
+            calls.interrupt_all(server.url, utterances, options.interruptions, options.callers, note)
+        )
+    return {
+        "questions": calls.answers_report(results),
+        "spoken": calls.spoken_report(results),
+        "quiet": quiet,
+        "interruptions": interrupted,
+    }
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """Tell how far it is, with the time left."""
+    start_s = time.monotonic()
+
+    def note(done: int, total: int) -> None:
+        left_s = (time.monotonic() - start_s) / max(done, 1) * (total - done)
+        sys.stderr.write(f"{what}: {done} of {total}, {left_s:.0f} s left\n")
+
+    return note
+
+
+def recordings(folder: Path | None) -> dict[str, NDArray[np.float32]]:
+    """Real speech by file name, at most 30 s of each."""
+    from antiphon.audio.files import read_audio
+
+    if folder is None:
+        return {}
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".wav", ".mp3", ".flac", ".ogg")]
+    return {path.name: read_audio(path)[: 30 * 24_000] for path in paths}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="out/train/tiny", help="a built-in name or a folder [%(default)s]")
+    parser.add_argument("--stt", help="the recogniser, likewise [not measured]")
+    parser.add_argument("--tts", help="the synthesiser, likewise [not measured]")
+    parser.add_argument("--codec", type=Path, help="folder with mimi.safetensors [the model's own]")
+    parser.add_argument("--backend", help="the server's backend [auto]")
+    parser.add_argument(
+        "--speech",
+        type=Path,
+        default=Path("out/train/codec-test"),
+        help="held-out speech of lab.train.corpus [%(default)s]",
+    )
+    parser.add_argument(
+        "--questions",
+        type=Path,
+        default=Path("out/train/questions-test"),
+        help="held-out folder of lab.train.questions [%(default)s]",
+    )
+    parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
+    parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
+    parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
+    parser.add_argument("--quiet-minutes", type=float, default=10)
+    parser.add_argument("--interruptions", type=int, default=40)
+    parser.add_argument("--callers", type=int, default=4, help="calls side by side")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path("out/evaluation.json"),
+        help="the numbers are written there too [%(default)s]",
+    )
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(2)
+    report: dict[str, Any] = {"model": options.model}
+    wanted = PARTS if options.only is None else (options.only,)
+    if "codec" in wanted:
+        folder = options.codec or codec_quality.folder_of(options.model)
+        report["codec"] = codec_quality.measure(
+            folder, options.speech, options.questions, recordings(options.recordings)
+        )
+    if "talk" in wanted:
+        report |= converse(options.model, options)
+    if "stt" in wanted and options.stt:
+        report["dictation"] = {"model": options.stt} | dictate(options.stt, options)
+    if "tts" in wanted and options.tts:
+        report["reading"] = {"model": options.tts} | read_aloud(options.tts, options)
+    text = json.dumps(report, indent=2)
+    sys.stdout.write(text + "\n")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

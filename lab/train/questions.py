@@ -1,0 +1,146 @@
+"""Speak the questions of the domain in many voices: shards of single utterances, each made from its own seed.
+
+Usage: python -m lab.train.questions --shards 60 --out out/train/questions
+
+A shard that is there is kept, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.train.domain import PHRASINGS, Domain, Turn
+from lab.train.rhvoice import require_rhvoice
+from lab.train.voices import Voice, draw_voice, require_speakers, speak
+
+UTTERANCES_PER_SHARD = 500
+WORDS_SHARE = 0.3
+"""Of the training's utterances, so many are words in no order, by default: nobody answers them."""
+QUIET = 10 ** (-40 / 20)
+"""Below this share of its peak an utterance has not begun, or is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One spoken question: its turn, who speaks, by how much the sound is stretched, and the sound."""
+
+    turn: Turn
+    voice: Voice
+    stretch: float
+    pcm: NDArray[np.float32]
+
+
+def trim(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``[samples]`` without the near-silence at both ends."""
+    loud = np.flatnonzero(np.abs(pcm) > QUIET * np.abs(pcm).max(initial=1e-6))
+    return pcm[loud[0] : loud[-1] + 1] if loud.size else pcm
+
+
+def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
+    """``pcm`` played at ``1 / factor`` of its speed: longer and lower for a factor above 1."""
+    at = np.arange(int(pcm.size * factor)) / factor
+    return np.interp(at, np.arange(pcm.size), pcm).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks and what: with RHVoice or without, so many of training's utterances words in no order."""
+
+    held_out: bool = False
+    rhvoice: bool = False
+    words_share: float = WORDS_SHARE
+
+
+def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice, float]:
+    """Draw what is asked, by whom, and how the voice is bent."""
+    voice = draw_voice(rng, held_out=asked.held_out, rhvoice=asked.rhvoice)
+    if not asked.held_out:
+        turn = domain.draw_words(rng) if rng.random() < asked.words_share else domain.draw(rng)
+        return turn, voice, rng.uniform(0.83, 1.2)
+    return domain.draw_held_out(rng, rng.choice(list(PHRASINGS))), voice, 1.0
+
+
+def make_shard(path: Path, seed: int, asked: Asked, *, threads: int) -> float:
+    """Write one shard, ``pcm`` int16, ``ends`` int64 and ``turns`` (JSON); returns its seconds."""
+    rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
+    plans = [plan(rng, domain, asked) for _ in range(UTTERANCES_PER_SHARD)]
+
+    def perform(item: tuple[Turn, Voice, float]) -> NDArray[np.float32]:
+        turn, voice, factor = item
+        return trim(stretched(speak(voice, turn.question), factor))
+
+    with ThreadPoolExecutor(threads) as pool:
+        spoken = list(pool.map(perform, plans))
+    told = [{"turn": asdict(turn), "voice": asdict(voice), "stretch": f} for turn, voice, f in plans]
+    pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
+    part = path.with_suffix(".part.npz")
+    np.savez(part, pcm=pcm, ends=np.cumsum([x.size for x in spoken]), turns=np.array(json.dumps(told)))
+    part.replace(path)
+    return pcm.size / 24_000
+
+
+def read_shard(path: Path) -> list[Utterance]:
+    """The utterances of one shard."""
+    with np.load(path) as shard:
+        pcm, ends, told = shard["pcm"], shard["ends"], json.loads(str(shard["turns"]))
+    starts = np.concatenate([[0], ends[:-1]])
+    return [
+        Utterance(
+            Turn(**one["turn"]),
+            Voice.read(one["voice"]),
+            one["stretch"],
+            pcm[start:end].astype(np.float32) / 32767,
+        )
+        for one, start, end in zip(told, starts, ends, strict=True)
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shards", type=int, default=60, help="about a quarter of an hour of speech each")
+    parser.add_argument("--held-out", action="store_true", help="voices and questions training never hears")
+    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice speak too, where it is installed")
+    parser.add_argument(
+        "--words",
+        type=float,
+        default=WORDS_SHARE,
+        help="share of words in no order, in training [%(default)s]",
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(argv)
+    if not 0 <= options.words <= 1:
+        parser.error(f"--words {options.words} is not between 0 and 1")
+    require_speakers()
+    if options.rhvoice and not options.held_out:
+        require_rhvoice()
+    asked = Asked(options.held_out, options.rhvoice, options.words)
+    options.out.mkdir(parents=True, exist_ok=True)
+    start_s, total_s = time.monotonic(), 0.0
+    for seed in range(options.shards):
+        path = options.out / f"{seed:04d}.npz"
+        if path.exists():
+            continue
+        total_s += make_shard(path, seed, asked, threads=options.threads)
+        spent_s = time.monotonic() - start_s
+        sys.stderr.write(
+            f"shard {seed + 1}/{options.shards}: {total_s / 3600:.2f} h spoken in {spent_s:.0f} s\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Make what a speech synthesiser is trained on: spoken texts as codes, and the script that goes with them.
+
+Usage: python -m lab.train.readings --shards 8 --codec out/train/codec --out out/train/readings
+
+The texts are answers of the domain (but none that is held out) and random sequences of its words, with
+breaks and words that nobody knows in them. Every word begins with a frame of the codec, so that one word is
+always much the same codes, and a small model learns them soon. A shard that is there is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lab.train.answers import LOUDNESS, Answer, Speaker
+from lab.train.codec import load_mimi
+from lab.train.domain import PHRASINGS, Domain
+from lab.train.questions import stretched
+from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
+from lab.train.voices import SAMPLE_RATE
+
+FloatArray = NDArray[np.float32]
+LEAD_FRAMES: Final = 2
+"""Silence before the first word, as a script begins."""
+TAIL_FRAMES: Final = 6
+COLD_FRAMES: Final = 10
+SHORT_PER_SHARD: Final = 300
+LONG_PER_SHARD: Final = 60
+LONG_FRAMES: Final = 188
+UNKNOWN_WORD: Final = "mhm"
+"""Stands for all words that the tokenizer does not know: they are a short silence."""
+UNKNOWN_FRAMES: Final = 3
+SLACK_SAMPLES: Final = 288
+"""A word is played faster by up to 12 ms to end with a frame, else slower."""
+FADE_SAMPLES: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
+
+    ``text`` is as a caller would send it. Its entries, words and breaks, begin with the frames ``starts``;
+    the last of these is the frame before which all is said.
+    """
+
+    codes: CodeArray
+    text: str
+    starts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Recording:
+    """A text while it is being spoken: sounds of whole frames, and the frames in which parts begin."""
+
+    pcm: list[FloatArray]
+    parts: list[str]
+    starts: list[int]
+    frames: int = 0
+
+    @classmethod
+    def empty(cls) -> Recording:
+        """One with nothing said yet."""
+        return cls([], [], [])
+
+    def add(self, pcm: FloatArray, part: str | None = None) -> None:
+        """Go on with a sound of whole frames, in which a part of the text begins, or none."""
+        if part is not None:
+            self.parts.append(part)
+            self.starts.append(self.frames)
+        self.pcm.append(pcm)
+        self.frames += pcm.size // FRAME_SAMPLES
+
+
+def _silence(frames: int) -> FloatArray:
+    return np.zeros(frames * FRAME_SAMPLES, np.float32)
+
+
+def words_in_frames(answer: Answer) -> list[FloatArray]:
+    """The sound of each word, equally loud, played so much slower that it fills whole frames.
+
+    With silence between words instead, the recogniser understands half as many of them in the codec's sound.
+    """
+    edges = [*(int(start_s * SAMPLE_RATE) for start_s in answer.starts_s), answer.pcm.size]
+    words = []
+    for first, last in pairwise(edges):
+        frames = max(1, -(-(last - first - SLACK_SAMPLES) // FRAME_SAMPLES))
+        slower = stretched(answer.pcm[first:last], frames * FRAME_SAMPLES / (last - first))
+        word = np.pad(slower, (0, frames * FRAME_SAMPLES - slower.size))
+        fade = np.linspace(0, 1, FADE_SAMPLES, dtype=np.float32)
+        word[:FADE_SAMPLES] *= fade
+        word[-FADE_SAMPLES:] *= fade[::-1]
+        word *= LOUDNESS / max(float(np.sqrt(np.mean(word**2))), 1e-6)
+        words.append(word.clip(-1, 1))
+    return words
+
+
+class Texts:
+    """Draws sentences: answers, and words of the domain at random."""
+
+    def __init__(self) -> None:
+        domain = Domain()
+        self.words = domain.words()
+        self.answers = sorted({fact.answer for known in domain.trained.values() for fact in known})
+
+    def sentence(self, rng: random.Random) -> str:
+        """An answer twice in five times, else some random words."""
+        if rng.random() < 0.4:
+            return rng.choice(self.answers)
+        return " ".join(rng.choices(self.words, k=rng.randint(1, 8)))
+
+
+def speaker_of_all_words(threads: int) -> Speaker:
+    """A speaker who knows every word of the domain, in every place that a question or answer has it in."""
+    domain, rng = Domain(), random.Random(1)
+    asked = [
+        phrase.format(**fact.slots)
+        for intent, phrasings in PHRASINGS.items()
+        for phrase in phrasings.trained + phrasings.held_out
+        for fact in rng.sample(domain.facts[intent], min(12, len(domain.facts[intent])))
+    ]
+    words = [" ".join((word, word, word)) for word in domain.words()]
+    return Speaker([*domain.answers(), *asked, *words], threads)
+
+
+def record(rng: random.Random, texts: Texts, speaker: Speaker, *, is_long: bool) -> Recording:
+    """Speak one sentence, or several with pauses and breaks between them."""
+    recording = Recording.empty()
+    while not recording.parts or (is_long and recording.frames < LONG_FRAMES):
+        if recording.parts:
+            _pause(rng, recording)
+        if rng.random() < 0.05:
+            recording.add(_silence(UNKNOWN_FRAMES), UNKNOWN_WORD)
+        answer = speaker.say(texts.sentence(rng))
+        for word, pcm in zip(answer.words, words_in_frames(answer), strict=True):
+            recording.add(pcm, word)
+    return recording
+
+
+def _pause(rng: random.Random, recording: Recording) -> None:
+    """Go straight on, take a breath, or make a break that the text asks for."""
+    kind = rng.random()
+    if 0.3 <= kind < 0.7:
+        recording.add(_silence(rng.randint(1, 4)))
+    elif kind >= 0.7:
+        frames = rng.randint(4, 25)
+        recording.add(_silence(frames), _break(frames))
+
+
+def _break(frames: int) -> str:
+    return f'<break time="{frames * FRAME_SAMPLES / SAMPLE_RATE:.2f}s"/>'
+
+
+def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
+    """Encode recordings, those of like length together."""
+    for first in range(0, len(recordings), 10):
+        batch = recordings[first : first + 10]
+        frames = [LEAD_FRAMES + one.frames + TAIL_FRAMES for one in batch]
+        pcm = np.zeros((len(batch), (COLD_FRAMES + max(frames)) * FRAME_SAMPLES), np.float32)
+        for row, one in enumerate(batch):
+            sound, at = np.concatenate(one.pcm), (COLD_FRAMES + LEAD_FRAMES) * FRAME_SAMPLES
+            pcm[row, at : at + sound.size] = sound
+        for one, count, codes in zip(batch, frames, encode(mimi, pcm), strict=True):
+            starts = tuple(LEAD_FRAMES + start for start in (*one.starts, one.frames))
+            yield Reading(codes[:, COLD_FRAMES : COLD_FRAMES + count], " ".join(one.parts), starts)
+
+
+def make_shard(path: Path, seed: int, texts: Texts, speaker: Speaker, mimi: Any) -> float:
+    """Write one shard; returns its seconds."""
+    rng = random.Random(f"readings-{seed}")
+    kinds = [False] * SHORT_PER_SHARD + [True] * LONG_PER_SHARD
+    recordings = [record(rng, texts, speaker, is_long=is_long) for is_long in kinds]
+    recordings.sort(key=lambda one: one.frames)
+    readings = list(read(recordings, mimi))
+    part = path.with_suffix(".part.npz")
+    np.savez(
+        part,
+        codes=np.concatenate([one.codes for one in readings], axis=1),
+        ends=np.cumsum([one.codes.shape[1] for one in readings]),
+        texts=np.array([one.text for one in readings]),
+        starts=np.concatenate([one.starts for one in readings]),
+        counts=np.array([len(one.starts) for one in readings]),
+    )
+    part.replace(path)
+    return sum(one.frames for one in recordings) * FRAME_SAMPLES / SAMPLE_RATE
+
+
+def read_readings(path: Path) -> list[Reading]:
+    """The readings of a shard."""
+    with np.load(path) as shard:
+        codes = np.split(shard["codes"], shard["ends"][:-1], axis=1)
+        starts = np.split(shard["starts"], np.cumsum(shard["counts"])[:-1])
+        texts = [str(text) for text in shard["texts"]]
+    return [
+        Reading(some, text, tuple(map(int, when)))
+        for some, text, when in zip(codes, texts, starts, strict=True)
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shards", type=int, default=8, help="about half an hour of speech each")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    paths = [options.out / f"{seed:04d}.npz" for seed in range(options.shards)]
+    if all(path.exists() for path in paths):
+        return 0
+    texts, speaker = Texts(), speaker_of_all_words(options.threads)
+    mimi = load_mimi(options.codec)
+    mimi.eval()
+    start_s = time.monotonic()
+    for seed, path in enumerate(paths):
+        if not path.exists():
+            seconds = make_shard(path, seed, texts, speaker, mimi)
+            sys.stderr.write(f"{path.name}: {seconds:.0f} s of speech, {time.monotonic() - start_s:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The text stream of a spoken text, made by the state machine that the server reads texts with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.models.script import NEW_WORD, Script, ScriptRules, TextEntry
+from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from antiphon.models.spoken_text import TextReader
+from lab.train.talker_tokenizer import PAD, TalkerTokenizer
+
+FRAME_RATE: Final = 12.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cues:
+    """The text of one script, step by step: what is fed, int64 ``[S]``, and what the model should say.
+
+    ``said`` int64 ``[S]`` asks for the next entry or not; ``counts`` bool ``[S]`` where that is its choice.
+    ``words_at`` are the steps in which words began.
+    """
+
+    fed: NDArray[np.int64]
+    said: NDArray[np.int64]
+    counts: NDArray[np.bool_]
+    words_at: tuple[int, ...]
+
+
+def reader_spec(config: Mapping[str, Any]) -> ModelSpec:
+    """What the server makes of a reader's configuration, as far as its texts are concerned."""
+    lm = LMSpec(
+        **{key: config[key] for key in ("dim", "num_layers", "num_heads", "context", "n_q", "dep_q", "card")},
+        text_card=config["text_card"],
+        delays=tuple(config["delays"]),
+        text_padding_id=PAD,
+        config=config,
+    )
+    mimi = MimiSpec(24_000, FRAME_RATE, config["n_q"], config["card"])
+    generation = {"tts_config": config["tts_config"]}
+    return ModelSpec("reader", PipelineKind.TTS, "tts", mimi, lm, generation=generation)
+
+
+def entries_of(text: str, spec: ModelSpec, tokenizer: TalkerTokenizer) -> list[TextEntry]:
+    """The entries of a text, and the end after them."""
+    return [*TextReader(spec, tokenizer.encode).read(text), TextEntry((), is_last=True)]
+
+
+def cues(entries: Sequence[TextEntry], starts: Sequence[int], rules: ScriptRules, steps: int) -> Cues:
+    """Let a model that always asks in time run through a script.
+
+    ``starts`` are the frames of sound in which entries begin, the end (the last entry) included. The
+    machine has its own mind where they are closer together or further apart than it allows.
+    """
+    script = Script(rules)
+    script.add(tuple(entries))
+    fed = np.full(steps, rules.pad, np.int64)
+    said = np.full(steps, rules.pad, np.int64)
+    counts = np.zeros(steps, np.bool_)
+    for step in range(steps):
+        begun = len(script.begun)
+        wants = script.end_step is None and step >= starts[begun]
+        asking, waiting = script.copy(), script.copy()
+        asking.advance(NEW_WORD)
+        waiting.advance(rules.pad)
+        said[step] = NEW_WORD if wants else rules.pad
+        counts[step] = (len(asking.begun), asking.end_step) != (len(waiting.begun), waiting.end_step)
+        fed[step] = script.choices.word if wants else script.choices.pad
+        script = asking if wants else waiting
+    words = tuple(step for step, index in script.begun if entries[index].tokens)
+    return Cues(fed, said, counts, words)

@@ -1,0 +1,233 @@
+"""Encode spoken questions, each in some noise, with the frozen codec; dialogues are composed of the codes.
+
+Usage: python -m lab.train.segments --questions out/train/questions --codec out/train/codec \\
+           --out out/train/segments
+
+Held-out questions (--held-out) keep the colour of their voice. A shard that is there is kept. Two processes
+share the work with --part 0/2 and --part 1/2. Composing codes is sound because the small codec looks back two
+seconds at most (its transformer's context is 25 frames).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lab.train.augment import add_room, coloured_noise, equalise, limit_band
+from lab.train.codec import load_mimi
+from lab.train.questions import Utterance, read_shard
+from lab.train.shards import shards_in
+
+FRAME_SAMPLES = 1920
+LEAD_FRAMES, DROPPED_FRAMES = 6, 4
+"""Noise encoded before a question, and how much of it is thrown away with the codec's cold start."""
+TRAIL_FRAMES = 7
+EQUALISED = 0.5
+"""Of the questions, so many come through a microphone or a mouth of another colour."""
+GROUP = 50
+"""Questions that share one noise."""
+STRIP_FRAMES = 200
+QUIET_STRIPS = 6
+
+FloatArray = NDArray[np.float32]
+CodeArray = NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Codes ``[8, frames]`` of a question: it is heard from frame ``start`` to frame ``end``, inclusive."""
+
+    codes: CodeArray
+    start: int
+    end: int
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One noise: ``strip`` is codes ``[8, STRIP_FRAMES]`` of it alone; and questions asked in it."""
+
+    strip: CodeArray
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The noise of a scene (its spectrum's slope, its level below speech), gain, room and band."""
+
+    slope: float
+    snr_db: float | None
+    gain: float
+    has_room: bool
+    is_narrow: bool
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator) -> Surroundings:
+        """Six scenes in ten have noise, 12 to 40 dB below speech."""
+        return cls(
+            slope=float(rng.uniform(0, 2)),
+            snr_db=float(rng.uniform(12, 40)) if rng.random() < 0.6 else None,
+            gain=float(10 ** (rng.uniform(-24, 0) / 20)),
+            has_room=bool(rng.random() < 0.3),
+            is_narrow=bool(rng.random() < 0.2),
+        )
+
+    def heard(self, rng: np.random.Generator, pcm: FloatArray, loudness: float) -> FloatArray:
+        """``pcm [samples]`` as the microphone gets it; ``loudness`` is the root mean square of its speech."""
+        if self.has_room:
+            pcm = add_room(rng, pcm)
+        if self.snr_db is not None:
+            noise = coloured_noise(rng, pcm.size, self.slope)
+            pcm = pcm + noise * loudness * 10 ** (-self.snr_db / 20)
+        if self.is_narrow:
+            pcm = limit_band(rng, pcm)
+        return (pcm * self.gain).clip(-1, 1).astype(np.float32)
+
+
+def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
+    """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``."""
+    with torch.no_grad():
+        return np.asarray(mimi.encode(torch.from_numpy(pcm)[:, None]).numpy(), dtype=np.int16)
+
+
+def make_scene(
+    rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
+) -> Scene:
+    """Encode some questions in one noise; those of like length should be neighbours."""
+    recoloured = 0.0 if held_out else EQUALISED
+    around = Surroundings.drawn(rng)
+    segments: list[Segment] = []
+    for first in range(0, len(utterances), 10):
+        batch = utterances[first : first + 10]
+        frames = LEAD_FRAMES + 2 + max(one.pcm.size for one in batch) // FRAME_SAMPLES + TRAIL_FRAMES
+        heard, places = np.zeros((len(batch), frames * FRAME_SAMPLES), np.float32), []
+        for row, one in enumerate(batch):
+            at = LEAD_FRAMES * FRAME_SAMPLES + int(rng.integers(FRAME_SAMPLES))
+            loudness = float(np.sqrt(np.mean(one.pcm**2)))
+            said = one.pcm * rng.uniform(0.7, 1.0)
+            if recoloured and rng.random() < recoloured:
+                said = equalise(rng, said)
+            heard[row, at : at + one.pcm.size] = said
+            heard[row] = around.heard(rng, heard[row], loudness)
+            places.append((at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES))
+        for one, codes, (start, end) in zip(batch, encode(mimi, heard), places, strict=True):
+            kept = codes[:, DROPPED_FRAMES : end + 1 + TRAIL_FRAMES - 1]
+            turn = one.turn
+            segments.append(
+                Segment(kept, start - DROPPED_FRAMES, end - DROPPED_FRAMES, turn.question, turn.answer)
+            )
+    empty = np.zeros((STRIP_FRAMES + 10) * FRAME_SAMPLES, np.float32)
+    strip = encode(mimi, around.heard(rng, empty, 0.1)[None])[0][:, 10:]
+    return Scene(strip, tuple(segments))
+
+
+def make_quiet(rng: np.random.Generator, utterances: list[Utterance], mimi: Any) -> CodeArray:
+    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` in which nobody speaks to us: noise, or a crowd far away."""
+    samples = (STRIP_FRAMES + 10) * FRAME_SAMPLES
+    strips = []
+    for index in range(QUIET_STRIPS):
+        pcm = coloured_noise(rng, samples, rng.uniform(0, 2)) * 10 ** (rng.uniform(-60, -15) / 20)
+        if index % 3 == 0:
+            for _ in range(40):
+                voice = utterances[rng.integers(len(utterances))].pcm
+                at = int(rng.integers(samples - 1))
+                pcm[at : at + voice.size] += voice[: samples - at] * rng.uniform(0.03, 0.12)
+            pcm = add_room(rng, pcm)
+        if index % 3 == 1:
+            for _ in range(12):
+                at, length = int(rng.integers(samples - 9600)), int(rng.integers(240, 9600))
+                pcm[at : at + length] += coloured_noise(rng, length, rng.uniform(0, 1)) * rng.uniform(
+                    0.02, 0.2
+                )
+        strips.append(pcm.clip(-1, 1).astype(np.float32))
+    return encode(mimi, np.stack(strips))[:, :, 10:]
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng((11, seed))
+
+
+def encoding_order(sizes: Sequence[int], seed: int) -> list[list[int]]:
+    """Which utterances of a shard share a scene, and in what order: by length. ``sizes`` are in samples."""
+    order = [int(index) for index in _rng(seed).permutation(len(sizes))]
+    groups = [order[first : first + GROUP] for first in range(0, len(order), GROUP)]
+    return [sorted(group, key=lambda index: sizes[index]) for group in groups]
+
+
+def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool = False) -> None:
+    """Encode one shard of questions, in as many scenes as there are fifties."""
+    utterances = read_shard(source)
+    rng = _rng(seed)
+    rng.permutation(len(utterances))  # spent on the order
+    order = encoding_order([one.pcm.size for one in utterances], seed)
+    scenes = [
+        make_scene(rng, [utterances[index] for index in group], mimi, held_out=held_out) for group in order
+    ]
+    segments = [segment for scene in scenes for segment in scene.segments]
+    told = [[s.start, s.end, s.question, s.answer] for s in segments]
+    part = path.with_suffix(".part.npz")
+    np.savez(
+        part,
+        codes=np.concatenate([segment.codes for segment in segments], axis=1),
+        ends=np.cumsum([segment.codes.shape[1] for segment in segments]),
+        sizes=np.array([len(scene.segments) for scene in scenes]),
+        strips=np.stack([scene.strip for scene in scenes]),
+        quiet=make_quiet(rng, utterances, mimi),
+        told=np.array(json.dumps(told)),
+    )
+    part.replace(path)
+
+
+def read_segments(path: Path) -> tuple[list[Scene], CodeArray]:
+    """The scenes of a shard, and its strips in which nobody speaks ``[N, 8, STRIP_FRAMES]``."""
+    with np.load(path) as shard:
+        told = json.loads(str(shard["told"]))
+        parts = np.split(shard["codes"], shard["ends"][:-1], axis=1)
+        segments: Iterator[Segment] = (Segment(codes, *one) for codes, one in zip(parts, told, strict=True))
+        scenes = [
+            Scene(strip, tuple(next(segments) for _ in range(size)))
+            for strip, size in zip(shard["strips"], shard["sizes"], strict=True)
+        ]
+        return scenes, shard["quiet"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.questions")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--held-out", action="store_true", help="no voice gets another colour")
+    parser.add_argument("--part", default="0/1", help="this process's share: I/N")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    share, shares = map(int, options.part.split("/"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    mimi = load_mimi(options.codec)
+    mimi.eval()
+    start_s, made = time.monotonic(), 0
+    for seed, source in list(enumerate(shards_in(options.questions)))[share::shares]:
+        path = options.out / source.name
+        if path.exists():
+            continue
+        make_shard(path, source, seed, mimi, held_out=options.held_out)
+        made += 1
+        sys.stderr.write(f"{path.name}: {made} shards in {time.monotonic() - start_s:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

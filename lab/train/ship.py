@@ -1,0 +1,164 @@
+"""Put a trained model and its codec into one folder, in the published layout, with a manifest.
+
+Usage: python -m lab.train.ship --talker out/train/talker --codec out/train/codec \\
+           --out server/antiphon/assets/tiny
+       python -m lab.train.ship --listener out/train/listener --beside server/antiphon/assets/tiny \\
+           --out server/antiphon/assets/tiny-stt
+       python -m lab.train.ship --reader out/train/reader --beside server/antiphon/assets/tiny \\
+           --out server/antiphon/assets/tiny-tts
+
+A folder beside another one names that one's codec and has none of its own. Then
+`python lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8`
+for the others).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import describe
+from antiphon.models.manifest import MANIFEST_NAME, write_manifest
+from tests.support.small_models import published_names
+
+LM_NAME, TOKENIZER_NAME = "model.safetensors", "tokenizer.model"
+CODEC_NAMES: Final = {"mimi_name": "mimi.safetensors", "mimi_config_name": "mimi_config.json"}
+SPEAKING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
+"""Text is the likeliest; a little chance keeps the voice from droning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a trained model becomes: its names, what it is, how its tokens are drawn, what to say to it."""
+
+    name: str
+    model_type: str
+    description: str
+    sampling: dict[str, float]
+    examples: tuple[str, ...] = ()
+
+
+KINDS: Final = {
+    "talker": Kind(
+        "tiny",
+        "moshi",
+        "A small talker about sums, counting, colours, sounds, days and months, trained on synthetic voices.",
+        SPEAKING,
+        (
+            "What is your name?",
+            "What colour is the sky?",
+            "What is five plus four?",
+            "Count from three to seven.",
+            "What does a cow say?",
+            "What comes after Monday?",
+        ),
+    ),
+    "listener": Kind(
+        "tiny-stt",
+        "stt",
+        "A small recogniser of questions about sums, counting, colours, sounds, days and months, trained on "
+        "synthetic voices.",
+        {"temp": 0.0, "temp_text": 0.0},
+    ),
+    "reader": Kind(
+        "tiny-tts",
+        "tts",
+        "A small synthesiser of one voice that reads the words of sums, counting, colours, sounds, days and "
+        "months.",
+        SPEAKING,
+        ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
+    ),
+}
+
+
+def _bfloat16(source: Path, target: Path) -> None:
+    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(source).items()}
+    save_file(published_names(tensors), target)
+    target.chmod(0o644)
+
+
+def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = False) -> None:
+    """Write the folder ``out``; the model is the best of its training, else the last.
+
+    ``codec`` is the folder of the codec: its trainer's, or with ``is_beside`` one shipped before, whose
+    files are named by relative path.
+
+    Raises:
+        SystemExit: training has not written a checkpoint yet.
+    """
+    chosen = next((trained / name for name in ("best", "last") if (trained / name).is_dir()), None)
+    if chosen is None:
+        raise SystemExit(f"no checkpoint in {trained}; make one with: python -m train.{kind} --help")
+    what = KINDS[kind]
+    out.mkdir(parents=True, exist_ok=True)
+    _bfloat16(chosen / LM_NAME, out / LM_NAME)
+    shutil.copyfile(trained / TOKENIZER_NAME, out / TOKENIZER_NAME)
+    if (trained / "voices").is_dir():
+        shutil.copytree(trained / "voices", out / "voices", dirs_exist_ok=True)
+    config: dict[str, Any] = json.loads((chosen / "config.json").read_text())
+    config |= {
+        "model_type": what.model_type,
+        "moshi_name": LM_NAME,
+        "tokenizer_name": TOKENIZER_NAME,
+        "lm_gen_config": what.sampling,
+        **_codec(codec, out, is_beside=is_beside),
+    }
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (out / MANIFEST_NAME).unlink(missing_ok=True)
+    manifest = describe(
+        load_checkpoint(str(out)),
+        name=what.name,
+        description=what.description,
+        license_name="Apache-2.0",
+        examples=what.examples,
+    )
+    write_manifest(manifest, out / MANIFEST_NAME)
+
+
+def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:
+    """What the configuration says of the codec, which is copied if it does not lie beside."""
+    if is_beside:
+        return {key: os.path.relpath(codec / name, out) for key, name in CODEC_NAMES.items()}
+    _bfloat16(codec / CODEC_NAMES["mimi_name"], out / CODEC_NAMES["mimi_name"])
+    shutil.copyfile(codec / CODEC_NAMES["mimi_config_name"], out / CODEC_NAMES["mimi_config_name"])
+    return dict(CODEC_NAMES)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the folder and say how large it is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    trained = parser.add_mutually_exclusive_group(required=True)
+    for kind in KINDS:
+        trained.add_argument(f"--{kind}", type=Path, help=f"folder of train.{kind}")
+    codec = parser.add_mutually_exclusive_group(required=True)
+    codec.add_argument("--codec", type=Path, help="folder of lab.train.codec, which is copied")
+    codec.add_argument("--beside", type=Path, help="a folder shipped before, whose codec is used")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    kind = next(kind for kind in KINDS if getattr(options, kind))
+    ship(
+        kind,
+        getattr(options, kind),
+        options.beside or options.codec,
+        options.out,
+        is_beside=options.beside is not None,
+    )
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    sys.stderr.write(f"{options.out}: {size / 1e6:.1f} MB\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

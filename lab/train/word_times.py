@@ -1,0 +1,189 @@
+"""When each word of the spoken questions begins: their synthesisers are asked once more, and tell.
+
+Usage: python -m lab.train.word_times --questions out/train/questions --out out/train/word-times
+
+Every synthesiser says the same thing twice in the same time, so nothing has to be recognised. A shard that is
+there is kept. Each shard names its utterances in the order in which lab.train.segments encodes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import sphn
+from numpy.typing import NDArray
+
+from lab.train.espeak import Espeak
+from lab.train.questions import QUIET, Utterance, read_shard
+from lab.train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
+from lab.train.rhvoice import RHVoice
+from lab.train.segments import FRAME_SAMPLES, Segment, encoding_order
+from lab.train.shards import shards_in
+from lab.train.voices import SAMPLE_RATE, Voice
+
+FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
+TOLERANCE_S = 0.03
+"""An utterance that takes longer or shorter by more than this when said again is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """How long an utterance lasts, and when its words start, from its first sample; none if unknown."""
+
+    seconds: float
+    starts_s: tuple[float, ...]
+
+    def starts_in(self, segment: Segment) -> tuple[float, ...]:
+        """The starts in frames of the segment that holds this utterance, to half a frame.
+
+        A segment knows the frames in which it begins and ends; the middle of what these allow is taken.
+        """
+        frames = self.seconds / FRAME_S
+        first = max(segment.start, segment.end - frames)
+        last = min(segment.start + 1, segment.end + 1 - frames)
+        return tuple((first + last) / 2 + start_s / FRAME_S for start_s in self.starts_s)
+
+
+@dataclass(slots=True)
+class Listener:
+    """Says utterances again and takes the time of their words."""
+
+    espeak: Espeak = field(default_factory=Espeak)
+    rhvoice: RHVoice | None = None
+    _counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def times(self, utterance: Utterance) -> Spoken:
+        """When the words of an utterance start in its sound."""
+        voice, text = utterance.voice, utterance.turn.question
+        say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)
+        pcm, rate, starts_s = say(voice, text)
+        level = np.abs(pcm if voice.throat is None else voice.throat.bent(pcm, rate))
+        loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
+        first_s, seconds = loud[0] / rate, (loud[-1] + 1 - loud[0]) / rate * utterance.stretch
+        true_s = utterance.pcm.size / SAMPLE_RATE
+        if abs(seconds - true_s) > TOLERANCE_S:
+            return Spoken(true_s, ())
+        return Spoken(true_s, tuple(max(0.0, (s - first_s) * utterance.stretch) for s in starts_s))
+
+    def _espeak(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
+        pcm, starts = self.espeak.speak(voice, text)
+        rate = self.espeak.sample_rate
+        return pcm.astype(np.float32), rate, tuple(start / rate for start in starts)
+
+    def _rhvoice(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
+        """No starts where RHVoice takes words together or apart."""
+        self.rhvoice = self.rhvoice or RHVoice()
+        pcm, starts = self.rhvoice.speak(voice, text)
+        told = len(starts) == len(text.split())
+        starts_s = tuple(start / RHVOICE_RATE for start in starts) if told else ()
+        return pcm.astype(np.float32), RHVOICE_RATE, starts_s
+
+    def _by_phones(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
+        counts = self._counts.setdefault(voice.name, {})
+        for word in text.split():
+            if word not in counts:
+                with tempfile.TemporaryDirectory() as folder:
+                    said = _phones(voice, word, Path(folder) / "word.wav")
+                counts[word] = sum(phone != "pau" for phone, _ in said)
+        with tempfile.TemporaryDirectory() as folder:
+            wav = Path(folder) / "speech.wav"
+            phones = _phones(voice, text, wav)
+            pcm, rate = sphn.read(str(wav))
+        return pcm[0], rate, starts_by_phones(tuple(text.split()), counts, phones)
+
+
+def starts_by_phones(
+    words: Sequence[str], counts: Mapping[str, int], phones: Sequence[tuple[str, float]]
+) -> tuple[float, ...]:
+    """When each word of a sentence starts: ``phones`` end at their times, ``counts`` are those of a word.
+
+    Where the sentence has more or fewer phones than its words alone, they share them in proportion.
+    """
+    starts, previous_end = [], 0.0
+    for phone, end in phones:
+        if phone != "pau":
+            starts.append(previous_end)
+        previous_end = end
+    before = np.cumsum([0] + [counts[word] for word in words[:-1]])
+    total = sum(counts[word] for word in words)
+    places = [min(len(starts) - 1, round(int(n) * len(starts) / total)) for n in before]
+    return tuple(starts[place] for place in places)
+
+
+def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
+    """flite's or festival's phones and the time in seconds at which each ends; the sound goes to ``wav``."""
+    if voice.program == "flite":
+        command = [*voice.command(text, wav), "-psdur"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        pairs = (item.rsplit(":", 1) for item in said.split())
+        return [(phone, float(end)) for phone, end in pairs]
+    subprocess.run(voice.command(text, wav), check=True, capture_output=True)
+    lines = wav.with_suffix(".phones").read_text().splitlines()[1:]  # the first is a mark
+    columns = (line.split() for line in lines)
+    return [(phone, float(end)) for end, _, phone in columns]
+
+
+def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
+    """Write the times of one shard of questions; returns how many utterances could not be timed."""
+    utterances = read_shard(source)
+    spoken = [listener.times(one) for one in utterances]
+    order = encoding_order([one.pcm.size for one in utterances], seed)
+    flat = [spoken[index] for scene in order for index in scene]
+    part = path.with_suffix(".part.npz")
+    np.savez(
+        part,
+        seconds=np.array([one.seconds for one in flat], np.float32),
+        counts=np.array([len(one.starts_s) for one in flat], np.int64),
+        starts_s=np.array([start for one in flat for start in one.starts_s], np.float32),
+    )
+    part.replace(path)
+    return sum(not one.starts_s for one in flat)
+
+
+def read_word_times(path: Path) -> list[Spoken]:
+    """The times of a shard, one for each of its segments, in their order."""
+    with np.load(path) as shard:
+        starts = np.split(shard["starts_s"], np.cumsum(shard["counts"])[:-1])
+        return [
+            Spoken(float(seconds), tuple(map(float, some)))
+            for seconds, some in zip(shard["seconds"], starts, strict=True)
+        ]
+
+
+def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
+    """Each segment's word starts in its own frames; empty where they are not known."""
+    return [spoken.starts_in(segment) for segment, spoken in zip(segments, times, strict=True)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.questions")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    listener, start_s, made = Listener(), time.monotonic(), 0
+    for seed, source in enumerate(shards_in(options.questions)):
+        path = options.out / source.name
+        if path.exists():
+            continue
+        unknown = make_shard(path, source, seed, listener)
+        made += 1
+        sys.stderr.write(
+            f"{path.name}: {unknown} not timed; {made} shards in {time.monotonic() - start_s:.0f} s\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
