@@ -154,7 +154,7 @@ def test_a_last_word_ends_no_later_than_the_audio() -> None:
     caller.say([3, 3, 0, 5])
     caller.mark(1)
     caller.stop()
-    assert caller.told(Word) == [Word("5", pytest.approx(0.32), 8)]  # type: ignore[arg-type]
+    assert caller.told(Word) == [Word("5", pytest.approx(0.32), 8, pytest.approx(0.48))]  # type: ignore[arg-type]
     assert caller.told(WordEnd) == [WordEnd(pytest.approx(0.32))]  # type: ignore[arg-type]
 
 

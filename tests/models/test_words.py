@@ -37,7 +37,7 @@ def words_of(tokens: Sequence[int], delay_frames: int) -> list[WordEvent]:
             continue
         if token in (0, 3):
             if word:
-                events.append(Word(spelled(word), last_stop_s, first))
+                events.append(Word(spelled(word), last_stop_s, first, (step - delay_frames) * 0.08))
                 word, is_unended = [], True
         else:
             first = first if word else index
@@ -53,7 +53,7 @@ def words_of(tokens: Sequence[int], delay_frames: int) -> list[WordEvent]:
 
 def rounded(events: Sequence[WordEvent]) -> list[WordEvent]:
     return [
-        replace(event, start_s=round(event.start_s, 6))
+        replace(event, start_s=round(event.start_s, 6), end_s=round(event.end_s, 6))
         if isinstance(event, Word)
         else WordEnd(round(event.stop_s, 6))
         for event in events
@@ -116,7 +116,7 @@ def test_what_is_said_before_the_audio_can_have_been_heard_is_no_word() -> None:
     words = WordAssembler(timing_of(audio_delay_seconds=2.5, audio_silence_prefix_seconds=1.0), spelled)
     assert [words.feed(token) for token in [0, 5, 0] * 14] == [[]] * 42
     assert words.feed(5) == []
-    assert words.feed(0) == [Word("5", 0.0, 42), WordEnd(pytest.approx(0.06))]  # type: ignore[arg-type]
+    assert words.feed(0) == [Word("5", 0.0, 42, 0.06), WordEnd(pytest.approx(0.06))]  # type: ignore[arg-type]
 
 
 def test_the_end_tells_what_is_left_and_ends_no_later_than_the_audio() -> None:
@@ -124,8 +124,8 @@ def test_the_end_tells_what_is_left_and_ends_no_later_than_the_audio() -> None:
     for token in (0, 5, 6):
         assert words.feed(token) == []
     assert words.is_in_word
-    assert words.fork().finish(end_s=9.0) == [Word("5-6", 0.08, 1), WordEnd(pytest.approx(0.24))]  # type: ignore[arg-type]
-    assert words.finish(end_s=0.2) == [Word("5-6", 0.08, 1), WordEnd(0.2)]
+    assert words.fork().finish(end_s=9.0) == [Word("5-6", 0.08, 1, 0.24), WordEnd(pytest.approx(0.24))]  # type: ignore[arg-type]
+    assert words.finish(end_s=0.2) == [Word("5-6", 0.08, 1, 0.24), WordEnd(0.2)]
     assert words.finish(end_s=0.2) == []
 
 

@@ -400,7 +400,7 @@ async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bo
         socket = call._socket  # type: ignore[attr-defined]
         async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
             sender = watcher if by_watcher else client
-            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
             transport = Client(client.ws).transport
             transport.pause_reading()
             await client.send("session.update", session={"delegation": delegation})
@@ -475,7 +475,7 @@ async def test_a_watcher_learns_that_the_client_has_vanished() -> None:
         session = await client.start()
         async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
             (call,) = server.services.calls
-            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
+            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
             await client.audio()
             Client(client.ws).transport.abort()
             closed = await watcher.event("session.closed")
@@ -490,8 +490,8 @@ async def test_a_watcher_that_leaves_harms_nothing() -> None:
         session = await client.start()
         (call,) = server.services.calls
         async with live_client(server, f"{PATH}/{session['id']}/attach"):
-            await server.eventually(lambda: len(call.watchers) == 1)  # type: ignore[attr-defined]
-        await server.eventually(lambda: not call.watchers)  # type: ignore[attr-defined]
+            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
+        await server.eventually(lambda: not call.audience.watchers)  # type: ignore[attr-defined]
         await client.audio()
 
 

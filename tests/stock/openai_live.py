@@ -20,7 +20,7 @@ STEP_S = 0.1
 
 async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
     """Ask, hear the answer, ask again, talk over that answer, and close."""
-    met: dict[str, Any] = {"transcript": "", "audio": [], "errors": [], "types": []}
+    met: dict[str, Any] = {"transcript": "", "heard": "", "audio": [], "errors": [], "types": []}
     client = AsyncOpenAI(base_url=base_url, api_key="any key")
     met["models"] = [it.id async for it in client.models.list()]
     async with client.live.connect() as connection:
@@ -40,6 +40,8 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                     met["audio"].append(max(max(pcm), -min(pcm)))
                 elif event.type == "session.output_transcript.delta":
                     met["transcript"] += event.delta
+                elif event.type == "session.input_transcript.delta":
+                    met["heard"] += event.delta
                 elif event.type == "error":
                     met["errors"].append(event.error.message)
                 elif event.type == "session.closed":

@@ -26,11 +26,15 @@ MAX_WORD_TOKENS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that began at ``start_s`` of the caller's audio; its first token came at ``step``."""
+    """A word that began at ``start_s`` of the caller's audio; its first token came at ``step``.
+
+    It was complete at ``end_s`` of the audio, a frame after its last token.
+    """
 
     text: str
     start_s: float
     step: int
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class WordAssembler:
         if not text:
             return []
         self._is_unended = True
-        return [Word(text, self._boundary_s, self._first_step)]
+        return [Word(text, self._boundary_s, self._first_step, max(self._boundary_s, self.now_s))]
 
     def _end(self, stop_s: float) -> list[WordEvent]:
         if not self._is_unended:

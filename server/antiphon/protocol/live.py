@@ -94,8 +94,8 @@ UNSUPPORTED: frozenset[str] = frozenset(
 """Events that need a model which takes text while it speaks, a backend model, or a telephone line."""
 
 
-def decode(text: str) -> ClientEvent:
-    """Read one event; fields that mean nothing here are ignored.
+def decode(text: str | bytes) -> ClientEvent:
+    """Read one event, a text message; fields that mean nothing here are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
@@ -110,7 +110,11 @@ def decode(text: str) -> ClientEvent:
     return reader(fields)
 
 
-def _fields_of(text: str) -> Fields:
+def _fields_of(text: str | bytes) -> Fields:
+    if isinstance(text, bytes):
+        raise FieldError(
+            f"a binary message of {len(text)} bytes, events are text", param=None, code="invalid_json"
+        )
     if len(text) > MAX_EVENT_CHARS:
         raise FieldError(
             f"an event of {len(text)} characters, the limit is {MAX_EVENT_CHARS}",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from antiphon.errors import AntiphonError, SessionFailedError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.port import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
@@ -51,24 +51,16 @@ class Conversation(ABC):
     ) -> CallSession:
         """Ask the engine for a session: a row at once, or a place in the queue. ``facts`` are for the log.
 
-        Who gives up meanwhile leaves no session behind.
-
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
         """
-        submitted = asyncio.ensure_future(
-            self._model.engine.submit(
-                parameters,
-                wait_s=min(wait_s, self._limits.max_wait_s),
-                notify=self._lane.wake,
-                prompt=prompt,
-            )
+        session = await open_session(
+            self._model.engine,
+            parameters,
+            wait_s=min(wait_s, self._limits.max_wait_s),
+            notify=self._lane.wake,
+            prompt=prompt,
         )
-        try:
-            session = await asyncio.shield(submitted)
-        except asyncio.CancelledError:
-            submitted.add_done_callback(_give_back)
-            raise
         self._session = session
         self._log = self._log.bind(session=session.id)
         self._provoked = self._provoked.bind(session=session.id)
@@ -135,6 +127,27 @@ class Conversation(ABC):
             return
         self._log.error("turn failed", exc_info=error)
         self.end(SessionFailedError(f"the server could not go on: {type(error).__name__}"))
+
+
+async def open_session(
+    engine: EnginePort,
+    parameters: SamplingParameters,
+    *,
+    wait_s: float,
+    notify: Notify,
+    prompt: Prompt | None = None,
+) -> CallSession:
+    """A session of an engine; a task that is cancelled meanwhile leaves none behind.
+
+    Raises:
+        ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
+    """
+    submitted = asyncio.ensure_future(engine.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt))
+    try:
+        return await asyncio.shield(submitted)
+    except asyncio.CancelledError:
+        submitted.add_done_callback(_give_back)
+        raise
 
 
 def _give_back(submitted: asyncio.Future[CallSession]) -> None:

@@ -1,7 +1,7 @@
 """Between a caller's audio and its transcript: push as there is room, take replies, bring markers back.
 
-Shared by the WebSocket and the POST of ``/api/asr-streaming``. Everything here runs on the event loop, in the
-turns of one lane, and costs microseconds: samples are decoded elsewhere.
+Shared by the WebSocket and the POST of ``/api/asr-streaming`` and by live sessions. Everything here runs on
+the event loop, in the turns of one lane, and costs microseconds: samples are decoded elsewhere.
 """
 
 from __future__ import annotations
@@ -29,10 +29,19 @@ QUIET_S: Final = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Messages to be sent at once, and the replies that are thereby sent."""
+    """What became certain, to be sent at once, and the replies that are thereby sent.
 
-    messages: tuple[kyutai.ServerMessage, ...]
-    replies: tuple[FrameReply, ...]
+    ``buffered_samples`` of the caller's audio wait for the model.
+    """
+
+    events: tuple[Event, ...] = ()
+    replies: tuple[FrameReply, ...] = ()
+    buffered_samples: int = 0
+
+    @property
+    def messages(self) -> list[kyutai.ServerMessage]:
+        """The events in Kyutai's protocol."""
+        return [_message(event, self.buffered_samples) for event in self.events]
 
 
 class Hearing:
@@ -80,7 +89,7 @@ class Hearing:
         """
         session = self.session
         if session is None:
-            return Told((), ())
+            return Told()
         events: list[Event] = []
         replies = session.take() if may_tell else []
         for reply in replies:
@@ -90,7 +99,7 @@ class Hearing:
             session.listen_aside(self._transcript.frames_wanted_aside(), self._clock())
         buffered = self.pending_samples + session.queue_frames * self._frame_samples
         self.words += sum(isinstance(event, Word) for event in events)
-        return Told(tuple(_message(event, buffered) for event in events), tuple(replies))
+        return Told(tuple(events), tuple(replies), buffered)
 
     def quiet_in_s(self, *, is_ended: bool = False) -> float | None:
         """Seconds until silence may stand in for the caller's audio; None while nothing would call for it."""

@@ -10,6 +10,7 @@ import asyncio
 
 from aiohttp import web
 
+from antiphon.audio.g711 import Law
 from antiphon.errors import (
     AntiphonError,
     AudioError,
@@ -26,12 +27,14 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
-from antiphon.protocol.live_session import SessionConfig
+from antiphon.protocol.live_session import AudioFormat, Encoding, SessionConfig
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.line import LineFormat
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.live_call import LiveCall, read_event
+from antiphon.serve.routes.live_call import LiveCall
+from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import make_prompt
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
@@ -43,6 +46,8 @@ MAX_EVENT_BYTES = live.MAX_EVENT_CHARS
 """A WebSocket message beyond it ends the connection with 1009, before it is read."""
 
 KINDS = (PipelineKind.DUPLEX, PipelineKind.CODEC)
+
+LAWS = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
 
 async def handle_live(
@@ -122,7 +127,7 @@ async def _first_event(socket: Socket, timeout_s: float) -> live.Start | None:
         raise SessionTimeoutError(f"no session.start for {timeout_s:g} s") from None
     if message is None:
         return None
-    event = read_event(message)
+    event = live.decode(message)
     if not isinstance(event, live.Start):
         raise FieldError(
             "the first event has to be session.start",
@@ -149,7 +154,23 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
         )
     model = services.models.find(session.model, KINDS)
     prompt, notices = await _prompt_of(services, model, session)
-    return LiveCall(services, model, start, prompt, notices=notices, caller=caller)
+    recogniser = services.models.default_of((PipelineKind.STT,))
+    rate = model.engine.info.spec.sample_rate
+    return LiveCall(
+        services,
+        model,
+        start,
+        line_of(session.format),
+        prompt=prompt,
+        recogniser=None if recogniser is None else LiveRecogniser(recogniser, rate, services.clock),
+        notices=notices,
+        caller=caller,
+    )
+
+
+def line_of(audio: AudioFormat) -> LineFormat:
+    """The format of a session, as the codec knows it."""
+    return LineFormat(audio.rate, LAWS.get(audio.encoding))
 
 
 async def _prompt_of(

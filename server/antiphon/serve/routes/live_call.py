@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.ipc.port import CallSession
-from antiphon.ipc.values import FrameReply, SessionState
+from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.fields import INVALID_VALUE
-from antiphon.protocol.live_session import AudioFormat, Encoding, SessionChange
+from antiphon.protocol.live_session import SessionChange
 from antiphon.serve.access.callers import ANYBODY, Caller
-from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
+from antiphon.serve.hosting.dialogue import RECHECK_S, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.media.line import LineFormat
-from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.routes.live_audience import Audience
+from antiphon.serve.routes.live_output import LiveOutput
+from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.transport.socket import Socket
 
 USAGE_PERIOD_S: Final = 10.0
@@ -41,20 +41,6 @@ DRAIN_S: Final = 4.0
 LIFE_S: Final = 86_400
 """From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
-LAWS = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
-
-
-class Watcher(Protocol):
-    """Who looks on at a session."""
-
-    def see(self, event: events.ServerEvent) -> None:
-        """Pass an event on, or leave it out when the peer reads too slowly."""
-        ...
-
-    def end(self) -> None:
-        """The session is over."""
-        ...
-
 
 class LiveCall(SocketConversation):
     """A live conversation in events. Its socket was open before: the first event says what is wanted."""
@@ -64,21 +50,24 @@ class LiveCall(SocketConversation):
         services: Services,
         model: ServedModel,
         start: live.Start,
-        prompt: Prompt | None = None,
+        line: LineFormat,
         *,
+        prompt: Prompt | None = None,
+        recogniser: LiveRecogniser | None = None,
         notices: Sequence[events.Info] = (),
         caller: Caller = ANYBODY,
     ) -> None:
-        """Prepare. ``notices`` say what of the wishes has no effect here."""
+        """Prepare. ``line`` is the session's format, ``notices`` say what of the wishes has no effect."""
         super().__init__(services, model, caller=caller)
         self.config = start.session
-        self.watchers: set[Watcher] = set()
-        self._at_end.append(self._end_watchers)
-        self._start, self._prompt, self._notices = start, prompt, notices
-        self._line = DuplexLine(line_of(start.session.format), model.engine.info.spec)
-        self._taken: deque[FrameReply] = deque()
-        self._words = 0
-        self._events = 0
+        self.audience = Audience(lambda: self._socket)
+        self._at_end.append(self._end_audience)
+        self._start, self._prompt, self._notices = start, prompt, list(notices)
+        self._line = DuplexLine(line, model.engine.info.spec)
+        self._output = LiveOutput(self._line, model.tokenizer, self.audience, self._clock)
+        self._recogniser = recogniser
+        if recogniser is not None:
+            self._at_end.append(recogniser.close)
         self._close_asked: live.Close | None = None
         self._close_by_s = 0.0
         self._expires_at = int(time.time()) + LIFE_S
@@ -101,15 +90,17 @@ class LiveCall(SocketConversation):
             prompt=self._prompt,
             format=self._start.session.format.encoding,
         )
+        if self._recogniser is not None and (notice := await self._recogniser.admit(self._lane.wake)):
+            self._notices.append(notice)
 
     @property
     def words(self) -> int:
         """Words of the model so far."""
-        return self._words
+        return self._output.words
 
     def announce_draining(self, deadline_s: float) -> None:
         """Tell client and watchers."""
-        self.say(events.Info("server_draining", f"the server leaves within {deadline_s:g} s"))
+        self.audience.say(events.Info("server_draining", f"the server leaves within {deadline_s:g} s"))
 
     # What comes in.
 
@@ -117,7 +108,7 @@ class LiveCall(SocketConversation):
         while self._ending is None and (message := await socket.receive_any()) is not None:
             self._patience.heard(socket.seen_s)
             try:
-                await self.follow(read_event(message), socket)
+                await self.follow(live.decode(message), socket)
             except FieldError as error:
                 self.complain(error)
             if self._is_others_turn():
@@ -131,7 +122,7 @@ class LiveCall(SocketConversation):
         Raises:
             FieldError: it cannot be followed; the session goes on.
         """
-        if self._is_congested() and not isinstance(event, live.AppendAudio):
+        if self.audience.is_congested and not isinstance(event, live.AppendAudio):
             await self._wait_for_room(socket)
         self._handle(event)
 
@@ -141,34 +132,26 @@ class LiveCall(SocketConversation):
                 self._hear(event)
             case live.Mute():
                 self._line.is_muted = True
-                self.say(events.InputAudioMuted(event.event_id))
+                self.audience.say(events.InputAudioMuted(event.event_id))
             case live.Unmute():
                 self._line.is_muted = False
-                self.say(events.InputAudioUnmuted(event.event_id))
+                self.audience.say(events.InputAudioUnmuted(event.event_id))
             case live.Update():
                 self._change(event.session)
-                self.say(events.SessionUpdated(self._shown(), event.event_id))
+                self.audience.say(events.SessionUpdated(self._shown(), event.event_id))
             case live.Close():
                 self._begin_close(event)
             case live.Start():
-                raise FieldError(
-                    "type is session.start, and the session has started",
-                    param="type",
-                    code="session_already_started",
-                    event_id=event.event_id,
-                )
+                words = "type is session.start, and the session has started"
+                raise _refusal(words, "session_already_started", event.event_id)
             case live.Unsupported():
-                raise FieldError(
-                    f"type is {event.type}, which the model {self._model.name} cannot follow",
-                    param="type",
-                    code="unsupported_event",
-                    event_id=event.event_id,
-                )
+                words = f"type is {event.type}, which the model {self._model.name} cannot follow"
+                raise _refusal(words, "unsupported_event", event.event_id)
 
     def complain(self, error: AntiphonError) -> None:
         """Say what was wrong with an event; to a client that does not read, nothing."""
-        if not self._is_congested():
-            self._send(events.error_of(error))
+        if not self.audience.is_congested:
+            self.audience.send(events.error_of(error))
 
     def _hear(self, event: live.AppendAudio) -> None:
         if not self._is_ready or self._close_asked is not None:
@@ -179,8 +162,8 @@ class LiveCall(SocketConversation):
             raise FieldError(
                 f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event.event_id
             ) from error
-        if self.watchers:
-            self._show(events.InputAudio(s16le_from_float(pcm)))
+        if self.audience.watchers:
+            self.audience.show(events.InputAudio(s16le_from_float(pcm)))
         now_s = self._clock()
         self._push(self._line.arrive(pcm, now_s), now_s)
         self._look_at_time(now_s)
@@ -188,6 +171,8 @@ class LiveCall(SocketConversation):
     def _push(self, pcm: FloatArray, now_s: float) -> None:
         if pcm.size and self._session is not None:
             self._session.push(pcm, now_s)
+            if self._recogniser is not None:
+                self._recogniser.hear(pcm)
 
     def _change(self, change: SessionChange) -> None:
         if change.delegation is not None:
@@ -199,6 +184,8 @@ class LiveCall(SocketConversation):
         if self._close_asked is None:
             self._close_asked = event
             self._close_by_s = self._clock() + DRAIN_S
+            if self._recogniser is not None:
+                self._recogniser.finish()
             self._lane.wake()
 
     # What goes out.
@@ -212,20 +199,29 @@ class LiveCall(SocketConversation):
         if self._line.clock is not None:
             now_s = self._clock()
             self._push(self._line.clock.look(now_s), now_s)
-            if self._write(socket, session):
+            self._tell_input()
+            if self._output.write(socket, session):
                 return True
             self._look_at_time(now_s)
         if is_closed:
             self.end(session.error)
-        elif session.is_done and not self._taken:
+        elif session.is_done and self._output.is_empty:
             self._finish(session)
         elif self._close_asked is not None and self._is_drained(session):
             session.finish()
         return False
 
     def _is_drained(self, session: CallSession) -> bool:
-        """Whether all that came is answered and the model is silent, or it has had its time."""
-        return (session.is_idle and not self._line.is_speaking) or self._clock() >= self._close_by_s
+        """Whether all that came is answered and written and the model is silent, or it has had its time."""
+        is_written = self._recogniser is None or self._recogniser.is_idle
+        is_silent = session.is_idle and not self._line.is_speaking
+        return (is_silent and is_written) or self._clock() >= self._close_by_s
+
+    def _tell_input(self) -> None:
+        """Send what the caller has said."""
+        if self._recogniser is not None:
+            for event in self._recogniser.advance(may_tell=not self.audience.is_congested):
+                self.audience.say(event)
 
     def _begin(self) -> None:
         """There is a row: from now on the model hears."""
@@ -235,83 +231,26 @@ class LiveCall(SocketConversation):
         self._patience.begin(now_s)
         self._patience.heard(now_s)
         self._usage_due_s = now_s + USAGE_PERIOD_S
-        self.say(events.SessionStarted(self._shown(), self._start.event_id))
+        self.audience.say(events.SessionStarted(self._shown(), self._start.event_id))
         for notice in self._notices:
-            self.say(notice)
+            self.audience.say(notice)
 
     def _look_at_time(self, now_s: float) -> None:
         """Take a turn when audio will be overdue or has settled, or soon where the peer does not read."""
         if self._line.clock is not None:
             due_s = max(0.001, self._line.clock.due_s - now_s)
-            self._look_again_in(min(due_s, RECHECK_S) if self._is_congested() else due_s)
-
-    def _is_congested(self) -> bool:
-        return self._socket is not None and self._socket.is_congested()
-
-    def _write(self, socket: Socket, session: CallSession) -> bool:
-        """Send some replies in one write; true when more are ready and can go."""
-        if socket.is_congested():
-            return False
-        if not self._taken:
-            self._taken.extend(session.take())
-        self._write_some(socket, session, REPLIES_A_TURN)
-        return bool(self._taken)
+            self._look_again_in(min(due_s, RECHECK_S) if self.audience.is_congested else due_s)
 
     def _write_taken(self, socket: Socket) -> None:
         if self._session is not None:
-            self._write_some(socket, self._session, len(self._taken))
+            self._output.write_taken(socket, self._session)
 
-    def _write_some(self, socket: Socket, session: CallSession, replies: int) -> None:
-        """Write so many of the replies taken."""
-        sent = [self._taken.popleft() for _ in range(min(replies, len(self._taken)))]
-        if not sent:
-            return
-        socket.write(b"".join(part for reply in sent for part in self._frames_of(reply)))
-        now_s = self._clock()
-        for reply in sent:
-            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
-
-    def _frames_of(self, reply: FrameReply) -> list[bytes]:
-        """Audio, then the text that is spoken in it."""
-        span = self._line.span_ms(reply)
-        parts: list[bytes] = []
-        if (said := self._line.say(reply)) is not None:
-            parts.append(self._framed(events.OutputAudio(said.data)))
-            if self.watchers:
-                self._show(events.OutputAudio(s16le_from_float(said.pcm), *span))
-        if reply.text_token is not None and self._model.tokenizer is not None:
-            text = self._model.tokenizer.piece(reply.text_token)
-            if text:
-                self._words += text.startswith(" ")
-                transcript = events.OutputTranscript(text, *span)
-                parts.append(self._framed(transcript))
-                self._show(transcript)
-        return parts
-
-    def say(self, event: events.ServerEvent) -> None:
-        """Send an event to the client and to all who watch."""
-        self._send(event)
-        self._show(event)
-
-    def _send(self, event: events.ServerEvent) -> None:
-        if self._socket is not None:
-            self._socket.write(self._framed(event))
-
-    def _show(self, event: events.ServerEvent) -> None:
-        for watcher in self.watchers:
-            watcher.see(event)
-
-    def _end_watchers(self) -> None:
+    def _end_audience(self) -> None:
         session = self._session
         if self._is_ready and self._ending is None and session is not None:  # the client left by itself
             lost = events.CloseReason.CONNECTION_LOST
-            self._show(events.SessionClosed(lost, self._shown(), self._seconds(session)))
-        for watcher in self.watchers:
-            watcher.end()
-
-    def _framed(self, event: events.ServerEvent) -> bytes:
-        self._events += 1
-        return frame(events.encode(event, f"event_{self._events}"), TEXT)
+            self.audience.show(events.SessionClosed(lost, self._shown(), self._seconds(session)))
+        self.audience.end()
 
     def _shown(self) -> dict[str, object]:
         return self.config.shown(session_id=self.live_id, expires_at=self._expires_at)
@@ -337,13 +276,13 @@ class LiveCall(SocketConversation):
             socket.ping()
         if self._is_ready and now_s >= self._usage_due_s:
             self._usage_due_s += USAGE_PERIOD_S
-            self.say(self._usage(session))
+            self.audience.say(self._usage(session))
 
     def _finish(self, session: CallSession) -> None:
         """All that was asked for is said."""
         asked = self._close_asked
         reason = events.CloseReason.EXPIRED if asked is None else events.CloseReason.CLOSE_REQUESTED
-        self.say(
+        self.audience.say(
             events.SessionClosed(
                 reason, self._shown(), self._seconds(session), None if asked is None else asked.event_id
             )
@@ -351,25 +290,11 @@ class LiveCall(SocketConversation):
         self.end()
 
     def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
-        self.say(events.error_of(error))
+        self.audience.say(events.error_of(error))
 
     def _close_code(self, error: AntiphonError) -> int:
         return events.close_code(error)
 
 
-def line_of(audio: AudioFormat) -> LineFormat:
-    """The format of a session, as the codec knows it."""
-    return LineFormat(audio.rate, LAWS.get(audio.encoding))
-
-
-def read_event(message: bytes | str) -> live.ClientEvent:
-    """A WebSocket message as an event.
-
-    Raises:
-        FieldError: it is none.
-    """
-    if isinstance(message, bytes):
-        raise FieldError(
-            f"a binary message of {len(message)} bytes, events are text", param=None, code="invalid_json"
-        )
-    return live.decode(message)
+def _refusal(words: str, code: str, event_id: str | None) -> FieldError:
+    return FieldError(words, param="type", code=code, event_id=event_id)

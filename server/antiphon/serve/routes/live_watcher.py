@@ -18,7 +18,7 @@ from antiphon.protocol import live_events as events
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.live_call import LiveCall, read_event
+from antiphon.serve.routes.live_call import LiveCall
 from antiphon.serve.routes.routing import check_upgrade
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
@@ -38,8 +38,8 @@ async def handle_watcher(
         web.HTTPUpgradeRequired: no WebSocket request.
     """
     call = find_call(services, request.match_info["id"], caller)
-    if len(call.watchers) >= MAX_WATCHERS:
-        raise SessionLimitError(f"the session has {len(call.watchers)} of {MAX_WATCHERS} watchers")
+    if len(call.audience.watchers) >= MAX_WATCHERS:
+        raise SessionLimitError(f"the session has {len(call.audience.watchers)} of {MAX_WATCHERS} watchers")
     await check_upgrade(request, services, model, wait_s=0.0)
     socket = await Socket.open(
         request, services.config.limits, services.clock, max_message_bytes=live.MAX_EVENT_CHARS
@@ -73,16 +73,16 @@ class LiveWatcher:
 
     async def watch(self) -> None:
         """Pass on what happens, and follow what is asked, until one side is over."""
-        self._call.watchers.add(self)
+        self._call.audience.watchers.add(self)
         try:
             while (message := await self._socket.receive_any()) is not None:
                 try:
-                    await self._follow(read_event(message))
+                    await self._follow(live.decode(message))
                 except FieldError as error:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)
         finally:
-            self._call.watchers.discard(self)
+            self._call.audience.watchers.discard(self)
             if self._ending is not None:
                 await self._ending
 

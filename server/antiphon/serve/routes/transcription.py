@@ -107,7 +107,7 @@ class Transcription(KyutaiConversation):
     def _move(self, socket: Socket, session: CallSession) -> bool:
         is_congested = socket.is_congested()
         told = self._hearing.advance(may_tell=not is_congested)
-        if told.messages:
+        if told.events:
             self._say(socket, *told.messages)
         now_s = self._clock()
         for reply in told.replies:

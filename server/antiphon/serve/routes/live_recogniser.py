@@ -1,0 +1,104 @@
+"""What the caller of a live session says, in writing: a recogniser's row beside the talker's row.
+
+Both rows hear the same samples, decoded once. The recogniser is an addition: where it has no row, fails or
+falls behind, one ``info`` event says so, and the call goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.resample import Resampler
+from antiphon.errors import SessionError, SessionFailedError, UnsupportedError
+from antiphon.ipc.port import CallSession, Notify
+from antiphon.ipc.values import SessionState
+from antiphon.models.words import Word
+from antiphon.protocol import live_events as events
+from antiphon.serve.hosting.conversation import open_session
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.routes.hearing import Hearing, hearing_parameters
+
+MAX_BEHIND_S: Final = 10.0
+"""Audio that waits for the recogniser: one that cannot keep up would never catch up, and 10 s are 1 MB."""
+
+END_MARK: Final = 0
+"""The marker after the caller's last audio: it comes back when all that was said before it is written."""
+
+UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
+
+
+class LiveRecogniser:
+    """One caller's transcript; used on the event loop alone."""
+
+    def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
+        """Hear samples at ``rate``, those of the talker; ``clock`` is the engines'."""
+        self._model, self._clock = model, clock
+        spec = model.engine.info.spec
+        self._resampler = Resampler(rate, spec.sample_rate)
+        self._most_samples = round(MAX_BEHIND_S * spec.sample_rate)
+        self._hearing: Hearing | None = None
+        self._session: CallSession | None = None
+        self._is_finishing = False
+
+    async def admit(self, notify: Notify) -> events.Info | None:
+        """Ask for a row at once; the notice for the client where there is none."""
+        try:
+            hearing = Hearing(self._model, self._clock)
+            hearing.session = self._session = await open_session(
+                self._model.engine, hearing_parameters(self._model), wait_s=0.0, notify=notify
+            )
+        except (SessionError, UnsupportedError) as error:
+            return events.Info(UNAVAILABLE, f"no transcript of the input: {error}")
+        self._hearing = hearing
+        return None
+
+    def hear(self, pcm: FloatArray) -> None:
+        """Audio that the talker hears, float32 ``[N]`` at the talker's rate."""
+        if self._hearing is not None and not self._is_finishing:
+            self._hearing.put(self._resampler.feed(pcm))
+
+    def finish(self) -> None:
+        """No more audio of the caller comes: write what is left."""
+        if self._hearing is not None and not self._is_finishing:
+            self._is_finishing = True
+            self._hearing.put(END_MARK)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was said is written."""
+        return self._hearing is None or self._hearing.is_idle
+
+    def advance(self, *, may_tell: bool) -> list[events.ServerEvent]:
+        """Go on; returns the words that are new, and in the end one notice if it failed.
+
+        ``may_tell`` false leaves words where they are.
+        """
+        hearing, session = self._hearing, self._session
+        if hearing is None or session is None:
+            return []
+        told = hearing.advance(may_tell=may_tell, is_ended=self._is_finishing)
+        now_s = self._clock()
+        for reply in told.replies:
+            session.sent(reply, now_s)
+        words: list[events.ServerEvent] = [_delta(event) for event in told.events if isinstance(event, Word)]
+        if session.state is SessionState.CLOSED:
+            return [*words, self._give_up(session.error or SessionFailedError("it has ended"))]
+        if hearing.pending_samples > self._most_samples:
+            return [*words, self._give_up(SessionFailedError(f"it is more than {MAX_BEHIND_S:g} s behind"))]
+        return words
+
+    def close(self) -> None:
+        """Give the row back; again changes nothing."""
+        if self._session is not None:
+            self._session.close()
+        self._hearing = self._session = None
+
+    def _give_up(self, error: Exception) -> events.Info:
+        self.close()
+        return events.Info(ENDED, f"no more transcripts of the input: {error}")
+
+
+def _delta(word: Word) -> events.InputTranscript:
+    return events.InputTranscript(f" {word.text}", round(1000 * word.start_s), round(1000 * word.end_s))
