@@ -18,6 +18,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai[realtime]==3.54.0",),
     "pipecat": ("pipecat-ai[openai]==1.14.0",),
     "livekit": ("livekit-agents==1.8.9", "livekit-plugins-openai==1.8.9"),
+    "personaplex": ("livekit-plugins-nvidia[personaplex]==1.8.9",),
 }
 """What is asked of pip; nothing of ours is in these environments."""
 

@@ -1,7 +1,10 @@
-"""Stock clients of OpenAI Live, unchanged, each in its own environment, talk with the built-in model."""
+"""Stock clients, unchanged, each in its own environment, talk with the built-in model."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +19,8 @@ from antiphon.backends.onnx.factory import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
 from tests.serve.harness import Server, serving
+from tests.serve.process import START_S
+from tests.serve.test_processes_speech import antiphon
 from tests.stock.environments import run_client
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
@@ -79,6 +84,51 @@ async def test_a_spoken_exchange(client: str, question: Path, caplog: pytest.Log
         assert met["models"] == ["tiny"]
         assert met["types"][0] == "session.started"
         assert met["types"][-1] == "session.closed"
+
+
+async def test_a_spoken_exchange_by_livekits_personaplex_client_on_api_chat(
+    question: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tiny() as server:
+        met = await run_client("personaplex", "personaplex_chat.py", server.url(""), str(question))
+        await server.is_empty()
+    assert met["answer"] == ANSWER
+    assert met["transcript"].startswith(2 * ANSWER)
+    assert max(met["audio"]) > LOUD
+    assert met["errors"] == met["warnings"] == []
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+@asynccontextmanager
+async def served(*words: str) -> AsyncIterator[str]:
+    """The URL of ``antiphon serve`` with these options."""
+    process = await antiphon("serve", "--port", "0", *words)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(2 * START_S):
+            while not (found := re.search(r"http://\S+", (line := await process.stdout.readline()).decode())):
+                assert line
+        yield found[0]
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(START_S):
+            _, log = await process.communicate()
+        assert process.returncode == 0
+        assert "Traceback" not in log.decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def test_the_callers_words_come_too_over_two_front_ends(question: Path) -> None:
+    models = ("--model", "tiny", "--model", "tiny-stt", "--slots", "2", "--front-ends", "2")
+    async with served(*models) as url:
+        met = await run_client("openai", "openai_live.py", f"{url}/v1", str(question), "tiny")
+    assert met["errors"] == []
+    assert met["closed"]["reason"] == "close_requested"
+    assert "session.input_transcript.delta" in met["types"]
+    # Asked three times; sound of a busy machine may be late, and then it is not heard.
+    assert "what is your name" in met["heard"]
 
 
 REFUSALS = {
