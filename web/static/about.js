@@ -1,6 +1,7 @@
 /** "About this server": what is served, what happened in this page, and where an operator looks. */
 
-import { part, write } from "./page.js";
+import { clientLines, LIVE_KINDS } from "./clients.js";
+import { copy, part, write } from "./page.js";
 import { stopwatch } from "./words.js";
 
 /** Older events go. */
@@ -15,6 +16,7 @@ export class About {
   constructor() {
     this._events = part("events", HTMLOListElement);
     this._models = part("about-models", HTMLElement);
+    this._clients = part("about-clients", HTMLElement);
     this._last = "";
   }
 
@@ -31,11 +33,36 @@ export class About {
     part("events-title", HTMLElement).hidden = false;
   }
 
-  /** @param {import("./parameters.js").Model[]} models */
-  show(models) {
+  /** @param {import("./parameters.js").Model[]} models @param {boolean} hasKeys whether this page was given a key */
+  show(models, hasKeys) {
     this._models.replaceChildren(...models.map(entry));
     write(part("about-none", HTMLElement), models.length ? "" : "The server has not said what it serves.");
+    const model = models.find(({ kind }) => LIVE_KINDS.includes(kind));
+    const base = new URL(".", document.baseURI).href.replace(/\/$/, "");
+    this._clients.hidden = !model;
+    const clients = model ? clientLines({ base, model: model.name, hasKeys }) : [];
+    part("client-lines", HTMLElement).replaceChildren(...clients.flatMap(lines));
   }
+}
+
+/** @param {{name: string, lines: string}} client */
+function lines(client) {
+  const title = document.createElement("h3");
+  const button = document.createElement("button");
+  const block = document.createElement("pre");
+  const code = document.createElement("code");
+  code.textContent = client.lines;
+  block.append(code);
+  block.tabIndex = 0; // it scrolls sideways, by keyboard too
+  block.setAttribute("role", "region");
+  block.setAttribute("aria-label", `Lines for ${client.name}`);
+  button.type = "button";
+  button.className = "quiet";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", `Copy the lines for ${client.name}`);
+  button.addEventListener("click", () => void copy(button, client.lines));
+  title.append(`${client.name} `, button);
+  return [title, block];
 }
 
 /** @param {import("./parameters.js").Model} model */

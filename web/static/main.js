@@ -65,7 +65,7 @@ class Page {
     part("views", HTMLElement).hidden = names.length < 2;
     part("key-form", HTMLElement).hidden = !this._settings.needsKey;
     document.body.dataset["key"] = this._settings.needsKey ? "asked" : "";
-    this._about.show(this._settings.all);
+    this._about.show(this._settings.all, this._settings.key !== "");
     for (const view of Object.values(this._views)) view.named();
     void this._route();
   }
