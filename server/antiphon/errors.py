@@ -20,6 +20,7 @@
         ├── ServerFullError          no free row (carries ``retry_after_s``)
         ├── DrainingError            the server is leaving
         ├── UnknownModelError        no such model here (carries the names of those there are)
+        ├── UnknownSessionError      no such session of this key here
         ├── SessionLimitError        this key, or this address, has as many sessions as it may
         │   └── UsageLimitError      this key has used the seconds that it may on a day
         ├── KeyRevokedError          the key of a call that goes on is no longer valid
@@ -137,6 +138,10 @@ class UnknownModelError(SessionError):
     def __init__(self, message: str, *, known: Iterable[str]) -> None:
         self.known = tuple(known)
         super().__init__(message)
+
+
+class UnknownSessionError(SessionError):
+    """No session of that name that this key may know of, in this process."""
 
 
 class SessionLimitError(SessionError):

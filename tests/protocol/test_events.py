@@ -54,6 +54,7 @@ ERRORS = {
     "ServerFullError": 1013,
     "DrainingError": 1001,
     "UnknownModelError": 1008,
+    "UnknownSessionError": 1008,
     "SessionLimitError": 1008,
     "UsageLimitError": 1008,
     "KeyRevokedError": 1008,

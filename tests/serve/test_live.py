@@ -505,8 +505,23 @@ async def test_sessions_that_are_not_there_and_too_many_watchers(tmp_path: Path)
         path = f"{PATH}/{session['id']}/attach"
         for other, headers in ((path, bob), (f"{PATH}/live_none/attach", alice)):
             async with live_client(server, other, **headers) as watcher:
-                assert (await watcher.error())["message"] == "no such session here"
+                error = await watcher.error()
+                assert (error["code"], error["message"]) == ("session_not_found", "no such session here")
                 assert (await watcher.closed()).code == 1008
         async with AsyncExitStack() as stack:
             watchers = [await stack.enter_async_context(live_client(server, path, **alice)) for _ in range(5)]
             assert (await watchers[-1].error())["message"] == "the session has 4 of 4 watchers"
+
+
+async def test_a_session_of_another_front_end_is_refused_with_the_reason() -> None:
+    async with (
+        serving(front_ends=2) as server,
+        live_client(server, f"{PATH}/live_of_another/attach") as watcher,
+    ):
+        error = await watcher.error()
+        assert error["code"] == "session_not_found"
+        assert error["message"] == (
+            "no such session here; this is one of several front ends, and a session is watched through "
+            "the one that holds it: --front-ends 0, or 1, has one alone"
+        )
+        assert (await watcher.closed()).code == 1008

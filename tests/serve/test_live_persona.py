@@ -22,7 +22,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
 from tests.serve.harness import DUPLEX, LM, Server, null_checkpoint, serving, speech
 from tests.serve.live_client import live_client
-from tools.make_checkpoint import make_checkpoint
+from tests.support.make_checkpoint import make_checkpoint
 
 FRAMES = 12
 """Sent at once: no silence stands in for audio, and nothing is dropped."""

@@ -82,18 +82,19 @@ class Warnings(logging.Handler):
         self._met["warnings"].append(self.format(record))
 
 
-async def talk(url: str, question: bytes, persona: str) -> dict[str, Any]:
+async def talk(address: str, question: bytes, persona: str) -> dict[str, Any]:
     """Ask, hear the answer, ask again, talk over that answer, and end."""
     met: dict[str, Any] = {"transcript": "", "audio": [], "errors": [], "warnings": []}
     logging.getLogger().addHandler(Warnings(met))
-    model = RealtimeModel(base_url=url, voice="NATF2", text_prompt=persona)
+    model = RealtimeModel(base_url=address, voice="NATF2", text_prompt=persona)
     session: AgentSession[None] = AgentSession(llm=model, turn_handling={"turn_detection": "manual"})
     microphone = Microphone()
     session.input.audio = microphone
     session.output.audio = Speaker(met)
     session.output.transcription = Subtitles(met)
     session.on("error", lambda event: met["errors"].append(str(event.error)))
-    await session.start(Agent(instructions=persona))  # others than the model's would open a second connection
+    # Instructions other than the model's would open a second connection.
+    await session.start(Agent(instructions=persona))
 
     async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
         before = len(met["audio"])
@@ -114,10 +115,10 @@ async def talk(url: str, question: bytes, persona: str) -> dict[str, Any]:
     return met
 
 
-async def main(url: str, question: bytes, persona: str) -> dict[str, Any]:
+async def main(address: str, question: bytes, persona: str) -> dict[str, Any]:
     """A conversation, with the HTTP session that LiveKit's worker would have opened."""
     async with http_context.open():
-        return await talk(url, question, persona)
+        return await talk(address, question, persona)
 
 
 if __name__ == "__main__":

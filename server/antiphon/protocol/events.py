@@ -17,6 +17,7 @@ from antiphon.errors import (
     SessionLimitError,
     SessionTimeoutError,
     UnknownModelError,
+    UnknownSessionError,
     UnsupportedError,
 )
 from antiphon.protocol.moshi import Event
@@ -208,7 +209,7 @@ def close_code(reason: AntiphonError) -> int:
             return 1001  # going away
         case ProtocolError() | AudioError():
             return 1007  # your data is wrong
-        case SessionTimeoutError() | UnsupportedError() | UnknownModelError():
+        case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | UnknownSessionError():
             return 1008
         case SessionLimitError() | KeyRevokedError():
             return 1008  # not allowed

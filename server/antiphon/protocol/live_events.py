@@ -23,6 +23,7 @@ from antiphon.errors import (
     SessionLimitError,
     SessionTimeoutError,
     UnknownModelError,
+    UnknownSessionError,
     UnsupportedError,
     UsageLimitError,
 )
@@ -212,6 +213,8 @@ def error_of(reason: AntiphonError) -> Error:
             return Error(message, "rate_limit_exceeded", RATE_LIMIT)
         case UnknownModelError():
             return Error(message, "model_not_found", param="session.model")
+        case UnknownSessionError():
+            return Error(message, "session_not_found")
         case SessionTimeoutError():
             return Error(message, "session_timeout")
         case UnsupportedError():
@@ -234,7 +237,12 @@ def close_code(reason: AntiphonError) -> int:
         case DrainingError():
             return 1012
         case (
-            ProtocolError() | AudioError() | UnknownModelError() | SessionTimeoutError() | UnsupportedError()
+            ProtocolError()
+            | AudioError()
+            | UnknownModelError()
+            | UnknownSessionError()
+            | SessionTimeoutError()
+            | UnsupportedError()
         ):
             return 1008
         case _:

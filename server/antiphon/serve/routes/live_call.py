@@ -69,9 +69,8 @@ class LiveCall(SocketConversation):
         if recogniser is not None:
             self._at_end.append(recogniser.close)
         self._close_asked: live.Close | None = None
-        self._close_by_s = 0.0
+        self._close_by_s = self._usage_due_s = 0.0
         self._expires_at = int(time.time()) + LIFE_S
-        self._usage_due_s = 0.0
 
     @property
     def live_id(self) -> str:

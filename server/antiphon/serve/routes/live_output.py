@@ -26,7 +26,7 @@ class LiveOutput:
         audience: Audience,
         clock: Callable[[], float],
     ) -> None:
-        """Encode with ``line``, write with ``tokenizer`` where the model has text."""
+        """Encode with ``line``; ``tokenizer`` is None where the model has no text."""
         self.words = 0
         self._line, self._tokenizer, self._audience = line, tokenizer, audience
         self._clock = clock

@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from antiphon.errors import FieldError, SessionLimitError, UnknownModelError
+from antiphon.errors import FieldError, SessionLimitError, UnknownSessionError
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.serve.access.callers import Caller
@@ -27,13 +27,19 @@ MAX_WATCHERS: Final = 4
 """Of one session: each costs as much as the session's own client."""
 
 
+ELSEWHERE_WORDS: Final = (
+    "; this is one of several front ends, and a session is watched through the one that holds it: "
+    "--front-ends 0, or 1, has one alone"
+)
+
+
 async def handle_watcher(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
     """One watcher, for as long as it or its session lasts.
 
     Raises:
-        UnknownModelError: this key has no such session here.
+        UnknownSessionError: this key has no such session here.
         SessionLimitError: it has as many watchers as it may.
         web.HTTPUpgradeRequired: no WebSocket request.
     """
@@ -54,12 +60,13 @@ def find_call(services: Services, live_id: str, caller: Caller) -> LiveCall:
     """The session of this name, if it is this caller's.
 
     Raises:
-        UnknownModelError: it is not; another key's session is as unknown as none.
+        UnknownSessionError: it is not; another key's session is as unknown as none.
     """
     for call in services.calls:
         if isinstance(call, LiveCall) and call.live_id == live_id and call.caller.key == caller.key:
             return call
-    raise UnknownModelError("no such session here", known=())
+    has_others = services.config.front_ends not in (0, 1)
+    raise UnknownSessionError(f"no such session here{ELSEWHERE_WORDS if has_others else ''}")
 
 
 class LiveWatcher:

@@ -14,7 +14,13 @@ from typing import TypeAlias
 
 from aiohttp import hdrs, web
 
-from antiphon.errors import ServerFullError, SessionError, SessionLimitError, UnknownModelError
+from antiphon.errors import (
+    ServerFullError,
+    SessionError,
+    SessionLimitError,
+    UnknownModelError,
+    UnknownSessionError,
+)
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import Caller
@@ -160,13 +166,13 @@ def named_model(request: web.Request) -> str | None:
 
 
 def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
-    """404 for an unknown model, 429 for too many sessions, 503 for a server that is full or leaving.
+    """404 for an unknown model or session, 429 for too many sessions, 503 where it is full or leaving.
 
     The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
     where a WebSocket was asked for it is one line, since that is what its clients show.
     """
     headers = {}
-    if isinstance(error, UnknownModelError):
+    if isinstance(error, UnknownModelError | UnknownSessionError):
         status: type[web.HTTPException] = web.HTTPNotFound
     elif isinstance(error, SessionLimitError):
         status = web.HTTPTooManyRequests
