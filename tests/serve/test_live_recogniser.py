@@ -203,3 +203,22 @@ async def test_a_call_that_is_refused_takes_no_row_of_the_recogniser() -> None:
         await client.send("session.start", session={"model": "null-echo", "audio": {"format": {"type": "x"}}})
         await client.error()
         assert recogniser_of(server).health().active == 0
+
+
+async def test_a_server_that_stops_while_the_recogniser_is_asked_gives_the_talkers_row_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(live_recogniser.LiveRecogniser, "admit", never)
+    async with beside_a_talker() as (server, _), live_client(server) as client:
+        await client.send("session.start", session={"model": "null-echo"})
+        await asked.wait()
+        assert server.engine.health().active == 1
+        (handler,) = [task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task)]
+        handler.cancel()
+        await server.is_empty()

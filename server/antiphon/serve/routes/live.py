@@ -77,10 +77,11 @@ async def handle_live(
                 "session refused", of=kind, path="/v1/live/sessions", error=kind, reason=str(error)
             )
             await refuse(socket, model.metrics, error)
-            if call is not None:
-                call.abandon()
         else:
             await call.run(socket)
+        finally:
+            if call is not None:
+                call.abandon()
     return socket.response
 
 
