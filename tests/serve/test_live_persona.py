@@ -24,6 +24,8 @@ from tests.serve.harness import DUPLEX, LM, Server, null_checkpoint, serving, sp
 from tests.serve.live_client import live_client
 from tests.support.make_checkpoint import make_checkpoint
 
+pytestmark = pytest.mark.product
+
 FRAMES = 12
 """Sent at once: no silence stands in for audio, and nothing is dropped."""
 KIND, RUDE = "You are kind and patient.", "You are a rude pirate."

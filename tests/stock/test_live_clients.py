@@ -120,14 +120,17 @@ async def served(*words: str) -> AsyncIterator[str]:
             await process.communicate()
 
 
-async def test_the_callers_words_come_too_over_two_front_ends(question: Path) -> None:
+@pytest.mark.parametrize("client", ["openai", "livekit"])
+async def test_the_callers_words_come_too_over_two_front_ends(client: str, question: Path) -> None:
     models = ("--model", "tiny", "--model", "tiny-stt", "--slots", "2", "--front-ends", "2")
     async with served(*models) as url:
-        met = await run_client("openai", "openai_live.py", f"{url}/v1", str(question), "tiny")
-    assert met["errors"] == []
-    assert met["closed"]["reason"] == "close_requested"
-    assert "session.input_transcript.delta" in met["types"]
+        met = await run_client(client, f"{client}_live.py", f"{url}/v1", str(question), "tiny")
+    assert met["errors"] == met.get("warnings", []) == []
     # Asked three times; sound of a busy machine may be late, and then it is not heard.
+    if client == "livekit":
+        assert ["user", " what is your name"] in met["items"]
+        return
+    assert met["closed"]["reason"] == "close_requested"
     assert "what is your name" in met["heard"]
 
 
