@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from antiphon.backends.torch.kernels.fused import FEW_ROWS
 from lab.bench.gpu_models import Form, Size, reads
 
 
@@ -41,22 +42,38 @@ def card_called(name: str) -> Card:
     return next((card for card in (H200, H100) if card.name in name), H200)
 
 
-NODES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
-    ("moshi-7b", "encode"): (443, 443),
-    ("moshi-7b", "lm"): (846, 926),
-    ("moshi-7b", "decode"): (419, 419),
-    ("stt-1b", "encode"): (563, 563),
-    ("stt-1b", "lm"): (284, 300),
-    ("tts-1.6b", "lm"): (1549, 1725),
-    ("tts-1.6b", "decode"): (419, 419),
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Kernels of a stage: in bfloat16; with INT8 weights, keys and values; and of ``FEW_ROWS`` so."""
+
+    bfloat16: int
+    int8: int
+    few_int8: int
+
+    def of(self, rows: int, *, is_int8: bool) -> int:
+        """Those of a tick over so many rows."""
+        if not is_int8:
+            return self.bfloat16
+        return self.few_int8 if rows <= FEW_ROWS else self.int8
+
+
+NODES: Final[Mapping[tuple[str, str], Nodes]] = {
+    ("moshi-7b", "encode"): Nodes(443, 443, 443),
+    ("moshi-7b", "lm"): Nodes(766, 846, 526),
+    ("moshi-7b", "decode"): Nodes(419, 419, 419),
+    ("stt-1b", "encode"): Nodes(563, 563, 563),
+    ("stt-1b", "lm"): Nodes(204, 220, 156),
+    ("tts-1.6b", "lm"): Nodes(1481, 1657, 1049),
+    ("tts-1.6b", "decode"): Nodes(419, 419, 419),
 }
-"""Kernels by model and stage, counted on the meta device: in bfloat16; with INT8 weights, keys and values."""
+"""Kernels by model and stage, counted on the meta device."""
 
 RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 """Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
 
 CODEC_FLOP: Final = 0.43e9
-"""Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer."""
+"""Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
+with an addition."""
 
 PRODUCT_COLUMNS: Final = {False: 32, True: 64}
 """Of a tile of our product, the second of more than 64 rows: each reads all rows once more from the cache."""
@@ -87,9 +104,9 @@ def stage_costs(
     form = form or Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
     name = size.name.partition(",")[0]
     return {
-        stage: _language_model(size, rows, frames, card, form, nodes[form.int8_weights])
+        stage: _language_model(size, rows, frames, card, form, nodes.of(rows, is_int8=form.int8_weights))
         if stage == "lm"
-        else _codec(rows, card, nodes[form.int8_weights])
+        else _codec(rows, card, nodes.of(rows, is_int8=form.int8_weights))
         for (model, stage), nodes in NODES.items()
         if model == name
     }
@@ -101,7 +118,7 @@ def tick_ms(costs: Mapping[str, StageCost], card: Card) -> float:
 
 
 def _codec(rows: int, card: Card, nodes: int) -> StageCost:
-    arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s * 2
+    arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
     return StageCost(0.0, 0.0, 1000 * arithmetic_s, 1000 * nodes * card.node_s)
 
 

@@ -59,7 +59,7 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
     if pipeline.generator is not None and pipeline.sampler is not None:
         cache, sampler = pipeline.generator.cache, pipeline.sampler
         found += [cache.delays, cache.initial, sampler._not_words, sampler._streams]
-        found += [sampler._floats, sampler._integers]
+        found += [sampler._floats, sampler._integers, sampler._age, sampler._text_stream]
     return found
 
 

@@ -12,18 +12,19 @@ import torch
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
+from antiphon.backends.torch.kernels.fused import FEW_ROWS
 from antiphon.backends.torch.kernels.rows import MOST_ROWS, linear_rows, plain_rows
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout
 from antiphon.backends.torch.quantised.int8 import Int8Linear
-from lab.bench.gpu_costs import NODES
+from lab.bench.gpu_costs import NODES, Nodes
 from lab.bench.gpu_models import Form, lm_spec, meta_modules, model_spec, published_sizes
 from tests.backends.torch.compiled import launch_nothing
 from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of
 from tests.backends.torch.test_capture import places_of, stages_of
 
-ROWS = 2
-COUNTED = {**NODES, ("tts-1.6b", "encode"): (563, 563)}
+ROWS = 2 * FEW_ROWS
+COUNTED = {**NODES, ("tts-1.6b", "encode"): Nodes(563, 563, 563)}
 """What costs are computed of: they may only become fewer. Served, text to speech has no encoder."""
 
 STAGE_NAMES = {"think": "lm"}
@@ -32,12 +33,12 @@ RARE_STAGES, RARE_KERNELS = ("renew", "forget"), 28
 """Stages of a call's first ticks alone."""
 
 
-def recorded(name: str, form: Form) -> dict[str, Recorder]:
+def recorded(name: str, form: Form, rows: int) -> dict[str, Recorder]:
     size, found = published_sizes()[name], {}
     mimi, model = meta_modules(size, form, "auto")
     generator = Generator(model.prepare(int8=form.int8_weights), lm_spec(size))
-    pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=ROWS)
-    for stage_name, stage in stages_of(pipeline, places_of(Layout.PADDED, ROWS, size.lm["context"])).items():
+    pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=rows)
+    for stage_name, stage in stages_of(pipeline, places_of(Layout.PADDED, rows, size.lm["context"])).items():
         with Recorder() as recorder:
             stage()
         found[stage_name] = recorder
@@ -45,12 +46,14 @@ def recorded(name: str, form: Form) -> dict[str, Recorder]:
 
 
 @pytest.mark.parametrize("name", published_sizes())
-@pytest.mark.parametrize("is_int8", [False, True])
-def test_a_tick_stays_on_the_card(name: str, is_int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_int8", "rows"), [(False, ROWS), (True, ROWS), (True, FEW_ROWS)])
+def test_a_tick_stays_on_the_card(
+    name: str, is_int8: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fused, "DEVICES", ("meta",))
     launches = launch_nothing(monkeypatch)
     form = Form(is_int8, is_int8, torch.bfloat16)
-    for stage, recorder in recorded(name, form).items():
+    for stage, recorder in recorded(name, form, rows).items():
         for one in recorder.operations:
             where = f"{stage}: {one.name}"
             assert one.name not in HOST_WAITS, where
@@ -59,7 +62,7 @@ def test_a_tick_stays_on_the_card(name: str, is_int8: bool, monkeypatch: pytest.
         if stage in RARE_STAGES:
             assert len(recorder.kernels) <= RARE_KERNELS, stage
         else:
-            counted = COUNTED[name, STAGE_NAMES.get(stage, stage)][is_int8]
+            counted = COUNTED[name, STAGE_NAMES.get(stage, stage)].of(rows, is_int8=is_int8)
             assert len(recorder.kernels) == counted, stage
     size = published_sizes()[name]
     layers, codecs = size.lm["num_layers"], 2 if size.lm["dep_q"] else 1
@@ -68,12 +71,13 @@ def test_a_tick_stays_on_the_card(name: str, is_int8: bool, monkeypatch: pytest.
     own = 0 if is_int8 else layers
     assert launches["attend_limbs"] == layers - own
     assert launches["attend_split"] == own + cross + codecs * size.mimi["transformer"]["num_layers"]
-    assert bool(launches["multiply_rows"]) is is_int8
+    assert bool(launches["multiply_rows"]) is (is_int8 and rows > FEW_ROWS)
+    assert bool(launches["make_and_multiply"]) is (is_int8 and rows <= FEW_ROWS)
 
 
-@pytest.mark.parametrize("rows", [1, MOST_ROWS, MOST_ROWS + 1])
-def test_a_linear_is_two_launches(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the rows, with no product of torch's, whose int32 would be written and read again."""
+@pytest.mark.parametrize("rows", [1, FEW_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])
+def test_a_linear_is_two_launches_at_most(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for a few rows; with no product of torch's, whose int32 would be written and read again."""
     launches = launch_nothing(monkeypatch)
     with torch.device("meta"):
         linear = Int8Linear(torch.empty(48, 64, dtype=torch.int8), torch.empty(48))
@@ -81,5 +85,6 @@ def test_a_linear_is_two_launches(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     with Recorder() as recorder:
         out = linear_rows(linear, plain_rows(x, linear), residual)
     assert (out.shape, out.dtype) == ((rows, 48), torch.bfloat16)
-    assert launches == {"prepare_rows": 1, "multiply_rows": 1}
-    assert len(recorder.kernels) == 2
+    wanted = ("make_and_multiply",) if rows <= FEW_ROWS else ("prepare_rows", "multiply_rows")
+    assert launches == dict.fromkeys(wanted, 1)
+    assert len(recorder.kernels) == len(wanted)

@@ -15,9 +15,12 @@ from triton.backends.compiler import GPUTarget
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split
 from antiphon.backends.torch.kernels.decode_attention import LEAST_QUERIES, SPLIT_SLOTS, block_slots_of
+from antiphon.backends.torch.kernels.fused import FEW_ROWS
 from antiphon.backends.torch.kernels.limb_kernels import attend_limbs
-from antiphon.backends.torch.kernels.row_kernels import multiply_rows
+from antiphon.backends.torch.kernels.row_kernels import make_and_multiply, multiply_rows
 from antiphon.backends.torch.kernels.rows import tile_of
+from antiphon.backends.torch.kernels.token_kernels import choose_tokens
+from antiphon.backends.torch.kernels.tokens import MOST_TOKENS, PIECE, warps_of
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS
 from tests.backends.torch.compiled import AMPERE, HOPPER, SMALLEST_SHARED_BYTES, compiled
 from tests.backends.torch.machine_code import MachineCode, machine_code
@@ -101,3 +104,43 @@ def test_a_product_is_integers_alone(
     most = 36 if tile.columns == 16 else 22  # of 16 columns 19 to 33, of more 11 to 20
     assert code.instructions / (tile.columns * tile.depth / 1024) <= most
     assert code.registers <= 128  # two programs of eight warps on a unit, four of four
+
+
+@TARGETS
+@pytest.mark.parametrize("count", [1, FEW_ROWS])
+@pytest.mark.parametrize("place", ["normed", "gated", "added"])
+def test_a_product_that_makes_its_rows_still_reads_weights_at_the_rate_of_memory(
+    target: GPUTarget, count: int, place: str, tmp_path: Path
+) -> None:
+    """A row is rounded once for all its copies: computed for each, a turn had 1,900 instructions, not 175.
+
+    12 to 30 instructions a KiB of weights, where four rows have up to 42.
+    """
+    columns, depth = {"normed": (12288, 4096), "gated": (11264, 4096), "added": (4096, 11264)}[place]
+    tile = tile_of(count, columns)
+    types = {"x_ptr": "*bf16", "alpha_ptr": "*bf16", "weight_ptr": "*i8", "eps": "fp32"}
+    kernel = compiled(
+        make_and_multiply, types | {"residual_ptr": "*bf16", "out_ptr": "*bf16"},
+        {"num_warps": tile.warps, "num_stages": 4, "enable_fp_fusion": False}, target=target,
+        DEPTH=depth, PLACES=count, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=tile.depth,
+        IS_NORMED=place != "added", IS_ADDED=place == "added", IS_GATED=place == "gated",
+    )  # fmt: skip
+    code = machine_code(kernel, tmp_path)
+    holds(code)
+    weights = 2 if place == "gated" else 1
+    assert code.instructions / (weights * tile.columns * tile.depth / 1024) <= 32
+    assert code.registers <= 80
+
+
+@TARGETS
+@pytest.mark.parametrize("tokens", [2048, MOST_TOKENS])
+def test_a_token_is_chosen_from_registers(target: GPUTarget, tokens: int, tmp_path: Path) -> None:
+    """The keys of 32,000 tokens stay in 1,024 threads' registers while the bound of the top k is found."""
+    kernel = compiled(
+        choose_tokens, {"topk_ptr": "*i64", "token_ptr": "*i64"},
+        {"num_warps": warps_of(tokens), "enable_fp_fusion": False}, target=target,
+        BLOCK=tokens, PIECE=PIECE, IS_SCALED=True,
+    )  # fmt: skip
+    code = machine_code(kernel, tmp_path)
+    assert code.spilled_bytes == 0
+    assert code.registers * 32 * warps_of(tokens) <= 65536

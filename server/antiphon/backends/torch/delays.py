@@ -7,12 +7,14 @@ it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`ant
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from antiphon.backends.torch.kernels.fused import load_tokens
 from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.step import PackedStep, Step
 
 UNGENERATED = -2
 """A token that is not there yet."""
@@ -27,8 +29,10 @@ class DelayCache:
         generated: int,
         initial: Sequence[int],
         device: torch.device | str = "cpu",
+        *,
+        is_fused: bool = False,
     ) -> None:
-        """Keep the constants on the device, so that a step can be captured.
+        """Keep the constants on the device, so that a step can be captured; ``is_fused``: by Triton kernels.
 
         ``delays`` are per stream, text first; ``generated`` counts the streams the model itself speaks
         (text included), which come first. ``initial`` is each stream's token before its first.
@@ -37,6 +41,7 @@ class DelayCache:
         self.capacity = self.max_delay + 2
         self.delays = torch.tensor(tuple(delays), device=device)
         self.initial = torch.tensor(tuple(initial), device=device)[:, None]
+        self._kernels = load_tokens() if is_fused else None
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this cache keeps."""
@@ -47,6 +52,9 @@ class DelayCache:
 
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
+        if self._kernels is not None and isinstance(step, PackedStep):
+            given: Tensor = self._kernels.heard_tokens(self._kept(step), step.rows, offsets, tokens)
+            return given
         cache = step.read("lm.tokens")
         slots = torch.remainder(offsets[:, None] + self.delays[self.generated :], self.capacity)
         other = cache[:, self.generated :].scatter(2, slots[..., None], tokens[..., None])
@@ -64,6 +72,9 @@ class DelayCache:
         ``tokens`` int64 ``[n, generated]`` to the same. Rows with ``offsets < max_delay`` get nothing
         of use: no frame of theirs is complete.
         """
+        if self._kernels is not None and isinstance(step, PackedStep):
+            done: Tensor = self._kernels.spoken_tokens(self._kept(step), offsets, tokens, self.max_delay)
+            return done
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
         slots = torch.remainder(following, self.capacity).expand(-1, self.generated)
@@ -71,3 +82,9 @@ class DelayCache:
         step.write("lm.tokens", torch.cat([own, cache[:, self.generated :]], dim=1))
         frame = following - self.max_delay + self.delays[: self.generated]
         return own.gather(2, torch.remainder(frame, self.capacity)[..., None])[..., 0]
+
+    def _kept(self, step: PackedStep) -> Any:
+        """The cache as its kernels take it."""
+        assert self._kernels is not None
+        tokens = step.whole("lm.tokens")
+        return self._kernels.Delayed(tokens, step.at, self.delays, self.initial, self.generated)

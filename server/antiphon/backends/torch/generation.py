@@ -22,7 +22,7 @@ class TokenChooser(Protocol):
     """Chooses tokens from logits, row by row; ``frames [n]`` is each row's step since its reset."""
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """Float32 ``[n, text_card]`` to int64 ``[n]``; may keep a history in the state."""
+        """``[n, text_card]``, in the model's dtype, to int64 ``[n]``; may keep a history in the state."""
         ...
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
@@ -55,7 +55,8 @@ class Generator:
         self.dep_q = spec.dep_q
         self._audio_delay = audio_delay
         initial = (spec.text_card, *[spec.card] * spec.n_q)
-        self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial, model.text_emb.weight.device)
+        device = model.text_emb.weight.device
+        self.cache = DelayCache(spec.delays, spec.dep_q + 1, initial, device, is_fused=model.is_fused(device))
 
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the language model and its delay cache."""
@@ -78,7 +79,7 @@ class Generator:
         frames = self._frames(step)
         inputs = self.cache.heard(step, frames, codes)
         hidden, logits = self._read(inputs, step)
-        text = choose.text(logits[:, 0].float(), step, frames)
+        text = choose.text(logits[:, 0], step, frames)
         said = text[:, None]
         if self.model.depformer is not None and is_silent:
             nothing = torch.full_like(said, ZERO_TOKEN).expand(-1, self.dep_q)

@@ -90,6 +90,8 @@ class Sampler:
         self._not_words = torch.tensor(
             (spec.text_padding_id, spec.text_end_padding_id, spec.text_card), device=device
         )
+        self._age = torch.arange(RECENT_WORDS - 1, -1, -1, device=device)
+        self._text_stream = torch.full((1,), TEXT_STREAM, device=device)
         self._streams = torch.arange(spec.dep_q, device=device) + (TEXT_STREAM + 1)
         self._given = [SamplingParameters()] * rows
         # By name, by text and voice, by row; one row to spare as in the state, for places without one.
@@ -144,22 +146,27 @@ class Sampler:
         assert isinstance(step, PackedStep), "parameters are those of a row"
         temperature, inverse, penalty, pad_mult = self._floats.index_select(2, step.at).unbind()
         topk, seed, context = self._integers.index_select(2, step.at).unbind()
-        recent = step.read("lm.recent")
-        age = torch.arange(RECENT_WORDS - 1, -1, -1, device=frames.device)
-        counted = recent.masked_fill(age >= context[0, :, None], -1)
-        logits = penalise(logits, counted, *penalty)
-        scaled = logits * inverse[0, :, None]
-        pad = self._spec.text_padding_id
-        is_pad = torch.arange(logits.shape[1], device=logits.device) == pad
-        scaled = torch.where(is_pad, scaled + pad_mult[0, :, None], scaled)
         noise: Tensor | None = None
         voice: tuple[Tensor, ...] = ()
         if not self.is_greedy:
             voice = self._noise(seed[1], frames, self._streams, self._spec.card).unbind(dim=1)
-            stream = torch.full((1,), TEXT_STREAM, device=frames.device)
-            noise = self._noise(seed[0], frames, stream, logits.shape[1])[:, 0]
+            noise = self._noise(seed[0], frames, self._text_stream, logits.shape[1])[:, 0]
         if self._spec.dep_q:
             self._voice = _Voice(temperature[1], inverse[1], topk[1], voice)
+        if self._kernels is not None and noise is not None and logits.shape[1] <= self._kernels.MOST_TOKENS:
+            words = self._kernels.Words(
+                step.whole("lm.recent"), step.at, inverse[0], *penalty, pad_mult[0], context[0],
+                self._spec.text_padding_id,
+            )  # fmt: skip
+            weighed = self._kernels.weighed_text(logits, words)
+            tokens: Tensor = self._kernels.chosen_tokens(weighed, None, temperature[0], topk[0], noise)
+            self._kernels.remember(tokens, words, self._spec.text_end_padding_id, self._spec.text_card)
+            return tokens
+        recent = step.read("lm.recent")
+        counted = recent.masked_fill(self._age >= context[0, :, None], -1)
+        scaled = penalise(logits.float(), counted, *penalty) * inverse[0, :, None]
+        is_pad = torch.arange(logits.shape[1], device=logits.device) == self._spec.text_padding_id
+        scaled = torch.where(is_pad, scaled + pad_mult[0, :, None], scaled)
         tokens = choose(scaled, temperature[0], topk[0], noise, width=self.width)
         is_word = torch.isin(tokens, self._not_words, invert=True)[:, None]
         step.write(

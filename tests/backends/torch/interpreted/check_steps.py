@@ -11,13 +11,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from antiphon.backends.torch.delays import DelayCache
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
-from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.kernels.fused import FEW_ROWS
+from antiphon.backends.torch.kernels.rows import (
+    embedded,
+    embedded_streams,
+    gated_rows,
+    linear_rows,
+    normed_rows,
+    plain_rows,
+    widened_rows,
+)
 from antiphon.backends.torch.kernels.steps import cross_step, queries
 from antiphon.backends.torch.kernels.tokens import drawn_noise
 from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention, Window
-from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import quantize_tokens
 from antiphon.backends.torch.modules.linear import Linear
@@ -49,7 +59,8 @@ def int8_linear(out_features: int, in_features: int, *, bias: bool = False) -> I
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # bfloat16 is cut off, not rounded, here
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
-    ("count", "depth", "columns"), [(1, 256, 32), (3, 300, 40), (17, 64, 2100), (70, 96, 24), (130, 96, 70)]
+    ("count", "depth", "columns"),
+    [(1, 256, 32), (2, 300, 40), (3, 300, 40), (17, 64, 2100), (70, 96, 24), (130, 96, 70)],
 )
 def test_an_int8_linear_is_the_same_to_the_bit(
     count: int, depth: int, columns: int, bias: bool, dtype: torch.dtype
@@ -59,10 +70,11 @@ def test_an_int8_linear_is_the_same_to_the_bit(
     x[-1] = 0
     residual = torch.randn(count, columns).to(dtype)
     prepared = plain_rows(x, linear)
-    assert prepared.scale is not None
-    values, scale = quantize_tokens(x)
-    assert torch.equal(prepared.values, values)
-    assert torch.equal(prepared.scale, scale)
+    assert prepared.is_unmade is (count <= FEW_ROWS)
+    if prepared.scale is not None:
+        values, scale = quantize_tokens(x)
+        assert torch.equal(prepared.values, values)
+        assert torch.equal(prepared.scale, scale)
     assert torch.equal(linear_rows(linear, prepared), linear(x))
     assert torch.equal(linear_rows(linear, prepared, residual), residual + linear(x))
 
@@ -85,6 +97,28 @@ def test_linears_that_round_nothing_are_torchs_own() -> None:
         assert torch.allclose(linear_rows(linear, prepared, residual), residual + linear(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_few_rows_are_what_they_are_among_many(count: int, dtype: torch.dtype) -> None:
+    """To the bit, though one launch makes and multiplies them: normed, gated, with a residual."""
+    norm, block = (
+        RMSNorm(300, eps=1e-8, in_float32=True, dtype=dtype),
+        GatedFeedForward("silu", 300, 96, dtype),
+    )
+    norm.alpha.fill_(1)
+    for module in (norm, block):
+        randomize(module, seed=3)
+    for name in ("linear_in", "linear_out"):
+        block.add_module(name, Int8Linear.quantize(getattr(block, name)))
+    many = (torch.randn(FEW_ROWS + 1, 400)[:, :300] * torch.logspace(-2, 1, FEW_ROWS + 1)[:, None]).to(dtype)
+    many[1] = 0
+
+    def fed(x: Tensor) -> Tensor:
+        return linear_rows(block.linear_out, widened_rows(block, normed_rows(x, norm, block.linear_in)), x)
+
+    assert torch.equal(fed(many[:count]), fed(many)[:count])
+
+
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
     norm, block = RMSNorm(96, eps=1e-8, in_float32=True), GatedFeedForward("silu", 96, 96 * 4, torch.float32)
@@ -95,10 +129,11 @@ def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
     if is_int8:
         linear = Int8Linear.quantize(block.linear_in)
         block.add_module("linear_out", Int8Linear.quantize(block.linear_out))
-    x = torch.randn(3, 192)[:, :96] * 5
+    count = FEW_ROWS + 1
+    x = torch.randn(count, 192)[:, :96] * 5
     normed = normed_rows(x, norm, linear)
     want = norm(x[:, None])[:, 0]
-    projected = torch.randn(3, 2 * block.linear_out.in_features) * 3
+    projected = torch.randn(count, 2 * block.linear_out.in_features) * 3
     gated = gated_rows(projected, block)
     gate, value = projected.chunk(2, dim=1)
     for got, exact in ((normed, want), (gated, functional.silu(gate) * value)):
@@ -129,6 +164,38 @@ def test_tokens_are_embedded_as_by_the_module(low_rank: int | None, demux: bool)
     assert torch.allclose(embedded(table, tokens, added), table(tokens) + added, atol=1e-6)
 
 
+def test_the_tokens_of_all_streams_are_embedded_as_by_the_modules() -> None:
+    audio, text = StreamEmbeddings(3, 7, 24, torch.float32), TokenEmbedding(9, 24, torch.float32)
+    for module in (audio, text):
+        randomize(module, seed=5)
+    tokens = torch.tensor([[8, 0, 6, 3], [-1, -1, 2, -1], [-1, -1, -1, -1]])
+    got = embedded_streams(audio, text, tokens)
+    assert torch.allclose(got, audio(tokens[:, 1:]) + text(tokens[:, 0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("delays", "generated"), [((0, 0, 1, 1, 0, 1, 1), 4), ((0, 2, 4, 4), 4), ((2, 0, 0), 1)]
+)
+def test_delays_are_kept_as_by_torch(delays: tuple[int, ...], generated: int) -> None:
+    """Over several turns of the ring, of rows that begin apart and miss ticks."""
+    initial = tuple(range(90, 90 + len(delays)))
+    caches = [DelayCache(delays, generated, initial, is_fused=is_fused) for is_fused in (False, True)]
+    states = [State(cache.specs(), 3) for cache in caches]
+    offsets, random = torch.tensor([0, 5, 2**33]), torch.Generator().manual_seed(len(delays))
+    for tick in range(9):
+        rows = [2, NO_ROW if tick % 3 == 1 else 0, 1]
+        steps = [state.step(rows) for state in states]
+        now, is_there = offsets[rows], steps[0].rows >= 0
+        codes = torch.randint(50, (3, len(delays) - generated), generator=random)
+        heard = [cache.heard(step, now, codes) for cache, step in zip(caches, steps, strict=True)]
+        assert torch.equal(*heard)
+        said = torch.randint(50, (3, generated), generator=random)
+        spoken = [cache.spoken(step, now, said) for cache, step in zip(caches, steps, strict=True)]
+        assert torch.equal(*(tokens[is_there] for tokens in spoken))
+        assert torch.equal(*(state.tensors["lm.tokens"][:3] for state in states))
+        offsets[[row for row in rows if row != NO_ROW]] += 1
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(1, 1100))
 def test_noise_is_the_norms(seed: int, frame: int, vocabulary: int) -> None:
@@ -156,6 +223,29 @@ def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], see
             for row, p in enumerate(given):
                 wanted = expected(p, logits[row], int(frames[row]), codebook + 1, [])
                 assert int(chosen[row]) == wanted
+
+
+@settings(max_examples=5)
+@given(st.lists(parameters, min_size=2, max_size=2), st.integers(0, 10**6))
+def test_text_is_drawn_and_remembered_as_by_torch(given: list[SamplingParameters], seed: int) -> None:
+    """With penalties over recent words, a bonus for padding, and a place without a row."""
+    samplers = [Sampler(SPEC, 3, "cpu", is_fused=is_fused) for is_fused in (False, True)]
+    states = [State(sampler.specs(), 3) for sampler in samplers]
+    for sampler in samplers:
+        sampler._may_skip_noise = False
+        for row, p in enumerate(given):
+            sampler.set(row, p)
+        sampler.set(2, SamplingParameters(repetition_penalty=1.7, repetition_penalty_context=4, pad_mult=0.5))
+    for tick in range(6):
+        logits = logits_of(seed + tick, 4, SPEC.text_card)
+        logits[2, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        rows = [2, NO_ROW, 0, 1]
+        drawn = [
+            sampler.text(logits, state.step(rows), torch.tensor([tick, 0, 2**33 + tick, 7]))
+            for sampler, state in zip(samplers, states, strict=True)
+        ]
+        assert torch.equal(*(tokens[[0, 2, 3]] for tokens in drawn))
+        assert torch.equal(*(state.tensors["lm.recent"][:3] for state in states))
 
 
 @pytest.mark.parametrize("is_int8", [False, True])

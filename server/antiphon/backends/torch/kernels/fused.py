@@ -26,6 +26,10 @@ DEVICES: Final = ("cuda",)
 
 LEAST_HEAD_DIM: Final = 16
 
+FEW_ROWS: Final = 2
+"""Rows up to which a product makes them itself. Counted in machine code, not measured: with two of them its
+programs read weights as fast as memory gives them, with four they issue a third too many instructions."""
+
 
 @cache
 def has_triton() -> bool:

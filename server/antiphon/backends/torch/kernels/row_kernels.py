@@ -17,14 +17,34 @@ def rounded(values, scale):
 
 
 @triton.jit
+def gated(x, value, dtype):
+    """SiLU of ``x``, rounded, times ``value``, both float32, in ``dtype``."""
+    return (tl.div_rn(x, 1.0 + tl.exp(-x)).to(dtype).to(tl.float32) * value).to(dtype)
+
+
+@triton.jit
+def mean_square(at, DEPTH: tl.constexpr, LANES: tl.constexpr = 128, HALVINGS: tl.constexpr = 6):
+    """The mean square of DEPTH values, added in an order that is the same whatever the program's warps."""
+    lane = tl.arange(0, LANES)
+    total = tl.zeros((LANES,), tl.float32)
+    for start in tl.static_range(0, DEPTH, LANES):
+        x = tl.load(at + start + lane, mask=start + lane < DEPTH, other=0.0).to(tl.float32)
+        total += x * x
+    for _ in tl.static_range(0, HALVINGS):
+        left, right = tl.split(tl.reshape(total, (total.shape[0] // 2, 2)))
+        total = left + right
+    return tl.div_rn(tl.sum(total, 0), DEPTH * 1.0)  # of the two that are left
+
+
+@triton.jit
 def prepare_rows(
     x_ptr,
     alpha_ptr,
     out_ptr,
     scale_ptr,
     x_row_stride,
-    width,
     eps,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_NORMED: tl.constexpr,
     IS_GATED: tl.constexpr,
@@ -33,25 +53,24 @@ def prepare_rows(
     """One row of a linear's input: normed, or gated with SiLU, or as it is; rounded to INT8 or not."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    is_inside = column < width
+    is_inside = column < WIDTH
     at = x_ptr + row * x_row_stride + column
     dtype = x_ptr.dtype.element_ty
     x = tl.load(at, mask=is_inside, other=0.0).to(tl.float32)
     if IS_NORMED:
-        scale = tl.rsqrt(tl.div_rn(tl.sum(x * x, 0), width.to(tl.float32)) + eps)
+        scale = tl.rsqrt(mean_square(x_ptr + row * x_row_stride, WIDTH) + eps)
         alpha = tl.load(alpha_ptr + column, mask=is_inside, other=0.0).to(tl.float32)
         x = (x * (alpha * scale)).to(dtype).to(tl.float32)
     if IS_GATED:
-        value = tl.load(at + width, mask=is_inside, other=0.0).to(tl.float32)
-        gate = tl.div_rn(x, 1.0 + tl.exp(-x)).to(dtype).to(tl.float32)
-        x = (gate * value).to(dtype).to(tl.float32)
+        value = tl.load(at + WIDTH, mask=is_inside, other=0.0).to(tl.float32)
+        x = gated(x, value, dtype).to(tl.float32)
     if IS_ROUNDED:
         largest = tl.maximum(tl.max(tl.abs(x), 0), 1e-12)
         step = tl.div_rn(largest, 127.0)
         tl.store(scale_ptr + row, step)
-        tl.store(out_ptr + row * width + column, rounded(x, step), mask=is_inside)
+        tl.store(out_ptr + row * WIDTH + column, rounded(x, step), mask=is_inside)
     else:
-        tl.store(out_ptr + row * width + column, x.to(dtype), mask=is_inside)
+        tl.store(out_ptr + row * WIDTH + column, x.to(dtype), mask=is_inside)
 
 
 @triton.jit
@@ -99,6 +118,96 @@ def multiply_rows(
 
 
 @triton.jit
+def input_tile(
+    x_ptr, alpha_ptr, norm, place, depth, count, row_stride, DEPTH: tl.constexpr, IS_NORMED: tl.constexpr
+):
+    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or as they are."""
+    is_inside = (place < count)[:, None] & (depth < DEPTH)[None, :]
+    at = x_ptr + place.to(tl.int64)[:, None] * row_stride + depth[None, :]
+    x = tl.load(at, mask=is_inside, other=0.0).to(tl.float32)
+    if IS_NORMED:
+        alpha = tl.load(alpha_ptr + depth, mask=depth < DEPTH, other=0.0).to(tl.float32)
+        x = (x * (alpha[None, :] * norm[:, None])).to(x_ptr.dtype.element_ty).to(tl.float32)
+    return x
+
+
+@triton.jit
+def make_and_multiply(
+    x_ptr,
+    alpha_ptr,
+    weight_ptr,
+    scale_ptr,
+    residual_ptr,
+    out_ptr,
+    x_row_stride,
+    count,
+    columns,
+    eps,
+    DEPTH: tl.constexpr,
+    PLACES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_NORMED: tl.constexpr,
+    IS_ADDED: tl.constexpr,
+    IS_GATED: tl.constexpr,
+):
+    """What ``prepare_rows`` and ``multiply_rows`` compute, in one launch, of at most PLACES rows.
+
+    Each program makes all the rows, as int8, for its own columns; a tile of ROWS, the least its units
+    multiply, has each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and SiLU
+    of the first half times the second goes out.
+    """
+    TIMES: tl.constexpr = ROWS // PLACES  # noqa: N806
+    place = tl.arange(0, PLACES)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = column < columns
+    norm = tl.zeros((PLACES,), tl.float32)
+    if IS_NORMED:
+        for one in tl.static_range(0, PLACES):
+            square = mean_square(x_ptr + tl.minimum(one, count - 1) * x_row_stride, DEPTH)
+            norm = tl.where(place == one, tl.rsqrt(square + eps), norm)
+    largest = tl.full((PLACES,), 1e-12, tl.float32)
+    for start in range(0, DEPTH, BLOCK):
+        depth = start + tl.arange(0, BLOCK)
+        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
+        largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
+    step = tl.div_rn(largest, 127.0)
+    weight_at = weight_ptr + column.to(tl.int64)[:, None] * DEPTH
+    second_at = weight_at + columns.to(tl.int64) * DEPTH
+    total = tl.zeros((ROWS, COLUMNS), tl.int32)
+    other = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for start in range(0, DEPTH, BLOCK):
+        depth = start + tl.arange(0, BLOCK)
+        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
+        few = rounded(x, tl.broadcast_to(step[:, None], (PLACES, BLOCK)))
+        # A maximum of one number each: what stands before it is computed once, not for every copy of a row.
+        few = tl.max(tl.reshape(few, (PLACES, BLOCK, 1)), 2).to(tl.int8)
+        rows = tl.reshape(tl.broadcast_to(few[:, None, :], (PLACES, TIMES, BLOCK)), (ROWS, BLOCK))
+        is_inside = is_column[:, None] & (depth < DEPTH)[None, :]
+        weight = tl.load(weight_at + depth[None, :], mask=is_inside, other=0)
+        total = tl.dot(rows, tl.trans(weight), total, out_dtype=tl.int32)
+        if IS_GATED:
+            weight = tl.load(second_at + depth[None, :], mask=is_inside, other=0)
+            other = tl.dot(rows, tl.trans(weight), other, out_dtype=tl.int32)
+    row_step = tl.reshape(tl.broadcast_to(step[:, None], (PLACES, TIMES)), (ROWS,))
+    dtype = out_ptr.dtype.element_ty
+    scale = tl.load(scale_ptr + column, mask=is_column, other=0.0)
+    out = ((total.to(tl.float32) * scale[None, :]) * row_step[:, None]).to(dtype)
+    row = tl.arange(0, ROWS)
+    at = (row // TIMES).to(tl.int64)[:, None] * columns + column[None, :]
+    is_inside = ((row % TIMES == 0) & (row // TIMES < count))[:, None] & is_column[None, :]
+    if IS_GATED:
+        scale = tl.load(scale_ptr + columns + column, mask=is_column, other=0.0)
+        value = ((other.to(tl.float32) * scale[None, :]) * row_step[:, None]).to(dtype)
+        out = gated(out.to(tl.float32), value.to(tl.float32), dtype)
+    if IS_ADDED:
+        residual = tl.load(residual_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
+        out = (out.to(tl.float32) + residual).to(dtype)
+    tl.store(out_ptr + at, out, mask=is_inside)
+
+
+@triton.jit
 def embed_rows(
     token_ptr,
     table_ptr,
@@ -119,3 +228,35 @@ def embed_rows(
         added = tl.load(added_ptr + row * added_row_stride + column, mask=column < width, other=0.0)
         value = (value.to(tl.float32) + added.to(tl.float32)).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * width + column, value, mask=column < width)
+
+
+@triton.jit
+def embed_streams(
+    token_ptr,
+    audio_ptr,
+    text_ptr,
+    out_ptr,
+    entries,
+    width,
+    STREAMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A piece of the sum of one place's tokens, ``[n, 1 + STREAMS]`` with text first; -1 adds nothing.
+
+    The audio streams' tables lie one behind the other.
+    """
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(1).to(tl.int64)
+    dtype = out_ptr.dtype.element_ty
+    tokens_at = token_ptr + place * (STREAMS + 1)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for stream in range(STREAMS):
+        token = tl.load(tokens_at + 1 + stream)
+        there = tl.where(token == -1, 0, width)
+        at = audio_ptr + (stream * entries + tl.maximum(token, 0)) * width + column
+        total += tl.load(at, mask=column < there, other=0.0).to(tl.float32)
+    token = tl.load(tokens_at)
+    there = tl.where(token == -1, 0, width)
+    text = tl.load(text_ptr + tl.maximum(token, 0) * width + column, mask=column < there, other=0.0)
+    out = total.to(dtype).to(tl.float32) + text.to(tl.float32)
+    tl.store(out_ptr + place * width + column, out.to(dtype), mask=column < width)

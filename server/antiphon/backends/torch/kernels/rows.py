@@ -1,4 +1,5 @@
-"""Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies.
+"""Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies. A few rows take
+one launch: every program makes them again, which costs less than another launch.
 
 What :mod:`antiphon.backends.torch.quantised.int8` computes, with the same integers: rows are rounded where
 they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
@@ -16,8 +17,15 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.row_kernels import embed_rows, multiply_rows, prepare_rows
-from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.kernels.fused import FEW_ROWS
+from antiphon.backends.torch.kernels.row_kernels import (
+    embed_rows,
+    embed_streams,
+    make_and_multiply,
+    multiply_rows,
+    prepare_rows,
+)
+from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.norms import RMSNorm
@@ -65,12 +73,15 @@ def tile_of(rows: int, columns: int) -> Tile:
 class Rows:
     """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or as they are with None.
 
-    ``dtype`` is what they are, or were before they were rounded.
+    ``dtype`` is what they are, or were before they were rounded. ``is_unmade``: the product has yet to norm
+    them, where there is a ``norm``, and to round them.
     """
 
     values: Tensor
     scale: Tensor | None
     dtype: torch.dtype
+    is_unmade: bool = False
+    norm: RMSNorm | None = None
 
 
 def rounds(linear: nn.Module) -> bool:
@@ -79,15 +90,27 @@ def rounds(linear: nn.Module) -> bool:
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> Rows:
-    """Rows ``[n, in]`` for a linear: one launch where it wants them rounded, else none."""
-    return _prepared(x, x.shape[1], is_rounded=True) if rounds(linear) else Rows(x, None, x.dtype)
+    """Rows ``[n, in]`` for a linear: one launch where it wants many of them rounded, else none."""
+    if not rounds(linear):
+        return Rows(x, None, x.dtype)
+    return _unmade(x) if x.shape[0] <= FEW_ROWS else _prepared(x, x.shape[1], is_rounded=True)
 
 
 def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> Rows:
-    """Rows ``[n, in]``, normed, for a linear: one launch for the norm our models have."""
+    """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm our models have."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
+        if x.shape[0] <= FEW_ROWS and rounds(linear):
+            return _unmade(x, norm)
         return _prepared(x, x.shape[1], norm=norm, is_rounded=rounds(linear))
     return plain_rows(norm(x[:, None])[:, 0], linear)
+
+
+def widened_rows(block: GatedFeedForward, rows: Rows) -> Rows:
+    """Rows of ``linear_in`` to those of ``linear_out``: the product gates few of them, a launch more."""
+    if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
+        assert isinstance(block.linear_in, Int8Linear)
+        return _unmade(_made_and_multiplied(block.linear_in, rows, is_gated=True))
+    return gated_rows(linear_rows(block.linear_in, rows), block)
 
 
 def gated_rows(projected: Tensor, block: GatedFeedForward) -> Rows:
@@ -97,6 +120,11 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> Rows:
         return _prepared(projected, hidden, is_gated=True, is_rounded=rounds(linear))
     gate, value = projected.chunk(2, dim=1)
     return plain_rows(block.activation(gate) * value, linear)
+
+
+def _unmade(x: Tensor, norm: RMSNorm | None = None) -> Rows:
+    assert x.stride(1) == 1
+    return Rows(x, None, x.dtype, is_unmade=True, norm=norm)
 
 
 def _prepared(
@@ -113,8 +141,8 @@ def _prepared(
         out,
         x if scale is None else scale,
         x.stride(0),
-        width,
         0.0 if norm is None else norm.eps,
+        WIDTH=width,
         BLOCK=block,
         IS_NORMED=norm is not None,
         IS_GATED=is_gated,
@@ -127,6 +155,10 @@ def _prepared(
 
 def linear_rows(linear: nn.Module, rows: Rows, residual: Tensor | None = None) -> Tensor:
     """``[n, in]`` to ``[n, out]`` in the dtype the rows had, with ``residual [n, out]`` added to it."""
+    if isinstance(linear, Int8Linear) and rows.is_unmade:
+        if linear.bias is None:
+            return _made_and_multiplied(linear, rows, residual)
+        rows = _prepared(rows.values, rows.values.shape[1], norm=rows.norm, is_rounded=True)
     if isinstance(linear, Int8Linear) and rows.scale is not None:
         if linear.bias is None:
             return multiply(linear, rows.values, rows.scale, rows.dtype, residual)
@@ -154,6 +186,25 @@ def multiply(
     return out
 
 
+def _made_and_multiplied(
+    linear: Int8Linear, rows: Rows, residual: Tensor | None = None, *, is_gated: bool = False
+) -> Tensor:
+    """Few rows ``[n, in]``, normed and rounded on the way, to ``[n, out]``; gated, to half of it."""
+    x, norm, (count, depth) = rows.values, rows.norm, rows.values.shape
+    columns = linear.out_features // 2 if is_gated else linear.out_features
+    out = x.new_empty(count, columns)
+    added = out if residual is None else residual.contiguous()
+    tile = tile_of(count, columns)
+    make_and_multiply[(triton.cdiv(columns, tile.columns),)](
+        x, x if norm is None else norm.alpha, linear.weight, linear.scale, added, out,
+        x.stride(0), count, columns, 0.0 if norm is None else norm.eps,
+        DEPTH=depth, PLACES=triton.next_power_of_2(count), ROWS=tile.rows, COLUMNS=tile.columns,
+        BLOCK=tile.depth, IS_NORMED=norm is not None, IS_ADDED=residual is not None, IS_GATED=is_gated,
+        num_warps=tile.warps, num_stages=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
 def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = None) -> Tensor:
     """Int64 tokens ``[n]`` to ``[n, dim]``, and ``added [n, dim]`` to them; two streams in one by torch."""
     if embedding.out1 is not None:
@@ -167,3 +218,14 @@ def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = N
         BLOCK=PIECE, IS_ADDED=beside is not out, enable_fp_fusion=False,
     )  # fmt: skip
     return out if low_rank is None else linear_rows(low_rank, Rows(out, None, out.dtype), added)
+
+
+def embedded_streams(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:
+    """Int64 tokens ``[n, 1 + streams]``, text first, to the sum of their entries ``[n, dim]``."""
+    table, count = audio.weight, tokens.shape[0]
+    out = table.new_empty(count, table.shape[1])
+    embed_streams[(triton.cdiv(table.shape[1], PIECE), count)](
+        tokens.contiguous(), table, text.weight, out, audio.entries, table.shape[1],
+        STREAMS=audio.streams, BLOCK=PIECE, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out

@@ -1,7 +1,8 @@
 """Transformer layers of one frame on a GPU, as a few kernels each.
 
 The same arithmetic as ``transformer.py`` and ``depformer.py``, whose modules they run: eleven launches for
-a layer over a ring in INT8 (eight in full precision) and nine for one of the depformer (six).
+a layer over a ring in INT8 (seven of a few rows, eight in full precision) and nine for one of the depformer
+(five, and six).
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -16,7 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
-from antiphon.backends.torch.kernels.rows import embedded, gated_rows, linear_rows, normed_rows, plain_rows
+from antiphon.backends.torch.kernels.rows import (
+    embedded,
+    embedded_streams,
+    linear_rows,
+    normed_rows,
+    plain_rows,
+    widened_rows,
+)
 from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
 from antiphon.backends.torch.modules.attention import (
     LARGEST,
@@ -27,7 +35,7 @@ from antiphon.backends.torch.modules.attention import (
     split_heads,
 )
 from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
-from antiphon.backends.torch.modules.embedding import TokenEmbedding
+from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 from antiphon.backends.torch.modules.transformer import TransformerLayer
@@ -47,6 +55,14 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
         seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
         flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
+
+
+def tokens_embedded(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:
+    """Int64 ``[n, 1 + streams]``, text first, to the sum of their entries ``[n, dim]``."""
+    if text.low_rank is not None or text.out1 is not None:
+        summed: Tensor = audio(tokens[:, 1:]) + text(tokens[:, 0])
+        return summed
+    return embedded_streams(audio, text, tokens)
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor:
@@ -109,8 +125,8 @@ def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) 
     if not isinstance(block, GatedFeedForward) or not isinstance(layer_scale, nn.Identity):
         added: Tensor = layer_scale(block(norm(x[:, None])))
         return x + added[:, 0]
-    projected = linear_rows(block.linear_in, normed_rows(x, norm, block.linear_in))
-    return linear_rows(block.linear_out, gated_rows(projected, block), x)
+    wide = widened_rows(block, normed_rows(x, norm, block.linear_in))
+    return linear_rows(block.linear_out, wide, x)
 
 
 def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:

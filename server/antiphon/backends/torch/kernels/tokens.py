@@ -6,15 +6,32 @@ Not measured: the kernels have been run on no GPU yet.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 from torch import Tensor
 
-from antiphon.backends.torch.kernels.token_kernels import choose_tokens, draw_noise
+from antiphon.backends.torch.kernels.delay_kernels import hear_tokens, say_tokens
+from antiphon.backends.torch.kernels.token_kernels import (
+    choose_tokens,
+    draw_noise,
+    remember_words,
+    weigh_words,
+)
 from antiphon.models.philox import WORDS_PER_BLOCK
 
-MOST_TOKENS = 8192
-"""The largest vocabulary a program holds in registers."""
+MOST_TOKENS = 32768
+"""The largest vocabulary a program holds in registers: 32 of them a thread, of 32 warps."""
+
+TOKENS_PER_WARP = 256
+"""Tokens of a vocabulary for which a program gets one warp more, of 8 to 32."""
+
+PIECE = 2048
+"""Tokens a program looks at together, once it knows the bound of the top k."""
+
+WORDS_PIECE, WEIGHED = 8, 256
+"""Recent words, and tokens, that a program compares at once."""
 
 BLOCKS = 128
 """Philox blocks of one program."""
@@ -31,18 +48,100 @@ def drawn_noise(seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int)
 
 
 def chosen_tokens(
-    logits: Tensor, inverse: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor
+    logits: Tensor, inverse: Tensor | None, temperature: Tensor, topk: Tensor, noise: Tensor
 ) -> Tensor:
     """A token a row: logits ``[n, V]`` times ``inverse [n]``, noise ``[n, V]``, to int64 ``[n]``.
 
-    V is at most MOST_TOKENS. ``temperature`` and ``topk``: see
+    V is at most MOST_TOKENS. ``inverse`` None: they have been multiplied. ``temperature`` and ``topk``: see
     :func:`antiphon.backends.torch.sampling.choose`.
     """
     rows, vocabulary = logits.shape
     assert logits.stride(1) == noise.stride(1) == 1
-    tokens = topk.new_empty(rows)
+    tokens, block = topk.new_empty(rows), triton.next_power_of_2(vocabulary)
     choose_tokens[(rows,)](
-        logits, inverse, temperature, topk, noise, tokens, logits.stride(0), noise.stride(0), vocabulary,
-        BLOCK=triton.next_power_of_2(vocabulary), num_warps=8, enable_fp_fusion=False,
+        logits, temperature if inverse is None else inverse, temperature, topk, noise, tokens,
+        logits.stride(0), noise.stride(0), vocabulary,
+        BLOCK=block, PIECE=min(block, PIECE), IS_SCALED=inverse is None,
+        num_warps=warps_of(block), enable_fp_fusion=False,
     )  # fmt: skip
     return tokens
+
+
+def warps_of(block: int) -> int:
+    """Warps of the program that chooses of so many tokens."""
+    return min(32, max(8, block // TOKENS_PER_WARP))
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What text is weighed with: ``recent`` int64 ``[rows, W]``, of which ``at [n]`` are the places' rows.
+
+    The others are parameters of places, ``[n]``; ``padding`` is the token with the bonus.
+    """
+
+    recent: Tensor
+    at: Tensor
+    inverse: Tensor
+    penalty: Tensor
+    inverse_penalty: Tensor
+    bonus: Tensor
+    context: Tensor
+    padding: int
+
+
+def weighed_text(logits: Tensor, words: Words) -> Tensor:
+    """Logits ``[n, V]`` to float32 ``[n, V]``: penalised, over their temperature, padding's bonus added."""
+    rows, vocabulary = logits.shape
+    assert logits.stride(1) == 1
+    out = torch.empty(rows, vocabulary, device=logits.device)
+    weigh_words[(triton.cdiv(vocabulary, WEIGHED), rows)](
+        logits, words.recent, words.at, words.inverse, words.penalty, words.inverse_penalty, words.bonus,
+        words.context, out, logits.stride(0), vocabulary, words.padding,
+        WORDS=words.recent.shape[1], PIECE=WORDS_PIECE, BLOCK=WEIGHED, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def remember(tokens: Tensor, words: Words, end_padding: int, initial: int) -> None:
+    """Write the places' tokens ``[n]`` behind their rows' recent words, in place."""
+    remember_words[(tokens.shape[0],)](
+        tokens, words.recent, words.at, words.padding, end_padding, initial,
+        WORDS=words.recent.shape[1], num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A delay cache: ``tokens`` int64 ``[rows, K, capacity]``, ``at [n]`` the places' rows of it.
+
+    ``delays [K]`` and ``initial [K]`` are its streams', of which the model speaks the first ``generated``.
+    """
+
+    tokens: Tensor
+    at: Tensor
+    delays: Tensor
+    initial: Tensor
+    generated: int
+
+
+def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+    """See :meth:`antiphon.backends.torch.delays.DelayCache.heard`; ``rows [n]`` is NO_ROW where none is."""
+    places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
+    out = offsets.new_empty(places, streams, 1)
+    hear_tokens[(places,)](
+        cache.tokens, cache.at, rows, offsets, codes.contiguous(), cache.delays, cache.initial, out,
+        GENERATED=cache.generated, STREAMS=streams, CAPACITY=capacity,
+        BLOCK=triton.next_power_of_2(streams), num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def spoken_tokens(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
+    """See :meth:`antiphon.backends.torch.delays.DelayCache.spoken`."""
+    out = torch.empty_like(tokens)
+    say_tokens[(tokens.shape[0],)](
+        cache.tokens, cache.at, offsets, tokens.contiguous(), cache.delays, out, most_delay,
+        GENERATED=cache.generated, STREAMS=cache.tokens.shape[1], CAPACITY=cache.tokens.shape[2],
+        BLOCK=triton.next_power_of_2(cache.generated), num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out

@@ -102,7 +102,11 @@ class LanguageModel(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens int64 ``[n, 1 + n_q, T]`` to the transformer's inputs ``[n, T, dim]``."""
         flat = tokens.transpose(1, 2).flatten(0, 1)
-        x: Tensor = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
+        x: Tensor
+        if self.is_fused(tokens.device):
+            x = load_steps().tokens_embedded(self.audio_emb, self.text_emb, flat)
+        else:
+            x = self.audio_emb(flat[:, 1:]) + self.text_emb(flat[:, 0])
         return x.view(-1, tokens.shape[2], x.shape[-1])
 
     def read(self, inputs: Tensor, step: Step) -> Tensor:
