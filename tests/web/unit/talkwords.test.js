@@ -8,6 +8,7 @@ const LIVE = /** @type {const} */ ({ name: "live", isReturning: false });
 /** @type {import("../../../web/static/talkwords.js").Besides} */
 const CALM = {
   ...{ needsKey: false, openingMs: null, stage: "microphone", isStopped: false, silentMs: 0, isMuted: false },
+  ...{ isHeld: false, holdsToTalk: false },
   ...{ liveMs: 20_000, isEcho: false, isUnsaved: false },
 };
 
