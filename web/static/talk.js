@@ -217,7 +217,7 @@ export class Talk {
 
   /** @param {unknown} error */
   _notStarted(error) {
-    this._panel.stop();
+    this._panel.hide();
     this._call = null;
     this._asked = null;
     const problem = error instanceof MicrophoneError ? error.problem : "unknown";
@@ -349,7 +349,7 @@ export class Talk {
     headline(this._words(state));
     write(this._talk, this._label(state, isCalling));
     this._tryNow.hidden = !counts;
-    this._showMute(isCalling);
+    this._showMute(isCalling && !counts);
     part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
     if (this._call?.recorder.isFull && this._fullCall !== this._call) {
       this._fullCall = this._call;
@@ -364,12 +364,12 @@ export class Talk {
     });
   }
 
-  /** @param {boolean} isCalling */
-  _showMute(isCalling) {
+  /** @param {boolean} isTalk on, or about to be */
+  _showMute(isTalk) {
     const isMuted = this._call?.isMuted ?? false;
-    const isHeard = isCalling && (this._call?.hasMicrophone ?? false);
+    const isHeard = isTalk && (this._call?.hasMicrophone ?? false);
     this._mute.hidden = part("hold", HTMLButtonElement).hidden = !isHeard;
-    this._mute.classList.toggle("is-muted", isMuted && isCalling);
+    this._mute.classList.toggle("is-muted", isMuted && isTalk);
     write(part("mute-label", HTMLElement), isMuted ? "Unmute" : "Mute");
   }
 

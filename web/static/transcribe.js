@@ -1,6 +1,6 @@
 /** The view that writes down what is said: live from the microphone, or from a file that is dropped on it. */
 
-import { asSrt, asText, lines, textOf } from "./captions.js";
+import { asSrt, asText, lines, pauseBefore, textOf } from "./captions.js";
 import { SAMPLE_RATE } from "./codecs.js";
 import { loudness } from "./loudness.js";
 import { MicrophoneError, openMicrophone } from "./microphone.js";
@@ -9,11 +9,14 @@ import { modelsOf, PATHS } from "./parameters.js";
 import { Recogniser } from "./recogniser.js";
 import { Resampler } from "./resample.js";
 import { Sound } from "./sound.js";
-import { stopwatch, wordsForMicrophone } from "./words.js";
+import { sentence, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./captions.js").Word} Word */
 
 const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, FLAC or Ogg.", isTrouble: false };
+
+/** The status of an answer to a file that is no sound. */
+const NO_RECORDING = 415;
 
 export class Transcribe {
   /**
@@ -71,6 +74,7 @@ export class Transcribe {
     body["state"] = this._recogniser ? "listening" : this._isBusy ? "reading" : "idle";
     headline(this._headline);
     write(this._button, this._recogniser ? "Stop" : "Start listening");
+    for (const choice of [this._file, part("file-label", HTMLElement)]) choice.hidden = this._isBusy;
     this._button.disabled = this._isBusy && !this._recogniser;
     part("level-listen-box", HTMLElement).hidden = !this._recogniser;
     part("words-section", HTMLElement).hidden = this._words.length === 0;
@@ -145,6 +149,7 @@ export class Transcribe {
       const headers = key ? { Authorization: `Bearer ${key}` } : {};
       const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
       const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
+      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, FLAC or Ogg file");
       if (!answer.ok) throw new Error(await reason(answer));
       const words = wordsOf(await answer.json());
       if (run !== this._run) return;
@@ -189,6 +194,8 @@ export class Transcribe {
       const words = document.createElement("span");
       words.textContent = textOf(line);
       const paragraph = document.createElement("p");
+      const silentS = pauseBefore(found.at(-2), line);
+      if (silentS !== null) paragraph.append(pause(silentS));
       paragraph.append(time, words);
       this._log.append(paragraph);
     }
@@ -211,6 +218,14 @@ function close(microphone) {
   for (const track of microphone.getTracks()) track.stop();
 }
 
+/** @param {number} silentS */
+function pause(silentS) {
+  const mark = document.createElement("small");
+  mark.className = "pause";
+  mark.textContent = `a pause of ${Math.round(silentS)} s`;
+  return mark;
+}
+
 /** @param {Word[]} words @returns {import("./words.js").Words} */
 function done(words) {
   if (!words.length) return { line: "No words were heard.", help: "Speak closer to the microphone, or choose another recording.", isTrouble: false };
@@ -220,7 +235,7 @@ function done(words) {
 /** @param {string} message @returns {import("./words.js").Words} */
 function trouble(message) {
   const isFull = message.includes("no free channels");
-  const help = isFull ? "Every place is taken: try again in a moment." : `${message}.`.replace(/\.\.$/, ".");
+  const help = isFull ? "Every place is taken: try again in a moment." : sentence(message);
   return { line: "This did not work.", help, isTrouble: true };
 }
 

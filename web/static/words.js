@@ -134,7 +134,7 @@ export function stopwatch(seconds) {
 }
 
 /** @param {string} text a message of the server's, which begins small and ends without a full stop */
-function sentence(text) {
+export function sentence(text) {
   const trimmed = text.trim() || "the server gave no reason";
   return `${trimmed[0]?.toUpperCase() ?? ""}${trimmed.slice(1)}${/[.!?]$/.test(trimmed) ? "" : "."}`;
 }

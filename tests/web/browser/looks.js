@@ -51,6 +51,8 @@ async function lookedAt(page, name) {
     await page.setViewportSize(viewport);
     for (const [colour, media] of Object.entries(COLOURS)) {
       await page.emulateMedia(media);
+      // A colour on its way to another is none to judge.
+      await page.evaluate(() => document.getAnimations().forEach((change) => change.finish()));
       // Colours change neither names nor places: only what depends on them is looked at again.
       const isFirst = colour === "light";
       found.push(...(await violations(page, isFirst)).map((it) => `${name} ${size} ${colour}: ${it}`));
@@ -66,7 +68,6 @@ async function lookedAt(page, name) {
 function violations(page, isWhole) {
   return page.evaluate(async (all) => {
     const { axe } = /** @type {{ axe: typeof import("axe-core") }} */ (/** @type {unknown} */ (globalThis));
-    for (const change of document.getAnimations()) change.finish(); // a colour on its way to another is none to judge
     const options = /** @type {import("axe-core").RunOptions} */ ({ resultTypes: ["violations"] });
     if (!all) options.runOnly = ["color-contrast"];
     const results = await axe.run(document, options);
