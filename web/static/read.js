@@ -7,7 +7,7 @@ import { modelsOf, PATHS } from "./parameters.js";
 import { Player } from "./player.js";
 import { toInt16, wavHeader } from "./wav.js";
 
-const IDLE = { line: "Write something, and hear it.", help: "", isTrouble: false };
+const IDLE = { line: "Write something, and hear it.", help: "It plays while it is made, and marks the word you hear.", isTrouble: false };
 const FOLLOW_MS = 60;
 /** What is kept of the sound for saving: ten minutes. */
 const MOST_SAMPLES = 600 * SAMPLE_RATE;

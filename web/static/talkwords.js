@@ -42,7 +42,7 @@ export function wordsForTalk(state, nowMs, besides) {
     }
     if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
     if (besides.isMuted && besides.holdsToTalk) return say("Hold to talk, let go to listen.", "You are heard while you hold the button, or the key T.");
-    if (besides.isMuted) return say("You are muted.", "The call goes on. Unmute to be heard, or hold the other button while you speak.");
+    if (besides.isMuted) return say("You are muted.", "The call goes on. Unmute, or hold the other button while you speak.");
     if (besides.liveMs > RETURN_MS) return wordsFor({ name: "live", isReturning: false }, nowMs);
   }
   const words = wordsFor(state, nowMs);

@@ -121,7 +121,7 @@ export class Transcribe {
       return;
     }
     this._recogniser = new Recogniser(socketAddress(`api/asr-streaming?${this._query}`), {
-      onReady: () => this._say({ line: "Go ahead, it is listening.", help: "", isTrouble: false }),
+      onReady: () => this._say({ line: "Go ahead, it is listening.", help: "Your words appear while you speak.", isTrouble: false }),
       onWord: (word) => run === this._run && this._add(word),
       onWordEnd: () => {},
       onEnd: (message) => run === this._run && void this._over(message ? trouble(message) : done(this._words)),

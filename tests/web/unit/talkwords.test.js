@@ -22,7 +22,7 @@ test("a stall is told before everything else of a live call", () => {
 test("a visitor who holds is heard, and a call that begins so says how", () => {
   const words = (/** @type {object} */ more) => wordsForTalk(LIVE, 0, { ...CALM, ...more });
   assert.deepEqual([words({ isHeld: true }).line, words({ isHeld: true }).help], ["You are heard.", "Let go when you have said it."]);
-  assert.match(words({ isMuted: true }).help, /Unmute to be heard, or hold/);
+  assert.match(words({ isMuted: true }).help, /Unmute, or hold the other button/);
   assert.equal(words({ isMuted: true, holdsToTalk: true }).line, "Hold to talk, let go to listen.");
   assert.equal(words({ holdsToTalk: true }).line, "Go ahead, it is listening.");
 });
