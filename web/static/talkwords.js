@@ -1,7 +1,7 @@
 /** The headline of a conversation, of its state and of what is known besides. Pure. */
 
 import { STALL_MS } from "./quality.js";
-import { wordsFor } from "./words.js";
+import { STALLED, wordsFor } from "./words.js";
 
 /** How long the words of a return stay. */
 const RETURN_MS = 10_000;
@@ -37,8 +37,7 @@ export function wordsForTalk(state, nowMs, besides) {
   if (besides.isStopped) return trouble("The system has stopped the sound.", "Touch the page to go on.");
   if (state.name === "live") {
     if (besides.silentMs > STALL_MS) {
-      const help = "Nothing has come for a moment: the server or the network stands still. It goes on by itself.";
-      return trouble("Waiting for the server…", help);
+      return STALLED;
     }
     if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
     if (besides.isMuted && besides.holdsToTalk) return say("Hold to talk, let go to listen.", "You are heard while you hold the button, or the key T.");

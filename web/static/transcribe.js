@@ -6,15 +6,19 @@ import { loudness } from "./loudness.js";
 import { MicrophoneError, openMicrophone } from "./microphone.js";
 import { copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { modelsOf, PATHS } from "./parameters.js";
+import { STALL_MS } from "./quality.js";
 import { Recogniser } from "./recogniser.js";
 import { Resampler } from "./resample.js";
 import { Sound } from "./sound.js";
-import { sentence, stopwatch, wordsForMicrophone } from "./words.js";
+import { sentence, STALLED, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./captions.js").Word} Word */
 
 const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, FLAC or Ogg.", isTrouble: false };
 
+/** A look so often, and after so long without a word from the server it is given up. */
+const WATCH_MS = 200;
+const GIVE_UP_MS = 10_000;
 /** The status of an answer to a file that is no sound. */
 const NO_RECORDING = 415;
 
@@ -53,6 +57,7 @@ export class Transcribe {
       const file = event.dataTransfer?.files[0];
       if (this.isShown && file && !this._isBusy) void this._read(file);
     });
+    setInterval(() => this._watch(), WATCH_MS);
     const copyButton = part("words-copy", HTMLButtonElement);
     copyButton.addEventListener("click", () => void copy(copyButton, asText(this._words)));
     for (const [id, make, suffix] of /** @type {const} */ ([["words-txt", asText, ".txt"], ["words-srt", asSrt, ".srt"]])) {
@@ -72,7 +77,7 @@ export class Transcribe {
     const body = document.body.dataset;
     body["phase"] = this._isBusy ? "call" : "idle";
     body["state"] = this._recogniser ? "listening" : this._isBusy ? "reading" : "idle";
-    headline(this._headline);
+    headline(this._isStalled ? STALLED : this._headline);
     write(this._button, this._recogniser ? "Stop" : "Start listening");
     for (const choice of [this._file, part("file-label", HTMLElement)]) choice.hidden = this._isBusy;
     this._button.disabled = this._isBusy && !this._recogniser;
@@ -88,6 +93,11 @@ export class Transcribe {
 
   get _model() {
     return modelsOf(this._settings.all, PATHS.transcribe)[0] ?? null;
+  }
+
+  /** Whether a server that hears says nothing. */
+  get _isStalled() {
+    return this._recogniser !== null && this._recogniser.isReady && this._recogniser.silentMs > STALL_MS;
   }
 
   /** The query of a connection. */
@@ -129,8 +139,20 @@ export class Transcribe {
     this._say({ line: "Connecting…", help: "", isTrouble: false });
   }
 
-  /** The words that are still on their way come before the end. */
+  /** A server that stands still is shown, and given up after a while; what was written stays. */
+  _watch() {
+    const recogniser = this._recogniser;
+    if (!recogniser) return;
+    if (recogniser.silentMs < GIVE_UP_MS) return this.show();
+    this._run += 1;
+    recogniser.close();
+    const help = this._words.length ? "What was written down stays. Press the button to begin again." : "Press the button to try again.";
+    void this._over({ line: "The server does not answer.", help, isTrouble: true });
+  }
+
+  /** The words that are still on their way come before the end; pressed again, they are not waited for. */
   async _finish() {
+    if (!this._sound) return this._recogniser?.close();
     this._recogniser?.finish();
     await this._sound?.close();
     this._sound = null;
