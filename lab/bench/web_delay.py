@@ -1,4 +1,4 @@
-"""Whether the delay a listener hears and the page's heap stay the same: a long call in a browser, once a second.
+"""Whether the delay a listener hears and the page's heap stay the same: a long call in a real browser.
 
     python -m lab.bench.web_delay                     ten minutes of Opus, the default model
     python -m lab.bench.web_delay --format pcm_s16le  the same without a codec
@@ -7,8 +7,8 @@
 
 The page of the server runs in a headless Chromium, whose microphone hears a recording over and over. Mouth to
 ear is the page's own number: from the first sample of a frame at the microphone to the first of its answer at
-the speaker, on one clock. The heap is what V8 holds after a collection, every 30 seconds; recordings are blobs
-outside it.
+the speaker, on one clock, looked at once a second. The heap is what V8 holds after a collection, every 30 s;
+recordings are blobs outside it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FIRST_SOUND_LIMIT_MS = 5000.0
 """How long a first visit may take until the first sound: the page, the devices, the call."""
 
 HEAP_GROWTH_LIMIT_BYTES = 500_000
-"""How much more the page may hold at the end of a call than after its first minute: ten minutes of transcript."""
+"""How much more the page may hold after a call than after its first minute: the words of ten minutes."""
 
 HEAP_WARM_UP_S = 60.0
 
@@ -208,7 +208,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.save()
     (options.out / "web-delay.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "web-delay.png")
-    tell(f"{results.values['delay']}, {results.values['heap']}; written: {options.out}/web-delay.json, .md and .png")
+    tell(
+        f"{results.values['delay']}, {results.values['heap']}; written: {options.out}/web-delay.json, .md and .png"
+    )
     found, heap = results.values["delay"], results.values["heap"]
     return 0 if (found["holds"] and found["is_prompt"] and heap["is_flat"]) or options.quick else 1
 

@@ -63,7 +63,11 @@ def test_a_heap_that_stays_is_flat_and_one_that_grows_is_not() -> None:
     first = [look(30, 9_000_000), {"at_s": 31.0}, look(60, 3_000_000)]
     flat = web_delay.summarise_heap([*first, look(300, 3_800_000), look(600, 3_500_000, 1500)])
     assert flat["is_flat"]
-    assert (flat["first"]["heap_bytes"], flat["last"]["nodes"], flat["max_bytes"]) == (3_000_000, 1500, 9_000_000)
+    assert (flat["first"]["heap_bytes"], flat["last"]["nodes"], flat["max_bytes"]) == (
+        3_000_000,
+        1500,
+        9_000_000,
+    )
     assert not web_delay.summarise_heap([*first, look(600, 3_500_001)])["is_flat"]
     with pytest.raises(BenchError, match="no size of its heap"):
         web_delay.summarise_heap([{"at_s": 1.0}])
