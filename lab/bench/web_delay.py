@@ -127,7 +127,7 @@ def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
 
 
 def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S) -> Values:
-    """Heap, nodes and listeners after the warm-up and at the end; a call shorter than that begins with its first."""
+    """Heap, nodes and listeners after the warm-up (or at the first look of a short call) and at the end."""
     looks = [line for line in lines if line.get("heap_bytes")]
     if not looks:
         raise BenchError("the browser told no size of its heap")
@@ -208,10 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.save()
     (options.out / "web-delay.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "web-delay.png")
-    tell(
-        f"{results.values['delay']}, {results.values['heap']}; written: {options.out}/web-delay.json, .md and .png"
-    )
     found, heap = results.values["delay"], results.values["heap"]
+    tell(f"{found}, {heap}; written: {options.out}/web-delay.json, .md and .png")
     return 0 if (found["holds"] and found["is_prompt"] and heap["is_flat"]) or options.quick else 1
 
 
