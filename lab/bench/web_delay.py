@@ -1,4 +1,4 @@
-"""Whether the delay a listener hears stays the same: a long call in a real browser, looked at once a second.
+"""Whether the delay a listener hears and the page's heap stay the same: a long call in a real browser.
 
     python -m lab.bench.web_delay                     ten minutes of Opus, the default model
     python -m lab.bench.web_delay --format pcm_s16le  the same without a codec
@@ -7,7 +7,8 @@
 
 The page of the server runs in a headless Chromium, whose microphone hears a recording over and over. Mouth to
 ear is the page's own number: from the first sample of a frame at the microphone to the first of its answer at
-the speaker, on one clock.
+the speaker, on one clock, looked at once a second. The heap is what V8 holds after a collection, every 30 s;
+recordings are blobs outside it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ GROWTH_LIMIT_MS = 20.0
 
 FIRST_SOUND_LIMIT_MS = 5000.0
 """How long a first visit may take until the first sound: the page, the devices, the call."""
+
+HEAP_GROWTH_LIMIT_BYTES = 500_000
+"""How much more the page may hold after a call than after its first minute: the words of ten minutes."""
+
+HEAP_WARM_UP_S = 60.0
 
 END_S = 60.0
 """How long the browser may take beyond the call itself."""
@@ -120,9 +126,26 @@ def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
     }
 
 
+def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S) -> Values:
+    """Heap, nodes and listeners after the warm-up (or at the first look of a short call) and at the end."""
+    looks = [line for line in lines if line.get("heap_bytes")]
+    if not looks:
+        raise BenchError("the browser told no size of its heap")
+    first, last = next((it for it in looks if it["at_s"] >= warm_up_s), looks[0]), looks[-1]
+    names = ("at_s", "heap_bytes", "nodes", "listeners")
+    return {
+        "first": {name: first[name] for name in names},
+        "last": {name: last[name] for name in names},
+        "max_bytes": max(line["heap_bytes"] for line in looks),
+        "is_flat": last["heap_bytes"] - first["heap_bytes"] <= HEAP_GROWTH_LIMIT_BYTES,
+    }
+
+
 def render(values: Values) -> str:
     """The report in Markdown."""
     found, settings = values["delay"], values["settings"]
+    heap = values["heap"]
+    first, last = heap["first"], heap["last"]
     verdict = "It does not grow." if found["holds"] else "That is growth."
     return (
         "# The delay a listener hears, over a long call\n\n"
@@ -135,7 +158,12 @@ def render(values: Values) -> str:
         f"{found['last_ms']:.0f} ms in the last ({found['growth_ms']:+.0f} ms; the limit is "
         f"{GROWTH_LIMIT_MS:.0f} ms). {verdict} At most {found['max_ms']:.0f} ms; {found['gaps']} gaps, "
         f"{found['late']} frames late, {found['lost']} lost "
-        "or dropped.\n\n![mouth to ear over time](web-delay.png)\n"
+        "or dropped.\n\n"
+        f"The page's heap after a collection: {first['heap_bytes'] / 1e6:.2f} MB at {first['at_s']:.0f} s, "
+        f"{last['heap_bytes'] / 1e6:.2f} MB at {last['at_s']:.0f} s (the limit is "
+        f"{HEAP_GROWTH_LIMIT_BYTES / 1e6:+.1f} MB), {heap['max_bytes'] / 1e6:.2f} MB at most; nodes "
+        f"{first['nodes']:.0f} and {last['nodes']:.0f}, listeners {first['listeners']:.0f} and "
+        f"{last['listeners']:.0f}.\n\n![mouth to ear over time](web-delay.png)\n"
     )
 
 
@@ -161,7 +189,7 @@ def plot(values: Values, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text; 1 when the delay grew or the first sound came late."""
+    """Run, then write JSON, figure and text; 1 when delay or heap grew, or the first sound came late."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "web-delay.json", settings=asdict(settings), resume=False)
@@ -175,13 +203,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if round(line.get("at_s", 1)) % 30 == 0:
                     tell(f"{line['at_s']:5.0f} s: {line.get('mouthToEarMs')} ms, {line.get('gaps')} gaps")
         results.values["delay"] = summarise(samples, warm_up_s=settings.warm_up_s)
+        results.values["heap"] = summarise_heap(samples)
     results.values["samples"] = samples
     results.save()
     (options.out / "web-delay.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "web-delay.png")
-    tell(f"{results.values['delay']}; written: {options.out}/web-delay.json, .md and .png")
-    found = results.values["delay"]
-    return 0 if (found["holds"] and found["is_prompt"]) or options.quick else 1
+    found, heap = results.values["delay"], results.values["heap"]
+    tell(f"{found}, {heap}; written: {options.out}/web-delay.json, .md and .png")
+    return 0 if (found["holds"] and found["is_prompt"] and heap["is_flat"]) or options.quick else 1
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

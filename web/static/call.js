@@ -70,6 +70,8 @@ export class Call {
     /** @type {import("./codecs.js").Format} */
     this._format = "pcm_s16le";
     this.isMuted = false;
+    /** A call that a recorded question began has none. */
+    this.hasMicrophone = options.clip === null;
     this.recorder = new Recorder(SAMPLE_RATE);
     /** @type {Sound | null} */
     this._sound = null;
@@ -296,7 +298,7 @@ export class Call {
   _took(block) {
     if (this._isOver || !this._saidRate || !this._heardRate) return;
     this._lastBlock = block;
-    if (this.isMuted) block.said.fill(0); // silence is sent: without frames in there is no speech out
+    if (this.isMuted && !this._sound?.isClip) block.said.fill(0); // silence is sent: without frames in there is no speech out
     const devicesS = this._sound?.devicesS ?? 0;
     for (const { frame, atS } of block.begun) this._meter.heard(frame, atS, devicesS);
     const said = this._saidRate.feed(block.said);

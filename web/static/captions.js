@@ -22,10 +22,23 @@ export function lines(words) {
     const line = found.at(-1);
     const last = line?.at(-1);
     const isFull = line && textOf(line).length + word.text.length >= LONGEST_LINE;
-    if (!line || !last || isFull || word.startS - endOf(last) > PAUSE_S) found.push([word]);
+    if (!line || !last || isFull || pauseBefore(line, [word]) !== null) found.push([word]);
     else line.push(word);
   }
   return found;
+}
+
+/**
+ * The silence before a line, in seconds.
+ *
+ * @param {Word[] | undefined} previous the line before it
+ * @param {Word[]} line
+ * @returns {number | null} null where a line only went on
+ */
+export function pauseBefore(previous, line) {
+  const last = previous?.at(-1);
+  const silentS = last && line[0] ? line[0].startS - endOf(last) : 0;
+  return silentS > PAUSE_S ? silentS : null;
 }
 
 /** @param {Word[]} line */

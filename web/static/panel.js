@@ -50,6 +50,7 @@ export class Panel {
       this._cells.set(name, cell);
     }
     parts.panel.addEventListener("toggle", () => this._draw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this._draw());
   }
 
   /** @param {() => Numbers} ask the numbers of a call that begins */
@@ -64,6 +65,12 @@ export class Panel {
   /** The call is over; its numbers stay. */
   stop() {
     clearInterval(this._timer);
+  }
+
+  /** There was no call. */
+  hide() {
+    this.stop();
+    this._parts.panel.hidden = true;
   }
 
   /** @param {Numbers} numbers */

@@ -36,6 +36,10 @@ export class Player {
     return piece ? Math.min(piece.soundS + nowS - piece.atS, this._samples / SAMPLE_RATE) : 0;
   }
 
+  get hasSound() {
+    return this._samples > 0;
+  }
+
   get isOver() {
     return this._context.currentTime > this._endS;
   }

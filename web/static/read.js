@@ -2,13 +2,18 @@
 
 import { SAMPLE_RATE } from "./codecs.js";
 import { pack, unpack } from "./kyutai.js";
-import { download, fileName, headline, part, socketAddress, write } from "./page.js";
+import { clock, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { modelsOf, PATHS } from "./parameters.js";
 import { Player } from "./player.js";
+import { STALL_MS } from "./quality.js";
 import { toInt16, wavHeader } from "./wav.js";
+import { STALLED } from "./words.js";
 
-const IDLE = { line: "Write something, and hear it.", help: "", isTrouble: false };
+const IDLE = { line: "Write something, and hear it.", help: "It plays while it is made, and marks the word you hear.", isTrouble: false };
+const READING = { line: "Reading aloud.", help: "", isTrouble: false };
 const FOLLOW_MS = 60;
+/** A large model may think long before its first sound. */
+const GIVE_UP_MS = 20_000;
 /** What is kept of the sound for saving: ten minutes. */
 const MOST_SAMPLES = 600 * SAMPLE_RATE;
 
@@ -37,6 +42,7 @@ export class Read {
     this._spoken = [];
     this._isMade = false;
     this._message = "";
+    this._heardMs = 0;
     /** @type {import("./words.js").Words} */
     this._headline = IDLE;
     this.isShown = false;
@@ -104,18 +110,20 @@ export class Read {
     socket.onmessage = ({ data }) => this._received(socket, text, data);
     socket.onclose = ({ code, reason }) => socket === this._socket && this._ended(code, reason);
     this._socket = socket;
+    this._heardMs = clock();
     this._say({ line: "Connecting…", help: "", isTrouble: false });
   }
 
   /** @param {WebSocket} socket @param {string} text @param {unknown} data */
   _received(socket, text, data) {
     if (socket !== this._socket || !(data instanceof ArrayBuffer)) return;
+    this._heardMs = clock();
     const message = unpack(new Uint8Array(data));
     switch (message.type) {
       case "Ready":
         socket.send(pack({ type: "Text", text }));
         socket.send(pack({ type: "Eos" }));
-        this._say({ line: "Reading aloud.", help: "", isTrouble: false });
+        this._say(READING);
         break;
       case "Audio":
         this._hear(Float32Array.from(message["pcm"]));
@@ -166,7 +174,16 @@ export class Read {
     const nowS = player.heardS;
     const now = this._spoken.findLast((word) => word.startS <= nowS);
     for (const word of this._spoken) word.element.classList.toggle("is-spoken", word === now && nowS > 0);
+    this._watch(player);
     if (!this._socket && player.isOver) void this._stop({ line: "Read to the end.", help: "", isTrouble: false });
+  }
+
+  /** A server that stands still is shown, and given up after a while. @param {Player} player */
+  _watch(player) {
+    const silentMs = clock() - this._heardMs;
+    if (!this._socket || silentMs < STALL_MS) return this._headline === STALLED && this._say(READING);
+    if (silentMs > GIVE_UP_MS) void this._stop({ line: "The server does not answer.", help: "Press the button to try again.", isTrouble: true });
+    else if (player.hasSound && player.isOver) this._say(STALLED); // what is still to be heard hides a short stall
   }
 
   /** @param {import("./words.js").Words} words */

@@ -1,6 +1,7 @@
 /** A socket of /api/asr-streaming: samples go in, words with their times come out. */
 
 import { pack, unpack } from "./kyutai.js";
+import { clock } from "./page.js";
 
 const BLOCK = 1920;
 /** Audio that may wait for the network: two seconds. */
@@ -26,6 +27,8 @@ export class Recogniser {
     this._word = null;
     this._message = "";
     this._isAsked = false;
+    this._heardMs = clock();
+    this.isReady = false;
     this._socket = new WebSocket(url);
     this._socket.binaryType = "arraybuffer";
     this._socket.onmessage = ({ data }) => this._received(data);
@@ -43,6 +46,11 @@ export class Recogniser {
     let at = 0;
     for (; at + BLOCK <= all.length; at += BLOCK) this._send({ type: "Audio", pcm: all.subarray(at, at + BLOCK) });
     this._kept = all.slice(at);
+  }
+
+  /** How long the server has said nothing, in ms: while it hears, it says something every frame. */
+  get silentMs() {
+    return clock() - this._heardMs;
   }
 
   /** No more is said: the words that are still to come come, then it closes. */
@@ -66,9 +74,11 @@ export class Recogniser {
   /** @param {unknown} data */
   _received(data) {
     if (!(data instanceof ArrayBuffer)) return;
+    this._heardMs = clock();
     const message = unpack(new Uint8Array(data));
     switch (message.type) {
       case "Ready":
+        this.isReady = true;
         this._listener.onReady();
         break;
       case "Word":

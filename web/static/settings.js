@@ -15,12 +15,13 @@ import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, slid
  * @property {string} textPrompt
  * @property {string} voicePrompt
  * @property {string} key
+ * @property {string} heard "always", or "held": while a button or a key is held
  * @property {Values} values
  */
 
 /** @type {Kept} */
 const FRESH = {
-  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "" },
+  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "", heard: "always" },
   values: {},
 };
 const STORE = "antiphon.settings";
@@ -30,6 +31,10 @@ const FORMATS = /** @type {[string, string][]} */ ([
   ["auto", "Opus where the browser has it"],
   ["opus", "Opus"],
   ["pcm_s16le", "PCM, uncompressed"],
+]);
+const HEARD = /** @type {[string, string][]} */ ([
+  ["always", "All the time"],
+  ["held", "While I hold the button, or the key T"],
 ]);
 const WAITS = /** @type {[string, string][]} */ ([
   ["0", "Do not wait"],
@@ -94,6 +99,11 @@ export class Settings {
 
   get format() {
     return this._kept.format;
+  }
+
+  /** Whether the visitor is heard only while a button or a key is held. */
+  get holdsToTalk() {
+    return this._kept.heard === "held";
   }
 
   get deviceId() {
@@ -168,6 +178,7 @@ export class Settings {
         this._keep({ deviceId });
         this._listener.onMicrophone(deviceId);
       }),
+      choice("You are heard", "For the next call. M mutes and unmutes.", HEARD, this._kept.heard, (heard) => this._keep({ heard })),
       choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
       choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
       this._keyField(),

@@ -59,6 +59,11 @@ export class Sound {
     return this._context.sampleRate;
   }
 
+  /** Whether a recording speaks in the microphone's place. */
+  get isClip() {
+    return this._clip !== null;
+  }
+
   get isRunning() {
     return this._context.state === "running";
   }

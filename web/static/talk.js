@@ -3,6 +3,7 @@
 import { Awake } from "./awake.js";
 import { Call } from "./call.js";
 import { Chips } from "./chips.js";
+import { Hold, HOLD_KEY } from "./hold.js";
 import { MicrophoneError } from "./microphone.js";
 import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { Panel } from "./panel.js";
@@ -51,6 +52,7 @@ export class Talk {
     this._about = about;
     this._talk = part("talk", HTMLButtonElement);
     this._mute = part("mute", HTMLButtonElement);
+    this._hold = new Hold(part("hold", HTMLButtonElement), (isHeld) => this._setMuted(!isHeld));
     this._tryNow = part("try-now", HTMLButtonElement);
     this._elapsed = part("elapsed", HTMLSpanElement);
     this._notice = part("notice", HTMLElement);
@@ -88,7 +90,8 @@ export class Talk {
 
   begin() {
     this._talk.addEventListener("click", () => void this._pressed());
-    this._mute.addEventListener("click", () => this._toggleMute());
+    this._mute.addEventListener("click", () => this._setMuted(!this._call?.isMuted));
+    this._hold.begin();
     this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
     part("save", HTMLButtonElement).addEventListener("click", () => void this._saving.save(false));
     part("save-opus", HTMLButtonElement).addEventListener("click", () => void this._saving.save(true));
@@ -98,7 +101,8 @@ export class Talk {
     part("transcript-save", HTMLButtonElement).addEventListener("click", () =>
       download(new Blob([this._transcript.text], { type: "text/plain" }), fileName(".txt")),
     );
-    document.addEventListener("keydown", (event) => this._key(event));
+    document.addEventListener("keydown", (event) => this._key(event, true));
+    document.addEventListener("keyup", (event) => this._key(event, false));
     document.addEventListener("visibilitychange", () => this._looked());
     navigator.mediaDevices?.addEventListener("devicechange", () => this._call?.devicesChanged());
     for (const event of ["online", "pageshow", "pointerdown"]) addEventListener(event, () => this._call?.hurry());
@@ -193,6 +197,7 @@ export class Talk {
       onDevices: (problem) => this._devices(problem),
     });
     this._call = call;
+    call.isMuted = settings.holdsToTalk;
     this._startedMs = clock();
     this._score.clear();
     this._transcript.begin();
@@ -212,7 +217,7 @@ export class Talk {
 
   /** @param {unknown} error */
   _notStarted(error) {
-    this._panel.stop();
+    this._panel.hide();
     this._call = null;
     this._asked = null;
     const problem = error instanceof MicrophoneError ? error.problem : "unknown";
@@ -222,17 +227,21 @@ export class Talk {
     this.show();
   }
 
-  _toggleMute() {
-    if (!this._call) return;
-    this._call.isMuted = !this._call.isMuted;
+  /** @param {boolean} isMuted */
+  _setMuted(isMuted) {
+    if (!this._call?.hasMicrophone) return;
+    this._call.isMuted = isMuted;
     this.show();
   }
 
-  /** @param {KeyboardEvent} event */
-  _key(event) {
+  /** @param {KeyboardEvent} event @param {boolean} isDown */
+  _key(event, isDown) {
+    const key = event.key.toLowerCase();
+    if (key === HOLD_KEY && !isDown) this._hold.set(false); // wherever it is let go
     const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
-    if (event.key.toLowerCase() !== "m" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (this.isCalling) this._toggleMute();
+    if (!isDown || event.repeat || isTyping || event.ctrlKey || event.metaKey || event.altKey || !this.isCalling) return;
+    if (key === HOLD_KEY) this._hold.set(true);
+    else if (key === "m") this._setMuted(!this._call?.isMuted);
   }
 
   _looked() {
@@ -305,6 +314,7 @@ export class Talk {
     this._deafen();
     this._isStopped = false;
     this._asked = null;
+    this._hold.set(false);
     this._note("");
     this._levelled(0, 0);
     this._awake.release();
@@ -339,7 +349,7 @@ export class Talk {
     headline(this._words(state));
     write(this._talk, this._label(state, isCalling));
     this._tryNow.hidden = !counts;
-    this._showMute(isCalling);
+    this._showMute(isCalling && !counts);
     part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
     if (this._call?.recorder.isFull && this._fullCall !== this._call) {
       this._fullCall = this._call;
@@ -354,11 +364,12 @@ export class Talk {
     });
   }
 
-  /** @param {boolean} isCalling */
-  _showMute(isCalling) {
+  /** @param {boolean} isTalk on, or about to be */
+  _showMute(isTalk) {
     const isMuted = this._call?.isMuted ?? false;
-    this._mute.hidden = !isCalling;
-    this._mute.classList.toggle("is-muted", isMuted && isCalling);
+    const isHeard = isTalk && (this._call?.hasMicrophone ?? false);
+    this._mute.hidden = part("hold", HTMLButtonElement).hidden = !isHeard;
+    this._mute.classList.toggle("is-muted", isMuted && isTalk);
     write(part("mute-label", HTMLElement), isMuted ? "Unmute" : "Mute");
   }
 
@@ -374,6 +385,8 @@ export class Talk {
       isStopped: this._isStopped,
       silentMs: call?.silentMs ?? 0,
       isMuted: call?.isMuted ?? false,
+      isHeld: this._hold.isHeld,
+      holdsToTalk: this._settings.holdsToTalk,
       liveMs: nowMs - this._liveSinceMs,
       isEcho: this._settings.model?.kind === "codec",
       isUnsaved: this._saving.isUnsaved,

@@ -1,7 +1,7 @@
 /** The headline of a conversation, of its state and of what is known besides. Pure. */
 
 import { STALL_MS } from "./quality.js";
-import { wordsFor } from "./words.js";
+import { STALLED, wordsFor } from "./words.js";
 
 /** How long the words of a return stay. */
 const RETURN_MS = 10_000;
@@ -18,6 +18,8 @@ const OPENING_MS = 3000;
  * @property {boolean} isStopped the system has stopped the sound
  * @property {number} silentMs since the last reply of a live call
  * @property {boolean} isMuted
+ * @property {boolean} isHeld the button that opens the microphone is held
+ * @property {boolean} holdsToTalk the visitor chose to be heard only then
  * @property {number} liveMs since the call was live, or is again
  * @property {boolean} isEcho
  * @property {boolean} isUnsaved
@@ -35,10 +37,11 @@ export function wordsForTalk(state, nowMs, besides) {
   if (besides.isStopped) return trouble("The system has stopped the sound.", "Touch the page to go on.");
   if (state.name === "live") {
     if (besides.silentMs > STALL_MS) {
-      const help = "Nothing has come for a moment: the server or the network stands still. It goes on by itself.";
-      return trouble("Waiting for the server…", help);
+      return STALLED;
     }
-    if (besides.isMuted) return say("You are muted.", "The call goes on; you are not heard.");
+    if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
+    if (besides.isMuted && besides.holdsToTalk) return say("Hold to talk, let go to listen.", "You are heard while you hold the button, or the key T.");
+    if (besides.isMuted) return say("You are muted.", "The call goes on. Unmute, or hold the other button while you speak.");
     if (besides.liveMs > RETURN_MS) return wordsFor({ name: "live", isReturning: false }, nowMs);
   }
   const words = wordsFor(state, nowMs);

@@ -1,19 +1,26 @@
 /** The view that writes down what is said: live from the microphone, or from a file that is dropped on it. */
 
-import { asSrt, asText, lines, textOf } from "./captions.js";
+import { asSrt, asText, lines, pauseBefore, textOf } from "./captions.js";
 import { SAMPLE_RATE } from "./codecs.js";
 import { loudness } from "./loudness.js";
 import { MicrophoneError, openMicrophone } from "./microphone.js";
 import { copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { modelsOf, PATHS } from "./parameters.js";
+import { STALL_MS } from "./quality.js";
 import { Recogniser } from "./recogniser.js";
 import { Resampler } from "./resample.js";
 import { Sound } from "./sound.js";
-import { stopwatch, wordsForMicrophone } from "./words.js";
+import { sentence, STALLED, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./captions.js").Word} Word */
 
 const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, FLAC or Ogg.", isTrouble: false };
+
+/** A look so often, and after so long without a word from the server it is given up. */
+const WATCH_MS = 200;
+const GIVE_UP_MS = 10_000;
+/** The status of an answer to a file that is no sound. */
+const NO_RECORDING = 415;
 
 export class Transcribe {
   /**
@@ -50,6 +57,7 @@ export class Transcribe {
       const file = event.dataTransfer?.files[0];
       if (this.isShown && file && !this._isBusy) void this._read(file);
     });
+    setInterval(() => this._watch(), WATCH_MS);
     const copyButton = part("words-copy", HTMLButtonElement);
     copyButton.addEventListener("click", () => void copy(copyButton, asText(this._words)));
     for (const [id, make, suffix] of /** @type {const} */ ([["words-txt", asText, ".txt"], ["words-srt", asSrt, ".srt"]])) {
@@ -69,8 +77,9 @@ export class Transcribe {
     const body = document.body.dataset;
     body["phase"] = this._isBusy ? "call" : "idle";
     body["state"] = this._recogniser ? "listening" : this._isBusy ? "reading" : "idle";
-    headline(this._headline);
+    headline(this._isStalled ? STALLED : this._headline);
     write(this._button, this._recogniser ? "Stop" : "Start listening");
+    for (const choice of [this._file, part("file-label", HTMLElement)]) choice.hidden = this._isBusy;
     this._button.disabled = this._isBusy && !this._recogniser;
     part("level-listen-box", HTMLElement).hidden = !this._recogniser;
     part("words-section", HTMLElement).hidden = this._words.length === 0;
@@ -84,6 +93,11 @@ export class Transcribe {
 
   get _model() {
     return modelsOf(this._settings.all, PATHS.transcribe)[0] ?? null;
+  }
+
+  /** Whether a server that hears says nothing. */
+  get _isStalled() {
+    return this._recogniser !== null && this._recogniser.isReady && this._recogniser.silentMs > STALL_MS;
   }
 
   /** The query of a connection. */
@@ -117,7 +131,7 @@ export class Transcribe {
       return;
     }
     this._recogniser = new Recogniser(socketAddress(`api/asr-streaming?${this._query}`), {
-      onReady: () => this._say({ line: "Go ahead, it is listening.", help: "", isTrouble: false }),
+      onReady: () => this._say({ line: "Go ahead, it is listening.", help: "Your words appear while you speak.", isTrouble: false }),
       onWord: (word) => run === this._run && this._add(word),
       onWordEnd: () => {},
       onEnd: (message) => run === this._run && void this._over(message ? trouble(message) : done(this._words)),
@@ -125,8 +139,20 @@ export class Transcribe {
     this._say({ line: "Connecting…", help: "", isTrouble: false });
   }
 
-  /** The words that are still on their way come before the end. */
+  /** A server that stands still is shown, and given up after a while; what was written stays. */
+  _watch() {
+    const recogniser = this._recogniser;
+    if (!recogniser) return;
+    if (recogniser.silentMs < GIVE_UP_MS) return this.show();
+    this._run += 1;
+    recogniser.close();
+    const help = this._words.length ? "What was written down stays. Press the button to begin again." : "Press the button to try again.";
+    void this._over({ line: "The server does not answer.", help, isTrouble: true });
+  }
+
+  /** The words that are still on their way come before the end; pressed again, they are not waited for. */
   async _finish() {
+    if (!this._sound) return this._recogniser?.close();
     this._recogniser?.finish();
     await this._sound?.close();
     this._sound = null;
@@ -145,6 +171,7 @@ export class Transcribe {
       const headers = key ? { Authorization: `Bearer ${key}` } : {};
       const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
       const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
+      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, FLAC or Ogg file");
       if (!answer.ok) throw new Error(await reason(answer));
       const words = wordsOf(await answer.json());
       if (run !== this._run) return;
@@ -189,6 +216,8 @@ export class Transcribe {
       const words = document.createElement("span");
       words.textContent = textOf(line);
       const paragraph = document.createElement("p");
+      const silentS = pauseBefore(found.at(-2), line);
+      if (silentS !== null) paragraph.append(pause(silentS));
       paragraph.append(time, words);
       this._log.append(paragraph);
     }
@@ -211,6 +240,14 @@ function close(microphone) {
   for (const track of microphone.getTracks()) track.stop();
 }
 
+/** @param {number} silentS */
+function pause(silentS) {
+  const mark = document.createElement("small");
+  mark.className = "pause";
+  mark.textContent = `a pause of ${Math.round(silentS)} s`;
+  return mark;
+}
+
 /** @param {Word[]} words @returns {import("./words.js").Words} */
 function done(words) {
   if (!words.length) return { line: "No words were heard.", help: "Speak closer to the microphone, or choose another recording.", isTrouble: false };
@@ -220,7 +257,7 @@ function done(words) {
 /** @param {string} message @returns {import("./words.js").Words} */
 function trouble(message) {
   const isFull = message.includes("no free channels");
-  const help = isFull ? "Every place is taken: try again in a moment." : `${message}.`.replace(/\.\.$/, ".");
+  const help = isFull ? "Every place is taken: try again in a moment." : sentence(message);
   return { line: "This did not work.", help, isTrouble: true };
 }
 

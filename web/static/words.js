@@ -31,11 +31,16 @@ export function wordsFor(state, nowMs) {
         `${sentence(state.message)} Trying again ${inSeconds(state.retryAtMs - nowMs)}; ending another one helps.`,
       );
     case "ended":
-      return state.reason === "us" ? say("The call is over.") : say("The server has ended the call.");
+      return state.reason === "us" ? say("The call is over.") : say("The server has ended the call.", "Press the button to begin another one.");
     case "failed":
-      return trouble("This did not work.", sentence(state.message));
+      return trouble("This did not work.", `${sentence(state.message)} Press the button to try again.`);
   }
 }
+
+/** Nothing comes, in whichever view. */
+export const STALLED = Object.freeze(
+  trouble("Waiting for the server…", "Nothing has come for a moment: the server or the network stands still. It goes on by itself."),
+);
 
 /** @param {number} ahead */
 function queueLine(ahead) {
@@ -58,7 +63,7 @@ function lostLine(reason) {
     case "leaving":
       return "The server is restarting.";
     case "absent":
-      return "No worker of this model is up.";
+      return "This model is not running.";
     case "fault":
       return "The server had a fault.";
     default:
@@ -134,7 +139,7 @@ export function stopwatch(seconds) {
 }
 
 /** @param {string} text a message of the server's, which begins small and ends without a full stop */
-function sentence(text) {
+export function sentence(text) {
   const trimmed = text.trim() || "the server gave no reason";
   return `${trimmed[0]?.toUpperCase() ?? ""}${trimmed.slice(1)}${/[.!?]$/.test(trimmed) ? "" : "."}`;
 }

@@ -55,11 +55,32 @@ def test_a_call_that_was_interrupted_or_too_short_says_nothing() -> None:
         web_delay.summarise(lost, warm_up_s=5)
 
 
+def look(at_s: float, heap_bytes: int, nodes: int = 700) -> Values:
+    return {"at_s": at_s, "heap_bytes": heap_bytes, "nodes": nodes, "listeners": 80}
+
+
+def test_a_heap_that_stays_is_flat_and_one_that_grows_is_not() -> None:
+    first = [look(30, 9_000_000), {"at_s": 31.0}, look(60, 3_000_000)]
+    flat = web_delay.summarise_heap([*first, look(300, 3_800_000), look(600, 3_500_000, 1500)])
+    assert flat["is_flat"]
+    assert (flat["first"]["heap_bytes"], flat["last"]["nodes"], flat["max_bytes"]) == (
+        3_000_000,
+        1500,
+        9_000_000,
+    )
+    assert not web_delay.summarise_heap([*first, look(600, 3_500_001)])["is_flat"]
+    with pytest.raises(BenchError, match="no size of its heap"):
+        web_delay.summarise_heap([{"at_s": 1.0}])
+
+
 def test_it_runs(tmp_path: Path) -> None:
     assert web_delay.main(["--quick", "--out", str(tmp_path), "--", "--backend", "null"]) == 0
     values = json.loads((tmp_path / "web-delay.json").read_text())
     assert values["delay"]["first_sound_ms"] > 0
     assert values["delay"]["median_ms"] > 80
     assert len([line for line in values["samples"] if "at_s" in line]) == 6
-    assert "Mouth to ear, medians" in (tmp_path / "web-delay.md").read_text()
+    assert values["heap"]["last"]["heap_bytes"] > 500_000
+    report = (tmp_path / "web-delay.md").read_text()
+    assert "Mouth to ear, medians" in report
+    assert "The page's heap after a collection" in report
     assert (tmp_path / "web-delay.png").stat().st_size > 1000

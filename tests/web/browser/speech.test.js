@@ -77,6 +77,45 @@ test("a text is heard while it is made, its words are marked, and it can be save
   await close();
 });
 
+test("a recording that is dropped on the page is written down", async () => {
+  const { page, close } = await openPage(browser, `${server.url}/#transcribe`);
+  const bytes = [...(await readFile(QUESTION))];
+  const transfer = await page.evaluateHandle((data) => {
+    const dropped = new DataTransfer();
+    dropped.items.add(new File([Uint8Array.from(data)], "question.ogg", { type: "audio/ogg" }));
+    return dropped;
+  }, bytes);
+  await page.dispatchEvent("main", "drop", { dataTransfer: transfer });
+  await says(page, /Written down\./);
+  assert.match((await page.textContent("#words")) ?? "", /colour|sky/);
+  await close();
+});
+
+test("a server that stands still is shown while it hears and while it reads, and both go on", async () => {
+  const { page, complaints, close } = await openPage(browser, `${server.url}/#transcribe`);
+  await page.click("#listen");
+  await says(page, /Go ahead/);
+  await eventually("words", async () => ((await page.textContent("#words")) ?? "").length > 5);
+  server.freeze(true);
+  await says(page, /Waiting for the server/);
+  server.freeze(false);
+  await says(page, /Go ahead/);
+  await page.click("#listen");
+  await says(page, /Written down\./);
+
+  await page.click('#views a[data-view="read"]');
+  await page.fill("#read-text", "the sky is blue. my name is robin. a cow says moo. ".repeat(8));
+  await page.click("#speak");
+  await eventually("a word is marked", () => page.evaluate(() => document.querySelector("#spoken .is-spoken") !== null));
+  server.freeze(true);
+  await says(page, /Waiting for the server/);
+  server.freeze(false);
+  await says(page, /Reading aloud/);
+  await page.click("#speak");
+  assert.deepEqual(complaints, []);
+  await close();
+});
+
 test("a place that is taken is said, with what to do", async () => {
   const first = await openPage(browser, `${server.url}/#transcribe`);
   await first.page.click("#listen");

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { asSrt, asText, lines } from "../../../web/static/captions.js";
+import { asSrt, asText, lines, pauseBefore } from "../../../web/static/captions.js";
 
 const word = (/** @type {string} */ text, /** @type {number} */ startS, stopS = /** @type {number | null} */ (startS + 0.3)) => ({ text, startS, stopS });
 
@@ -10,6 +10,13 @@ test("a pause begins a line", () => {
   const words = [word("the", 0.1), word("sky", 0.5), word("is", 2.5)];
   assert.deepEqual(lines(words).map((line) => line.length), [2, 1]);
   assert.equal(asText(words), "the sky\nis\n");
+});
+
+test("a line knows the silence before it, and one that only went on has none", () => {
+  const [first, second] = [[word("the", 0.1), word("sky", 0.5)], [word("is", 2.5)]];
+  assert.equal(pauseBefore(first, second)?.toFixed(2), "1.70");
+  assert.equal(pauseBefore(first, [word("was", 1.2)]), null);
+  assert.equal(pauseBefore(undefined, second), null);
 });
 
 test("a line is no longer than fits under a picture", () => {

@@ -8,6 +8,7 @@ const LIVE = /** @type {const} */ ({ name: "live", isReturning: false });
 /** @type {import("../../../web/static/talkwords.js").Besides} */
 const CALM = {
   ...{ needsKey: false, openingMs: null, stage: "microphone", isStopped: false, silentMs: 0, isMuted: false },
+  ...{ isHeld: false, holdsToTalk: false },
   ...{ liveMs: 20_000, isEcho: false, isUnsaved: false },
 };
 
@@ -16,6 +17,14 @@ test("a stall is told before everything else of a live call", () => {
   const words = wordsForTalk(LIVE, 0, { ...CALM, isMuted: true, silentMs: 701 });
   assert.deepEqual([words.line, words.isTrouble], ["Waiting for the server…", true]);
   assert.equal(wordsForTalk(LIVE, 0, { ...CALM, isMuted: true }).line, "You are muted.");
+});
+
+test("a visitor who holds is heard, and a call that begins so says how", () => {
+  const words = (/** @type {object} */ more) => wordsForTalk(LIVE, 0, { ...CALM, ...more });
+  assert.deepEqual([words({ isHeld: true }).line, words({ isHeld: true }).help], ["You are heard.", "Let go when you have said it."]);
+  assert.match(words({ isMuted: true }).help, /Unmute, or hold the other button/);
+  assert.equal(words({ isMuted: true, holdsToTalk: true }).line, "Hold to talk, let go to listen.");
+  assert.equal(words({ holdsToTalk: true }).line, "Go ahead, it is listening.");
 });
 
 test("what is being opened is said, and after a while what to do", () => {

@@ -79,3 +79,42 @@ test("a microphone that is refused after the view was left is no trouble", async
   await listening;
   assert.equal(it._headline.isTrouble, false);
 });
+
+test("a server that stands still is shown, and given up with what it wrote", async () => {
+  let closed = 0;
+  const it = view();
+  it._recogniser = { isReady: true, silentMs: 600, close: () => void (closed += 1) };
+  it._words = [{ text: "one", startS: 0, stopS: null }];
+  const line = () => world.document.getElementById("status").textContent;
+  it._headline = { line: "Go ahead, it is listening.", help: "", isTrouble: false };
+  it._watch();
+  assert.equal(line(), "Go ahead, it is listening.");
+  it._recogniser.silentMs = 701;
+  it._watch();
+  assert.equal(line(), "Waiting for the server…");
+  it._recogniser.silentMs = 10_000;
+  it._watch();
+  await Promise.resolve();
+  assert.equal(line(), "The server does not answer.");
+  assert.deepEqual([closed, it._recogniser, it._words.length], [1, null, 1]);
+});
+
+test("a server that never was ready is waited for, and then given up", async () => {
+  const it = view();
+  it._recogniser = { isReady: false, silentMs: 9000, close: () => {} };
+  it._headline = { line: "Connecting…", help: "", isTrouble: false };
+  it._watch();
+  assert.equal(world.document.getElementById("status").textContent, "Connecting…");
+  it._recogniser.silentMs = 10_000;
+  it._watch();
+  await Promise.resolve();
+  assert.match(world.document.getElementById("help").textContent, /Press the button to try again/);
+});
+
+test("a second press does not wait for the last words", async () => {
+  let closed = 0;
+  const it = view();
+  it._recogniser = { finish: () => assert.fail("asked already"), close: () => void (closed += 1) };
+  await it._finish();
+  assert.equal(closed, 1);
+});
