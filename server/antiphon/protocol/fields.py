@@ -64,6 +64,10 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, not one of {', '.join(choices)}")
         return value
 
+    def optional_choice(self, name: str, choices: Sequence[str]) -> str | None:
+        """One of these strings, or None."""
+        return self.choice(name, choices) if name in self else None
+
     def whole(self, name: str, choices: Sequence[int], *, default: int) -> int:
         """One of these whole numbers."""
         value = self._of_type(name, int, "a whole number")
@@ -75,6 +79,17 @@ class Fields:
             known = " or ".join(map(str, choices))
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {known} is needed")
         return int(value)
+
+    def number(self, name: str, low: float, high: float, *, default: float) -> float:
+        """A number from ``low`` to ``high``."""
+        value = self._of_type(name, (int, float), "a number")
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            raise self.error(name, INVALID_TYPE, "is true or false, a number is needed")
+        if not low <= value <= high:
+            raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {low:g} to {high:g} are allowed")
+        return float(value)
 
     def flag(self, name: str) -> bool:
         """True or false; absent is false."""
@@ -115,7 +130,7 @@ class Fields:
         except (binascii.Error, ValueError) as error:
             raise self.error(name, INVALID_VALUE, f"is not base64: {error}") from error
 
-    def _of_type(self, name: str, kind: type, needed: str) -> Any:
+    def _of_type(self, name: str, kind: type | tuple[type, ...], needed: str) -> Any:
         value = self.values.get(name)
         if value is not None and not isinstance(value, kind):
             raise self.error(name, INVALID_TYPE, f"is {kind_of(value)}, {needed} is needed")

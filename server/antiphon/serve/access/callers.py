@@ -127,9 +127,11 @@ def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
     return web.HTTPUnauthorized(text=body, headers=headers, content_type="application/json")
 
 
-def error_body(message: str, *, code: str | None, kind: str = "invalid_request_error") -> str:
+def error_body(
+    message: str, *, code: str | None, kind: str = "invalid_request_error", param: str | None = None
+) -> str:
     """An error as clients of OpenAI's HTTP API read it."""
-    return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": None}}) + "\n"
+    return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": param}}) + "\n"
 
 
 class LeaseBook(Protocol):

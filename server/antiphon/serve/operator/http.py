@@ -63,17 +63,6 @@ async def list_models(
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
-async def openai_models(
-    _request: web.Request, _services: Services, models: Sequence[ServedModel]
-) -> web.Response:
-    """The models as OpenAI's API lists them: what a client may name as ``model``."""
-    listed = [
-        {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}
-        for model in models
-    ]
-    return web.json_response({"object": "list", "data": listed})
-
-
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
