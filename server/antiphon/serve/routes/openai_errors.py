@@ -142,6 +142,8 @@ async def openai_bodies(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as refusal:
         if refusal.status >= 400 and is_openai(request) and refusal.content_type != "application/json":
             message = (refusal.text or refusal.reason).strip()
+            if isinstance(refusal, web.HTTPMethodNotAllowed):
+                message = f"nothing answers {request.method} {request.path[:100]} here"
             kind = INVALID if refusal.status < 500 else SERVER
             code = _CODES.get(refusal.status, "invalid_request" if refusal.status < 500 else "server_error")
             refusal.text = error_body(message, code=code, kind=kind)

@@ -108,7 +108,7 @@ class _Form:
         self._has_file = True
         self._file_bytes += len(piece.data)
         if self._file_bytes > self._max_file_bytes:
-            raise too_large(self._max_file_bytes, self._file_bytes)
+            raise too_large(self._max_file_bytes)
         self._file.write(piece.data)
 
     def _take_field(self, piece: Piece) -> None:

@@ -62,18 +62,18 @@ async def receive(
             async for chunk in request.content.iter_any():
                 size += len(chunk)
                 if size > limit:
-                    raise too_large(limit, size)
+                    raise too_large(limit)
                 take(chunk)
     except TimeoutError as error:
         text = f"{size} bytes came in {limits.upload_timeout_s:g} s, which is all the time there is\n"
         raise web.HTTPRequestTimeout(text=text) from error
 
 
-def too_large(limit: int, size: int) -> web.HTTPException:
-    """413 for bytes."""
-    return web.HTTPRequestEntityTooLarge(
-        max_size=limit, actual_size=size, text=f"a recording of {size} bytes, the limit is {limit}\n"
-    )
+def too_large(limit: int, size: int | None = None) -> web.HTTPException:
+    """413 for bytes; ``size`` where it is known."""
+    what = f"of {size} bytes" if size is not None else "of more bytes than it may have"
+    text = f"a recording {what}, the limit is {limit}\n"
+    return web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size or 0, text=text)
 
 
 def too_long(error: RecordingTooLongError) -> web.HTTPException:
