@@ -1,9 +1,10 @@
 """OpenAI's REST speech beside Kyutai's routes by POST, with tiny-tts and tiny-stt.
 
-    python -m lab.bench.rest_speech [ROUNDS]
+    python -m lab.bench.rest_speech [ROUNDS [RECORDINGS]]
 
 One server, one request at a time, in another order every round: the time to the first byte of a text's speech
-in each format, and how fast a recording of half a minute is transcribed.
+in each format, and, in the first RECORDINGS rounds, how fast a recording of half a minute is transcribed.
+Quartiles.
 """
 
 from __future__ import annotations
@@ -89,13 +90,15 @@ def questions(wav: bytes) -> dict[str, Callable[[aiohttp.ClientSession, str], Aw
     return found
 
 
-async def measure(url: str, rounds: int) -> Values:
+async def measure(url: str, rounds: int, recordings: int) -> Values:
     """Every route once a round."""
     asked, order = questions(recording()), random.Random(1)
     took: dict[str, list[float]] = {what: [] for what in asked}
     async with aiohttp.ClientSession() as http:
         for turn in range(WARM_UP + rounds):
             for what in order.sample(list(asked), len(asked)):
+                if what.startswith("times") and turn >= WARM_UP + recordings:
+                    continue
                 value = await asked[what](http, url)
                 if turn >= WARM_UP:
                     took[what].append(value)
@@ -112,15 +115,15 @@ def _round(value: float) -> float:
     return round(value, 1)
 
 
-def main(rounds: int) -> Values:
+def main(rounds: int, recordings: int) -> Values:
     """The figures of one server."""
     port, log = free_port(), Path("out/rest-speech.log")
     log.parent.mkdir(exist_ok=True)
     models = ("--model", "tiny-stt", "--model", "tiny-tts", "--slots", "2")
     with running_server([*ANTIPHON, "serve", "--port", str(port), *models], port, log) as server:
-        return asyncio.run(measure(server.url, rounds))
+        return asyncio.run(measure(server.url, rounds, recordings))
 
 
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    sys.stdout.write(json.dumps(main(count), indent=1) + "\n")
+    counts = [int(argument) for argument in sys.argv[1:]]
+    sys.stdout.write(json.dumps(main(*counts, *(40, 6)[len(counts) :]), indent=1) + "\n")
