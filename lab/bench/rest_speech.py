@@ -3,8 +3,8 @@
     python -m lab.bench.rest_speech [ROUNDS [RECORDINGS]]
 
 One server, one request at a time, in another order every round: the time to the first byte of a text's speech
-in each format, and, in the first RECORDINGS rounds, how fast a recording of half a minute is transcribed.
-Quartiles.
+in each format, and, in the first RECORDINGS rounds, how fast a recording of half a minute is transcribed:
+the smallest, the largest and the quartiles.
 """
 
 from __future__ import annotations
@@ -102,12 +102,17 @@ async def measure(url: str, rounds: int, recordings: int) -> Values:
                 value = await asked[what](http, url)
                 if turn >= WARM_UP:
                     took[what].append(value)
+    return {what: _shown(values) for what, values in took.items() if values}
+
+
+def _shown(values: list[float]) -> Values:
+    low, middle, high = map(_round, statistics.quantiles(values))
     return {
-        what: {
-            "median": _round(statistics.median(values)),
-            "all": [_round(value) for value in sorted(values)],
-        }
-        for what, values in took.items()
+        "min": _round(min(values)),
+        "low": low,
+        "median": middle,
+        "high": high,
+        "max": _round(max(values)),
     }
 
 
