@@ -26,6 +26,8 @@
         │   └── UsageLimitError      this key has used the seconds that it may on a day
         ├── KeyRevokedError          the key of a call that goes on is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
+        ├── ReplacedError            the call goes on through another connection
+        ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
         └── SessionFailedError       the server's own fault ended it
 
 Messages carry the numbers and, where there is one, the next command to type.
@@ -170,6 +172,19 @@ class KeyRevokedError(SessionError):
 
 class SessionTimeoutError(SessionError):
     """The peer fell silent, or never began to speak."""
+
+
+class ReplacedError(SessionError):
+    """The call was resumed through another connection, and goes on there."""
+
+
+class ResumeError(SessionError):
+    """A call cannot be resumed; the message begins with the ``reason``, a word and a colon."""
+
+    @property
+    def reason(self) -> str:
+        """``unknown``, ``expired``, ``replaced`` or ``draining``."""
+        return str(self).partition(":")[0]
 
 
 class SessionFailedError(SessionError):

@@ -31,6 +31,9 @@ class EngineConfig:
     aside_rows: int = option(
         8, "stt sessions whose state is kept aside while a marker is brought back", minimum=0
     )
+    # Long enough for a phone that changes networks; a row that nobody uses is somebody's place in the queue.
+    resume_window_s: float = option(30.0, "a call without a connection can be resumed for so long", minimum=0)
+    resume_yield_s: float = option(5.0, "after which its row goes to a caller that waits for one", minimum=0)
     # A page of text; the rest waits in the caller's socket.
     text_entries: int = option(256, "words a tts session may have waiting to be spoken", minimum=1)
     fixed_batch: bool = option(

@@ -18,6 +18,7 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
@@ -27,10 +28,12 @@ from antiphon.errors import (
     AntiphonError,
     ConfigError,
     DrainingError,
+    ResumeError,
     SessionFailedError,
     UnsupportedError,
 )
 from antiphon.ipc.health import Health
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
 from antiphon.log import Log
@@ -89,6 +92,7 @@ class Engine:
         self._admission: Admission[Guest]
         self._side: CallerSide
         self.rows: Rows
+        self.resuming: Resuming
         self.loop: EngineLoop
 
     @property
@@ -147,6 +151,14 @@ class Engine:
         self._admission = Admission(
             info.slots, self.config, self._pressure, has_lease=lambda guest: self.rows.leases.has_free(guest)
         )
+        self.resuming = Resuming(
+            self.rows,
+            window_s=self.config.resume_window_s,
+            yield_s=self.config.resume_yield_s,
+            clock=self.clock,
+            nudge=self.wake.nudge,
+            swap=self._admission.swap,
+        )
         self.loop = EngineLoop(
             backend,
             self._admission,
@@ -159,6 +171,7 @@ class Engine:
             metrics=self.metrics,
             pressure=self._pressure,
             settle=self._settle,
+            resuming=self.resuming,
             on_lost=self._lose,
             on_tick=self._on_tick,
             tracer=self._tracer,
@@ -225,7 +238,7 @@ class Engine:
         """Give a guest a row, or a place in the queue; raises as :meth:`submit`."""
         self._check_not_lost()
         now_s = self.clock()
-        self._settle(now_s)
+        self._settle(now_s, comers=1)
         try:
             outcome = self._admission.submit(guest, now_s, wait_s)
         except RefusedError as error:
@@ -241,6 +254,30 @@ class Engine:
         if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
             guest.end(self._lost)
         self._check_not_lost()
+
+    def resume(self, claim: ResumeClaim, *, notify: Callable[[], None]) -> Session:
+        """A session that goes on with a call of another connection: soon ACTIVE, with its ``resumption``.
+
+        Raises:
+            ResumeError: there is no such call, or it is not this client's.
+            SessionFailedError: the device is lost.
+        """
+        guest = self.guest(secrets.token_hex(8), SamplingParameters())
+        session = Session(guest.id, SamplingParameters(), side=self._side, link=guest, notify=notify)
+        guest.listener = session
+        self.claim(guest, claim)
+        return session
+
+    def claim(self, guest: Guest, claim: ResumeClaim) -> None:
+        """Let a guest have a call of another connection; raises as :meth:`resume`."""
+        self._check_not_lost()
+        self._settle(self.clock())
+        try:
+            self.resuming.claim(guest, claim)
+        except ResumeError as error:
+            self.metrics.resumption(error.reason)
+            raise
+        self.metrics.resumption("resumed")
 
     def save(self, session: Session) -> Future[dict[str, HostArray]]:
         """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
@@ -278,6 +315,8 @@ class Engine:
 
     def drain(self) -> None:
         """Admit nobody any more; who waits gets a DrainingError, who is active goes on."""
+        for guest in self.resuming.drain():
+            guest.end(ResumeError("draining: the server is leaving"))
         for guest in self._admission.drain():
             self.metrics.admission(Outcome.DRAINING)
             guest.end(DrainingError("the server is leaving; its queue is closed"))
@@ -322,6 +361,7 @@ class Engine:
 
     def leave(self, guest: Guest) -> None:
         """A session has closed: its row, or its place in the queue, goes to the next."""
+        self.resuming.forget(guest)
         departure = self._admission.leave(guest, self.clock())
         if departure.was_waiting:
             self.metrics.admission(Outcome.LEFT)
@@ -342,7 +382,13 @@ class Engine:
         if self._lost is not None:
             raise SessionFailedError(str(self._lost))
 
-    def _settle(self, now_s: float) -> None:
+    def _settle(self, now_s: float, *, comers: int = 0) -> None:
+        """Do what time brought; a detached call gives way to who waits, or to one of ``comers``."""
+        if self.resuming.detached:
+            load = self._admission.load(now_s)
+            missing = load.queued + comers + load.active - load.slots
+            for guest, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
+                guest.end(error)
         self._apply(self._admission.settle(now_s))
 
     def _apply(self, changes: Changes[Guest]) -> None:
@@ -379,6 +425,11 @@ class Engine:
         gauge("active_sessions", "Sessions that own a row.", load_of("active"))
         gauge("queued_sessions", "Callers that wait for a row.", load_of("queued"))
         gauge("slots", "Rows there are.", load_of("slots"))
+        gauge(
+            "detached_sessions",
+            "Sessions whose row waits for another connection of their caller.",
+            lambda: float(self.resuming.detached),
+        )
         gauge("admitting", "1 when a caller who came now would be admitted at once.", load_of("is_admitting"))
         gauge(
             "input_queue_frames",

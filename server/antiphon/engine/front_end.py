@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from antiphon.engine.pools import Pools
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
 from antiphon.ipc.post import Post, close_all, read_bytes
+from antiphon.ipc.resumption import ResumeClaim, Resumption
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
 
@@ -41,6 +42,12 @@ class MessageListener:
         """The call has a lease."""
         self.post.send(messages.Admitted(self.guest.id, lease - self.first_lease))
 
+    def resumed(self, resumption: Resumption) -> None:
+        """The call goes on with one of another connection."""
+        facts = resumption
+        said = (facts.notes, facts.next_seq, facts.told_frame, facts.replay_from)
+        self.post.send(messages.Resumed(self.guest.id, facts.call, asdict(facts.parameters), *said))
+
     def primed(self, number: int) -> None:
         """The call's row has read a prompt."""
         self.post.send(messages.Primed(self.guest.id, number))
@@ -54,6 +61,27 @@ class MessageListener:
         position = self.guest.position()
         if position is not None:
             self.post.send(messages.Queued(self.guest.id, position, self.guest.retry_after_s()))
+
+
+class Nobody:
+    """:class:`antiphon.ipc.link.Listener` of a call whose front end is gone."""
+
+    is_notified = False
+
+    def admitted(self, lease: int) -> None:
+        """Nothing."""
+
+    def resumed(self, resumption: Resumption) -> None:
+        """Nothing."""
+
+    def primed(self, number: int) -> None:
+        """Nothing."""
+
+    def ended(self, error: AntiphonError) -> None:
+        """Nothing: the guest closes by itself."""
+
+    def tell(self) -> None:
+        """Nothing."""
 
 
 class FrontEnd:
@@ -95,18 +123,30 @@ class FrontEnd:
         held: dict[Pools, list[int]] = {pools: [] for pools in self._engines}
         self.post.close()
         for name, call in self._calls.items():
-            Log(__name__).warning("session ends", session=name, reason=f"its front end was dropped: {reason}")
-            call.pools.engine.metrics.abandoned.inc()
-            call.guest.close()
+            self._part(name, call, reason)
             if call.guest.leased is not None:
                 held[call.pools].append(call.guest.leased)
         self._calls.clear()
         return held
 
+    def _part(self, name: str, call: Call, reason: str) -> None:
+        """End a call whose front end is gone, or let it wait for a connection through another."""
+        call.guest.listener = Nobody()
+        words = f"its front end was dropped: {reason}"
+        if call.guest.resumable is not None and call.guest.lease is not None:
+            Log(__name__).warning("session detached", session=name, reason=words)
+            call.guest.detach()
+            return
+        Log(__name__).warning("session ends", session=name, reason=words)
+        call.pools.engine.metrics.abandoned.inc()
+        call.guest.close()
+
     def _do(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         match message:
             case messages.Open():
                 self._open(message, descriptors)
+            case messages.Resume():
+                self._resume(message)
             case messages.Check(model, number, wait_s):
                 self._check(self._engines[model].engine, number, wait_s)
             case messages.Close(call):
@@ -132,6 +172,14 @@ class FrontEnd:
                 guest.end_text()
             case messages.ClearText():
                 guest.clear_text()
+            case messages.Arm(_, key, owner):
+                guest.arm(key, owner)
+            case messages.Noted(_, notes, told_frame):
+                guest.note(tuple((seq, data) for seq, data in notes), told_frame)
+            case messages.Acknowledge(_, seq):
+                guest.acknowledge(seq)
+            case messages.Detach():
+                guest.detach()
             case messages.ListenAside(_, run, upto, frames, tail, now_s):
                 guest.listen_aside(run, upto, frames, np.frombuffer(tail, np.float32), now_s)
             case _:
@@ -151,6 +199,19 @@ class FrontEnd:
             self._calls[call] = Call(pools, guest)
             pools.engine.admit(guest, message.wait_s)
             guest.tell()
+        except AntiphonError as error:
+            self._calls.pop(call, None)
+            self.post.send(messages.Refused(call, messages.pack_error(error)))
+
+    def _resume(self, message: messages.Resume) -> None:
+        pools, call = self._engines[message.model], message.call
+        if call in self._calls:
+            raise ProtocolError(f"a front end opened call {call} twice")
+        guest = pools.engine.guest(call, SamplingParameters(), pool=self.pool)
+        guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
+        self._calls[call] = Call(pools, guest)
+        try:
+            pools.engine.claim(guest, ResumeClaim(*message.claim))
         except AntiphonError as error:
             self._calls.pop(call, None)
             self.post.send(messages.Refused(call, messages.pack_error(error)))

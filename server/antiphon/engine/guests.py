@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.engine.aside import Aside
@@ -16,10 +16,14 @@ from antiphon.engine.inbox import TextInbox
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.engine.wake import Wake
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ResumeError
 from antiphon.ipc.link import Listener
+from antiphon.ipc.resumption import Note
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+
+if TYPE_CHECKING:
+    from antiphon.engine.resuming import ResumableCall, Resuming
 
 
 class Host(Protocol):
@@ -35,6 +39,11 @@ class Host(Protocol):
 
     def retry_after_s(self, guest: Guest) -> int:
         """Seconds until this waiting caller may expect a row."""
+        ...
+
+    @property
+    def resuming(self) -> Resuming:
+        """The calls that can be resumed."""
         ...
 
 
@@ -63,6 +72,7 @@ class Guest:
         self.text = TextInbox()
         self.lease: int | None = None
         self.leased: int | None = None  # which lease it has, or had before it closed
+        self.resumable: ResumableCall | None = None
         self._rows, self._wake, self._host = rows, wake, host
         self._parameters, self._has_new_parameters = parameters, True
         self._prompt, self._prompts = prompt, 0
@@ -122,8 +132,28 @@ class Guest:
                 self._rows.needs_care[self.lease] = True
         self._wake.nudge()
 
+    def arm(self, key: bytes, owner: str) -> None:
+        """Let the call be resumed by whoever knows what hashes to ``key``."""
+        self._host.resuming.arm(self, key, owner)
+
+    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Numbered messages are about to be sent."""
+        self._host.resuming.note(self, notes, told_frame)
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has got numbered messages up to this one."""
+        self._host.resuming.acknowledge(self, seq)
+
+    def detach(self) -> None:
+        """The connection is gone: the row waits for another, where the call can be resumed; else it ends."""
+        if not self._host.resuming.detach(self):
+            self.end(ResumeError("unknown: the call cannot be resumed"))
+
     def close(self) -> None:
-        """Free the row, or the place in the queue."""
+        """Free the row, or the place in the queue; of a call that is being resumed, let go."""
+        if self._host.resuming.keeps(self):
+            self._host.resuming.detach(self)
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -159,6 +189,25 @@ class Guest:
         self.listener.admitted(lease)
         self._wake.nudge()  # text may have come while it waited
         return True
+
+    def take_lease(self) -> bool:
+        """Have a lease, but no row yet: the caller is to get that of another guest."""
+        with self._lock:
+            lease = None if self._is_closed else self._rows.leases.take(self)
+            self.lease = self.leased = lease
+        return lease is not None
+
+    def inherit(self, other: Guest) -> SamplingParameters:
+        """Stand for another guest from now on, which has ended; returns its parameters."""
+        with other._lock:
+            parameters, has_new = other._parameters, other._has_new_parameters
+            lease, other.lease, other._is_closed = other.lease, None, True
+        with self._lock:
+            self._parameters, self._has_new_parameters = parameters, has_new
+            self._prompt = None
+        if lease is not None:
+            self._rows.leases.release(lease)
+        return parameters
 
     def end(self, error: AntiphonError) -> None:
         """Close by no wish of the caller's."""

@@ -19,6 +19,7 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
+from antiphon.engine.resuming import Resuming
 from antiphon.engine.rows import Rows, Tick, TickTimes
 from antiphon.engine.saving import SavingQueue
 from antiphon.engine.trace import Tracer
@@ -54,6 +55,7 @@ class EngineLoop:
         metrics: EngineMetrics,
         pressure: LatePressure,
         settle: Callable[[float], None],
+        resuming: Resuming,
         on_lost: Callable[[Exception], None],
         on_tick: Callable[[], None] | None,
         tracer: Tracer | None,
@@ -70,6 +72,7 @@ class EngineLoop:
         self._metrics = metrics
         self._pressure = pressure
         self._settle = settle
+        self._resuming = resuming
         self._on_lost = on_lost
         self._on_tick = on_tick
         self._tracer = tracer
@@ -139,6 +142,7 @@ class EngineLoop:
         try:
             now_s = self._busy_since_s = self._began_s = self._clock()
             self._rows.settle()  # first: admission needs the leases that the last tick still used
+            self._resuming.advance()
             self._settle(now_s)
             tick = self._gather(now_s)
             self._has_ticked = tick is not None
@@ -159,8 +163,9 @@ class EngineLoop:
 
     def _timeout_s(self) -> float | None:
         now_s = self._clock()
-        event_s = self._admission.next_event_s(now_s)
-        return None if event_s is None else min(max(0.0, event_s - now_s), threading.TIMEOUT_MAX)
+        asked = (self._admission.next_event_s(now_s), self._resuming.next_event_s(now_s))
+        events_s = [event_s for event_s in asked if event_s is not None]
+        return min(max(0.0, min(events_s) - now_s), threading.TIMEOUT_MAX) if events_s else None
 
     def _gather(self, now_s: float) -> Tick | None:
         """Everything for the next step, or None when no session is ready."""

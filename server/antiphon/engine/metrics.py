@@ -52,6 +52,7 @@ FIRST_AUDIO_BUCKETS_S: Final = (
     10.0,
 )
 SESSION_BUCKETS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
+RESUMPTIONS: Final = ("resumed", "unknown", "expired", "replaced", "draining")
 ROW_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
 
 
@@ -137,6 +138,14 @@ class EngineMetrics:
         )
         for outcome in Outcome:
             self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
+        self._resumptions = self.families.get(
+            Counter,
+            "resumptions",
+            "Connections that asked to resume a call, by outcome.",
+            ("model", "outcome"),
+        )
+        for how in RESUMPTIONS:
+            self._resumptions.labels(model, how)
         self._prompts = self.families.get(
             Counter,
             "prompts",
@@ -177,6 +186,10 @@ class EngineMetrics:
     def admission(self, outcome: Outcome) -> None:
         """Count how one caller fared."""
         self._admissions.labels(self._model, outcome.value).inc()
+
+    def resumption(self, outcome: str) -> None:
+        """Count a connection that asked to resume a call."""
+        self._resumptions.labels(self._model, outcome).inc()
 
     def prompt(self, *, is_copied: bool) -> None:
         """Count a prompt that was read."""

@@ -181,6 +181,22 @@ class Rows:
         """The row holds this session's state already, by a prompt: it is not to be reset."""
         self._is_fresh[lease] = False
 
+    def move(self, source: int, target: int, frame: int, told_frame: int, replay_frames: int) -> int:
+        """Between two ticks: let another lease have the row of one, and all that was heard and said.
+
+        Replies after ``frame`` are to be taken again: those from ``told_frame`` on and ``replay_frames``
+        before the last, as far as they are there. Returns the first frame whose reply may still come.
+        """
+        self.arena.look()
+        taken, replay_from = self.outputs.rewound(source, frame, told_frame, replay_frames)
+        with self.arena.turning():
+            self.arena.move(source, target, taken)
+        self._row[target], self._row[source] = self._row[source], -1
+        self._is_fresh[target], self.max_steps[target] = self._is_fresh[source], self.max_steps[source]
+        self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
+        self.arena.show()
+        return replay_from
+
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.
 

@@ -159,6 +159,12 @@ class Arena:
     def show(self) -> None:
         """Let callers see what the engine has counted; in one process they always do."""
 
+    def move(self, source: int, target: int, taken: int) -> None:
+        """Copy all of one lease to another, of which replies up to the place ``taken`` are taken."""
+        self.blocks[target] = self.blocks[source]
+        self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
+        self.caller.taken[target] = taken
+
     def clear(self, lease: int) -> None:
         """Let a lease begin anew; only while neither side uses it. Slots never written stay untouched."""
         caller, engine = self.caller, self.engine

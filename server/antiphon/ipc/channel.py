@@ -47,12 +47,33 @@ class Channel:
         return self._lease
 
     def open(self, lease: int) -> None:
-        """Begin to use a lease."""
+        """Begin to use a lease; of a call that is resumed it holds what became of its frames so far."""
         self._lease = lease
+        self._first_kept = int(self._caller.first_kept[lease])
+        self.sends.due_s = float(self._caller.due_s[lease])
+        self.sends.out = self._handed_on(lease)
         if self._takes_audio:
             self._writer = InputWriter(self._inputs, lease)
             if self._is_finished:
                 self._writer.finish()
+
+    def _handed_on(self, lease: int) -> int:
+        """Replies that another connection has taken, and that are not to be taken again."""
+        counts = self._engine
+        gone = counts.silent[lease] + counts.lost[lease] + counts.flushed_out[lease]
+        waits = self._outputs.written[lease] - self._outputs.taken[lease]
+        return max(0, int(counts.taken[lease] - gone - waits))
+
+    @property
+    def next_frame(self) -> int:
+        """The number of the first frame that has not come."""
+        return 0 if self._writer is None else self._writer.frames
+
+    def skip_to(self, frame: int) -> None:
+        """Frames before this one never come: they are dropped ones."""
+        if self._writer is not None:
+            with self._counting(self._writer):
+                self._writer.skip_to(frame)
 
     @property
     def room_samples(self) -> int:

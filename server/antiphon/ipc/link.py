@@ -7,6 +7,7 @@ from typing import Protocol
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError
+from antiphon.ipc.resumption import Note, Resumption
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -53,6 +54,22 @@ class Link(Protocol):
         """
         ...
 
+    def arm(self, key: bytes, owner: str) -> None:
+        """Let the call be resumed by whoever knows what hashes to ``key``, with the API key ``owner``."""
+        ...
+
+    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``."""
+        ...
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has got numbered messages up to this one."""
+        ...
+
+    def detach(self) -> None:
+        """The connection is gone: the row waits for another. The caller's half uses its lease no more."""
+        ...
+
     def close(self) -> None:
         """Free the row, or the place in the queue; the caller's half uses its lease no more."""
         ...
@@ -68,6 +85,10 @@ class Listener(Protocol):
 
     def admitted(self, lease: int) -> None:
         """The session owns a row; its lease is this one. Called under admission's lock."""
+        ...
+
+    def resumed(self, resumption: Resumption) -> None:
+        """The session goes on with a call of another connection; :meth:`admitted` follows."""
         ...
 
     def primed(self, number: int) -> None:

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from antiphon.ipc.health import Health
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
+from antiphon.ipc.resumption import ResumeClaim
+from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -30,6 +32,10 @@ class DirectEngine(Protocol):
         prompt: Prompt | None = None,
     ) -> CallSession:
         """A new session."""
+        ...
+
+    def resume(self, claim: ResumeClaim, *, notify: Callable[[], None]) -> CallSession:
+        """A session that goes on with a call of another connection."""
         ...
 
     def check_room(self, wait_s: float) -> None:
@@ -92,6 +98,26 @@ class LocalEngine:
         """A new session; see :meth:`antiphon.ipc.port.EnginePort.submit`."""
         ring = self._doorbell.ring
         return self._engine.submit(parameters, wait_s=wait_s, notify=lambda: ring(notify), prompt=prompt)
+
+    async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
+        """Go on with a call of another connection; see :meth:`antiphon.ipc.port.EnginePort.resume`."""
+        changed = asyncio.Event()
+
+        def tell() -> None:
+            changed.set()
+            notify()
+
+        session = self._engine.resume(claim, notify=lambda: self._doorbell.ring(tell))
+        try:
+            while session.state is SessionState.QUEUED:
+                changed.clear()
+                await changed.wait()
+        except asyncio.CancelledError:
+            session.close()
+            raise
+        if session.error is not None:
+            raise session.error
+        return session
 
     async def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now."""

@@ -178,6 +178,13 @@ class SharedArena(Arena):
             if is_news and bell != NO_BELL:
                 ring(bell)
 
+    def move(self, source: int, target: int, taken: int) -> None:
+        """Copy all of one lease to another, on both sides."""
+        pool, place = divmod(target, self.plan.leases)
+        with self._copying:
+            super().move(source, target, taken)
+            self.slabs[pool].caller[:, place] = self._caller[:, target]
+
     def clear(self, lease: int) -> None:
         """Let a lease begin anew, on both sides."""
         pool, place = divmod(lease, self.plan.leases)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antiphon import errors
 from antiphon.backends.base import BackendInfo, TextEntry
 from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
+from antiphon.ipc.resumption import Note
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 
@@ -89,6 +90,43 @@ class ListenAside(NamedTuple):
     now_s: float
 
 
+class Arm(NamedTuple):
+    """The call can be resumed by what hashes to ``key``."""
+
+    call: str
+    key: bytes
+    owner: str
+
+
+class Noted(NamedTuple):
+    """Numbered messages that are about to be sent."""
+
+    call: str
+    notes: tuple[Note, ...]
+    told_frame: int
+
+
+class Acknowledge(NamedTuple):
+    """The client has got numbered messages up to this one."""
+
+    call: str
+    seq: int
+
+
+class Detach(NamedTuple):
+    """The call's connection is gone."""
+
+    call: str
+
+
+class Resume(NamedTuple):
+    """A caller comes back; ``claim`` are the fields of a ResumeClaim."""
+
+    model: int
+    call: str
+    claim: tuple[Any, ...]
+
+
 class Close(NamedTuple):
     """The front end uses the call, and its lease, no more."""
 
@@ -129,6 +167,18 @@ class Queued(NamedTuple):
     retry_after_s: int
 
 
+class Resumed(NamedTuple):
+    """The call goes on with another; ``Admitted`` follows. The fields of a Resumption."""
+
+    call: str
+    first: str
+    parameters: dict[str, Any]
+    notes: tuple[Note, ...]
+    next_seq: int
+    told_frame: int
+    replay_from: int
+
+
 class Refused(NamedTuple):
     """The call was not taken."""
 
@@ -165,17 +215,32 @@ class HealthNow(NamedTuple):
 
 
 Request: TypeAlias = (
-    Open | Check | SetParameters | Prime | Words | EndText | ClearText | ListenAside | Close | Sent
+    Arm
+    | Noted
+    | Acknowledge
+    | Detach
+    | Resume
+    | Open
+    | Check
+    | SetParameters
+    | Prime
+    | Words
+    | EndText
+    | ClearText
+    | ListenAside
+    | Close
+    | Sent
 )
 """From a front end."""
 
-Notice: TypeAlias = Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
+Notice: TypeAlias = Resumed | Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
 """From an engine."""
 
 Message: TypeAlias = Request | Notice
 KINDS: Final = (
     *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, ListenAside, Close, Sent),
     *(Hello, Admitted, Queued, Refused, Primed, Ended, Checked, HealthNow),
+    *(Arm, Noted, Acknowledge, Detach, Resume, Resumed),
 )
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from antiphon.backends.base import BackendInfo
 from antiphon.ipc.health import Health
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -47,6 +48,16 @@ class EnginePort(Protocol):
             DrainingError: the server is leaving.
             SessionFailedError: the device, or the engine's process, is lost.
             UnsupportedError: a prompt for a backend that takes none.
+        """
+        ...
+
+    async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
+        """A session that goes on with a call of another connection, ACTIVE, with its ``resumption``.
+
+        Raises:
+            ResumeError: there is no such call, or it is not this client's.
+            ServerFullError: this front end has no place.
+            SessionFailedError: the engine's process is lost.
         """
         ...
 

@@ -17,8 +17,10 @@ from antiphon.ipc.memory import Plan, hush, open_pool
 from antiphon.ipc.post import Post, close_all
 from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.ipc.remote_link import BatchedDeliveries, RemoteLink
+from antiphon.ipc.resumption import Resumption
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
+from antiphon.models.sampling import SamplingParameters
 
 
 async def connect(control: socket.socket) -> Mapping[str, RemoteEngine]:
@@ -134,7 +136,7 @@ class Desk:
                 return
             case messages.Admitted(call) | messages.Queued(call) | messages.Refused(call):
                 pass
-            case messages.Primed(call) | messages.Ended(call):
+            case messages.Primed(call) | messages.Ended(call) | messages.Resumed(call):
                 pass
             case _:
                 raise ProtocolError(f"an engine sent {type(message).__name__}")
@@ -152,6 +154,10 @@ class Desk:
                 session.tell()
             case messages.Primed(_, number):
                 session.primed(number)
+            case messages.Resumed():
+                _, first, parameters, notes, *counts = message
+                said = tuple((seq, data) for seq, data in notes)
+                session.resumed(Resumption(first, SamplingParameters(**parameters), said, *counts))
             case messages.Ended(_, error):
                 self._answer(call, error)  # it may have ended before it was seated, or queued
                 session.ended(messages.unpack_error(error))

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from antiphon.ipc.memory import ring
 from antiphon.ipc.port import ModelFacts, Notify
 from antiphon.ipc.post import close_all, write_bytes
 from antiphon.ipc.remote_link import RemoteLink
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
 from antiphon.models.prompt import Prompt
@@ -71,6 +72,22 @@ class RemoteEngine:
         answer = self._desk.expect(name, self, session)
         self._desk.post.send(messages.Open(self.number, name, asdict(parameters), wait_s, parts), memory)
         close_all(memory)
+        try:
+            await answer
+        except asyncio.CancelledError:
+            session.close()
+            raise
+        return session
+
+    async def resume(self, claim: ResumeClaim, *, notify: Notify) -> Session:
+        """Go on with a call of another connection; see :meth:`antiphon.ipc.port.EnginePort.resume`."""
+        doorbell, name = self._desk.doorbell, secrets.token_hex(8)
+        link = RemoteLink(self, self._desk.post, name)
+        session = Session(
+            name, SamplingParameters(), side=self.side, link=link, notify=lambda: doorbell.ring(notify)
+        )
+        answer = self._desk.expect(name, self, session)
+        self._desk.post.send(messages.Resume(self.number, name, astuple(claim)))
         try:
             await answer
         except asyncio.CancelledError:

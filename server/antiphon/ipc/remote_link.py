@@ -12,6 +12,7 @@ import numpy as np
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.ipc import messages
 from antiphon.ipc.post import Post, close_all, write_bytes
+from antiphon.ipc.resumption import Note
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -79,6 +80,22 @@ class RemoteLink:
     def listen_aside(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Let silence be heard."""
         self._post.send(messages.ListenAside(self._call, run, upto, frames, tail.tobytes(), now_s))
+
+    def arm(self, key: bytes, owner: str) -> None:
+        """Let the call be resumed."""
+        self._post.send(messages.Arm(self._call, key, owner))
+
+    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Numbered messages are about to be sent."""
+        self._post.send(messages.Noted(self._call, notes, told_frame))
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has got numbered messages up to this one."""
+        self._post.send(messages.Acknowledge(self._call, seq))
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self._post.send(messages.Detach(self._call))
 
     def close(self) -> None:
         """Use the lease no more, and say so."""

@@ -51,9 +51,10 @@ class InputWriter:
     """The caller's half of one lease of :class:`InputRings`: samples in any portions in."""
 
     def __init__(self, rings: InputRings, lease: int) -> None:
-        """Write to a lease that was cleared."""
+        """Write to a lease that was cleared, or holds what another connection of the call has written."""
         self._rings, self._lease = rings, lease
-        self._next_frame = 0  # of the session, dropped ones included
+        written = int(rings.written[lease])  # by another connection of the call
+        self._next_frame = 1 + int(rings.frame[lease, (written - 1) % rings.capacity]) if written else 0
         self._filled = 0  # samples of the frame that is not whole yet
         self._is_skipping = False  # that frame found no slot
         self._received_s = 0.0
@@ -120,6 +121,11 @@ class InputWriter:
             rings.written[lease] += 1  # last: from here on the engine may read the slot
         self._next_frame += 1
         self._filled, self._is_skipping = 0, False
+
+    def skip_to(self, frame: int) -> None:
+        """Frames before this one never come; between two frames."""
+        self.refused += max(0, frame - self._next_frame)
+        self._next_frame = max(frame, self._next_frame)
 
     def finish(self) -> None:
         """Fill an unfinished frame up with silence, so that it is whole."""
@@ -251,6 +257,21 @@ class OutputRings:
             start = end - found.frame.size
         self.taken[lease] = end
         return found, start - before
+
+    def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int]:
+        """The place of the first reply to be taken again, and the frame it answers, or will.
+
+        Of those after ``frame`` that are there: from ``told_frame``, and ``replay_frames`` before the last.
+        """
+        written, taken = int(self.written[lease]), int(self.taken[lease])
+        first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)
+        frames = self.frame[lease, np.arange(first, written) % self.capacity]
+        if not frames.size:
+            return taken, frame + 1
+        wanted = max(frame + 1, min(told_frame, int(frames[-1]) + 1 - replay_frames))
+        place = min(taken, first + int(np.searchsorted(frames, wanted)))
+        begin = max(place, first) - first
+        return place, int(frames[begin]) if begin < frames.size else int(frames[-1]) + 1
 
     def read(self, leases: Any, slots: Counts | slice) -> Replies:
         """What lies there, a copy unless ``slots`` is a slice.

@@ -15,6 +15,7 @@ from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.link import Link
 from antiphon.ipc.policy import POLICIES
+from antiphon.ipc.resumption import Note, Resumption
 from antiphon.ipc.side import CallerSide
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
@@ -48,6 +49,7 @@ class Session:
         self.state = SessionState.QUEUED
         self.error: AntiphonError | None = None
         self.link = link
+        self.resumption: Resumption | None = None
         self._frames = Channel(side, link)
         self._notify = notify
         self._parameters = parameters
@@ -223,6 +225,35 @@ class Session:
         with self._lock:
             self._frames.sent(reply, sent_s, peer_wait_s)
 
+    def arm(self, key: bytes, owner: str) -> None:
+        """Let another connection resume the call that shows what hashes to ``key``, with this API key."""
+        self.link.arm(key, owner)
+
+    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``."""
+        self.link.note(notes, told_frame)
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has got numbered messages up to this one."""
+        self.link.acknowledge(seq)
+
+    def detach(self) -> None:
+        """The connection is gone: the row waits. Nothing may be pushed or taken any more.
+
+        The session ends with ReplacedError when the call is resumed, with ResumeError when it is too late.
+        """
+        self.link.detach()
+
+    @property
+    def next_frame(self) -> int:
+        """The number of the first input frame that has not come."""
+        return self._frames.next_frame
+
+    def skip_to(self, frame: int) -> None:
+        """Input frames before this one never come, and count as dropped."""
+        with self._lock:
+            self._frames.skip_to(frame)
+
     def close(self, error: AntiphonError | None = None) -> None:
         """End the session and free its row; whatever waits or is still being computed is thrown away."""
         with self._lock:
@@ -252,6 +283,11 @@ class Session:
             if self.state is SessionState.QUEUED:
                 self.state = SessionState.ACTIVE if self._is_primed else SessionState.PRIMING
                 self._frames.open(lease)
+
+    def resumed(self, resumption: Resumption) -> None:
+        """Go on with a call of another connection."""
+        with self._lock:
+            self.resumption, self._parameters = resumption, resumption.parameters
 
     def primed(self, number: int) -> None:
         """The row has read a prompt; nothing happens unless it is the one given last."""

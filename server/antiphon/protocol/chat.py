@@ -29,6 +29,14 @@ class AudioFormat(StrEnum):
     PCM_F32LE = "pcm_f32le"
 
 
+class Resume(StrEnum):
+    """What a client of the extension asks for with ``resume``."""
+
+    NO = "0"
+    ABLE = "1"  # a call that can be resumed
+    AGAIN = "again"  # this connection resumes one
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One client's wishes.
@@ -43,6 +51,7 @@ class ChatRequest:
     format: AudioFormat = AudioFormat.OGG
     wait_s: float = 0.0
     may_record: bool = False
+    resume: Resume = Resume.NO
     model: str | None = None
     text_prompt: str | None = None
     voice_prompt: str | None = None
@@ -108,10 +117,17 @@ def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) 
         raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 asks for the extension, 0 does not")
     if extended == "0":
         return request
+    format_, resume = _format(query.get("format", AudioFormat.OGG)), _resume(query.get("resume", Resume.NO))
+    if resume is not Resume.NO and format_ is AudioFormat.OGG:
+        raise ProtocolError(
+            f"resume={resume} with format=ogg: a stream of pages cannot be joined; "
+            "ask for opus, pcm_s16le or pcm_f32le"
+        )
     return replace(
         request,
         extended=True,
-        format=_format(query.get("format", AudioFormat.OGG)),
+        format=format_,
+        resume=resume,
         wait_s=parse_wait(query),
         may_record=_consent(query.get("consent")),
         model=_name("model", query.get("model")),
@@ -198,6 +214,15 @@ def _format(text: str) -> AudioFormat:
     except ValueError:
         choices = ", ".join(AudioFormat)
         raise ProtocolError(f"format={text[:40]!r} is not known: {choices}") from None
+
+
+def _resume(text: str) -> Resume:
+    try:
+        return Resume(text)
+    except ValueError:
+        raise ProtocolError(
+            f"resume={text[:40]!r} is not known: 1 asks for a call that can be resumed, again resumes one"
+        ) from None
 
 
 def _name(key: str, text: str | None) -> str | None:

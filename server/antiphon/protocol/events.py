@@ -13,6 +13,8 @@ from antiphon.errors import (
     DrainingError,
     KeyRevokedError,
     ProtocolError,
+    ReplacedError,
+    ResumeError,
     ServerFullError,
     SessionLimitError,
     SessionTimeoutError,
@@ -56,8 +58,21 @@ EVENT_KINDS: Mapping[str, EventKind] = {
             "slots": _WHOLE,
             "parameters": dict,
         },
+        {"resume": dict},
+    ),
+    "resumed": EventKind(
+        Sender.SERVER,
+        {
+            "session": str,
+            "token": str,
+            "input_frame": _WHOLE,
+            "missed_frames": _WHOLE,
+            "replay_from": _WHOLE,
+        },
         {},
     ),
+    "resume_failed": EventKind(Sender.SERVER, {"reason": str}, {}),
+    "replaced": EventKind(Sender.SERVER, {}, {}),
     "interrupted": EventKind(Sender.SERVER, {"at_frame": _WHOLE}, {}),
     "stats": EventKind(
         Sender.SERVER,
@@ -116,10 +131,11 @@ def ready(
     slots: int,
     parameters: Mapping[str, Any],
     recorded: bool = False,
+    resume: Mapping[str, Any] | None = None,
 ) -> Event:
     """Admitted: from now on audio is heard. ``parameters`` as :func:`chat.parameters_to_json` gives them.
 
-    ``recorded`` is said only when it is so.
+    ``recorded`` is said only when it is so, ``resume`` where the call can be resumed.
     """
     return Event(
         "ready",
@@ -131,8 +147,37 @@ def ready(
             "slots": slots,
             "parameters": dict(parameters),
             **({"recorded": True} if recorded else {}),
+            **({} if resume is None else {"resume": dict(resume)}),
         },
     )
+
+
+def resumed(*, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int) -> Event:
+    """The call goes on here: ``input_frame`` is the first input frame the server has not got.
+
+    ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still come,
+    ``missed_frames`` how many before it never reached the client.
+    """
+    return Event(
+        "resumed",
+        {
+            "session": session,
+            "token": token,
+            "input_frame": input_frame,
+            "missed_frames": missed_frames,
+            "replay_from": replay_from,
+        },
+    )
+
+
+def resume_failed(reason: str) -> Event:
+    """The call cannot be resumed: ``unknown``, ``expired``, ``replaced`` or ``draining``."""
+    return Event("resume_failed", {"reason": reason})
+
+
+def replaced() -> Event:
+    """The call goes on through another connection."""
+    return Event("replaced")
 
 
 def interrupted(at_frame: int) -> Event:
@@ -207,6 +252,10 @@ def close_code(reason: AntiphonError) -> int:
             return 1013  # try again later
         case DrainingError():
             return 1001  # going away
+        case ResumeError():
+            return 4404
+        case ReplacedError():
+            return 4409
         case ProtocolError() | AudioError():
             return 1007  # your data is wrong
         case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | UnknownSessionError():

@@ -178,8 +178,8 @@ class SessionLedger:
         self._by_address: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def hold(self, caller: Caller) -> AsyncIterator[None]:
-        """One more session of this caller, for as long as this lasts.
+    async def hold(self, caller: Caller, *, extra: int = 0) -> AsyncIterator[None]:
+        """One more session of this caller, for as long as this lasts; it may have ``extra`` beyond its limit.
 
         Raises:
             SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
@@ -190,7 +190,7 @@ class SessionLedger:
         if caller.key is not None:
             counts.append((self._by_key, caller.key.name))
         try:
-            refusal = await self._book.take(self._asked(lease, caller))
+            refusal = await self._book.take(self._asked(lease, caller, extra))
             if refusal:
                 raise SessionLimitError(refusal)
             for count, name in counts:
@@ -222,9 +222,11 @@ class SessionLedger:
         """Whether there is no session."""
         return not self._by_key and not self._by_address
 
-    def _asked(self, lease: int, caller: Caller) -> Take:
+    def _asked(self, lease: int, caller: Caller, extra: int) -> Take:
         key_limit = 0
         if caller.key is not None:
             own = caller.key.sessions
             key_limit = own if own is not None else self._limits.max_sessions_per_key
-        return Take(lease, caller.name, key_limit, caller.address, self._limits.max_sessions_per_address)
+        address_limit = self._limits.max_sessions_per_address
+        limits = [limit + extra if limit else 0 for limit in (key_limit, address_limit)]
+        return Take(lease, caller.name, limits[0], caller.address, limits[1])

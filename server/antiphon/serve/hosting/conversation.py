@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, ReplacedError, SessionFailedError
 from antiphon.ipc.port import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -71,7 +71,8 @@ class Conversation(ABC):
         """Give everything back; safe at any time, and again."""
         session = self._session
         if session is not None:
-            if not self._is_over and (used := self._used(session)).seconds:
+            goes_on = isinstance(session.error, ReplacedError)  # and is accounted for where it ends
+            if not self._is_over and not goes_on and (used := self._used(session)).seconds:
                 self._services.access.usage.write(used)
             session.close()
         if not self._is_over:

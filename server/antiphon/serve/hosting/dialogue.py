@@ -86,9 +86,13 @@ class SocketConversation(Conversation):
             self.end(error)
         finally:
             try:
+                await self._part(socket)
                 await self.closed()
             finally:
                 self._leave(socket)
+
+    async def _part(self, socket: Socket) -> None:
+        """The peer has left, or all is over: wait until nothing can come back."""
 
     def _leave(self, socket: Socket) -> None:
         """Be forgotten, whatever went wrong at the end."""

@@ -22,6 +22,7 @@ from antiphon.errors import AntiphonError, ConfigError
 from antiphon.ipc.health import Health
 from antiphon.ipc.local import Doorbell, LocalEngine
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -58,9 +59,16 @@ class OwnEngine:
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
         """
+        return await self._here().submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
+
+    async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
+        """A session that goes on with a call of another connection."""
+        return await self._here().resume(claim, notify=notify)
+
+    def _here(self) -> LocalEngine:
         if self._port is None:
             self._port = LocalEngine(self._engine, Doorbell(asyncio.get_running_loop()))
-        return await self._port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
+        return self._port
 
     async def check_room(self, wait_s: float) -> None:
         """Whether there would be one; raises as :meth:`submit` does."""

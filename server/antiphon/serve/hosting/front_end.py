@@ -49,7 +49,7 @@ class Elsewhere:
     def __init__(self, engine: RemoteEngine) -> None:
         """Stand for ``engine``."""
         self.info, self.health = engine.info, engine.health
-        self.submit, self.check_room = engine.submit, engine.check_room
+        self.submit, self.resume, self.check_room = engine.submit, engine.resume, engine.check_room
 
     def drain(self) -> None:
         """Nothing: the supervisor has told the engine."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from antiphon.audio.formats import AudioEncoder
 from antiphon.audio.pcm import FloatArray
@@ -75,9 +77,13 @@ class Call(SocketConversation):
             format=self._request.format,
             ext=self._request.extended,
         )
+        self._record(session.id)
+
+    def _record(self, name: str) -> None:
+        """Record from now on, where there is a recorder and the caller agreed."""
         recorder = self._services.recorder
         if recorder is not None and self._request.may_record:
-            self._recording = recorder.open(session.id)
+            self._recording = recorder.open(name)
             self._at_end.append(self._recording.close)
 
     @property
@@ -109,9 +115,14 @@ class Call(SocketConversation):
                 self._handle_event(message)
             elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
                 self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
+            elif isinstance(message, moshi.Unknown):
+                self._heed(message)
             # Everything else says nothing to a server, and unknown tags are to be discarded.
             if self._is_others_turn():
                 await asyncio.sleep(0)
+
+    def _heed(self, message: moshi.Unknown) -> None:
+        """Take a message that means something to some calls only."""
 
     def _hear(self, received_s: float, *, all_of_it: bool = False) -> bool:
         """Decode and push one step of what came; true when there may be more."""
@@ -185,12 +196,15 @@ class Call(SocketConversation):
             self._is_ready = True
             self._patience.begin(self._clock())
             self._send(moshi.Handshake())
-            is_recorded = self._recording is not None
-            info = self._model.engine.info
-            self._say(notices.ready(session, self._model.name, info, is_recorded=is_recorded))
+            self._tell_ready(session)
         elif (ahead := session.position) is not None and ahead != self._told_ahead:
             self._told_ahead = ahead
             self._say(notices.queued(session, ahead))
+
+    def _tell_ready(self, session: CallSession, resume: Mapping[str, Any] | None = None) -> None:
+        is_recorded, info = self._recording is not None, self._model.engine.info
+        ready = notices.ready(session, self._model.name, info, is_recorded=is_recorded, resume=resume)
+        self._say(ready)
 
     def _write(self, socket: Socket, session: CallSession) -> bool:
         """Encode and send some replies in one write; true when more are ready and can go."""
@@ -218,6 +232,7 @@ class Call(SocketConversation):
         if not parts:
             return
         self._trace("encode", start_s, session=session.id)
+        self._before_write(session, sent)
         start_s = self._clock()
         socket.write(b"".join(parts))
         now_s = self._clock()
@@ -225,12 +240,15 @@ class Call(SocketConversation):
             session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
         self._trace("send", start_s, frames=len(sent))
 
+    def _before_write(self, session: CallSession, replies: Sequence[FrameReply]) -> None:
+        """Frames that answer these replies are about to be sent."""
+
     def _interrupt(self, dropped_at_frame: int | None, parts: list[bytes]) -> None:
         """Say once from which frame on replies may still come, after drops and flushes together."""
         known = [it for it in (dropped_at_frame, self._kept_from) if it is not None]
         self._kept_from = None
         if known and self._request.extended:
-            parts.append(frame(moshi.encode(events.interrupted(max(known)))))
+            parts.append(self._framed(events.interrupted(max(known))))
 
     def _frame_reply(self, reply: FrameReply, parts: list[bytes]) -> None:
         """Audio first, then its text, as upstream's server sends them."""
@@ -244,11 +262,19 @@ class Call(SocketConversation):
                     else moshi.Audio(payload)
                 )
                 parts.append(frame(moshi.encode(message)))
-        if reply.text_token is not None and self._model.tokenizer is not None:
+        if reply.text_token is not None and self._model.tokenizer is not None and self._is_news(reply):
             text = self._model.tokenizer.piece(reply.text_token)
             if text:
                 self._words += text.startswith(" ")
-                parts.append(frame(moshi.encode(moshi.Text(text))))
+                parts.append(self._framed(moshi.Text(text)))
+
+    def _is_news(self, _reply: FrameReply) -> bool:
+        """Whether the text of a reply was not told before."""
+        return True
+
+    def _framed(self, message: moshi.Message) -> bytes:
+        """Text, or an event that has to arrive, as it is sent."""
+        return frame(moshi.encode(message))
 
     def _encode(self, pcm: FloatArray) -> list[bytes]:
         try:

@@ -17,13 +17,14 @@ from aiohttp import web
 from antiphon.errors import ProtocolError, SessionError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol import events, moshi
-from antiphon.protocol.chat import ChatRequest, parse_chat_query
+from antiphon.protocol.chat import ChatRequest, Resume, parse_chat_query
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.call import Call
 from antiphon.serve.routes.prompts import prompt_of
+from antiphon.serve.routes.resumable_call import ResumableCall, resume_chat
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.transport.upgrade import is_upgrade
 
@@ -42,9 +43,12 @@ async def handle_chat(
     chat = check_request(request, model)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
+    if chat.resume is Resume.AGAIN:
+        return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
     await check_upgrade(request, services, model, wait_s=chat.wait_s)
-    return await Call(services, model, chat, prompt, caller=caller).converse(request)
+    kind = Call if chat.resume is Resume.NO else ResumableCall
+    return await kind(services, model, chat, prompt, caller=caller).converse(request)
 
 
 async def refuse_chat(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from antiphon.ipc.port import CallSession, ModelFacts
 from antiphon.protocol import events
 from antiphon.protocol.chat import parameters_to_json
@@ -13,7 +16,14 @@ def queued(session: CallSession, ahead: int) -> Event:
     return events.queued(position=ahead, ahead=ahead, retry_after_s=session.retry_after_s)
 
 
-def ready(session: CallSession, model: str, info: ModelFacts, *, is_recorded: bool = False) -> Event:
+def ready(
+    session: CallSession,
+    model: str,
+    info: ModelFacts,
+    *,
+    is_recorded: bool = False,
+    resume: Mapping[str, Any] | None = None,
+) -> Event:
     """It has a row, of the model that callers call so."""
     return events.ready(
         session=session.id,
@@ -23,6 +33,7 @@ def ready(session: CallSession, model: str, info: ModelFacts, *, is_recorded: bo
         slots=info.slots,
         parameters=parameters_to_json(session.parameters),
         recorded=is_recorded,
+        resume=resume,
     )
 
 

@@ -16,6 +16,7 @@ from aiohttp import hdrs, web
 
 from antiphon.errors import SessionError, SessionLimitError, UnknownModelError, UnknownSessionError
 from antiphon.models.spec import PipelineKind
+from antiphon.protocol.chat import Resume
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.security import check_origin
@@ -102,7 +103,9 @@ def _guarded(
                 model = services.models.find(named_model(request), kinds)
                 metrics = model.metrics
                 services.access.check(caller)
-                async with services.access.ledger.hold(caller):
+                # A call that is resumed counts where it was until it is here.
+                extra = int(request.query.get("resume") == Resume.AGAIN)
+                async with services.access.ledger.hold(caller, extra=extra):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
                 kind, is_logged = type(error).__name__, True

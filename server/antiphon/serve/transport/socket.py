@@ -282,6 +282,18 @@ class Socket:
         """Seconds since the last sign of life; 0 while reading is paused."""
         return 0.0 if self.is_paused else self._clock() - self.seen_s
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether the connection ended without a word from either side."""
+        return self.has_ended and self.close_code is None and not self._is_closing
+
+    def cut(self) -> None:
+        """End the connection at once, as if the network had."""
+        self._is_over.set()
+        self._forget_ahead()
+        self._wake()
+        self._abort()
+
     def write(self, frames: bytes) -> None:
         """Hand whole frames to the network; after the connection is over they go nowhere."""
         if not self._is_closing and not self._transport.is_closing():

@@ -1,0 +1,92 @@
+"""What a client keeps of a call, so that another connection can go on with it. Pure: messages in and out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol import events, moshi, resume
+
+ACK_S: Final = 1.0
+"""How often the server is told what has come; it keeps what was not acknowledged."""
+
+
+class CallThread:
+    """The numbers and the token of one call. ``reason`` says why it cannot be resumed any more."""
+
+    def __init__(self) -> None:
+        """Begin before the server has said that the call can be resumed."""
+        self.window_s = 0.0
+        self.input_frame = 0
+        self.missed_frames = 0
+        self.resumptions = 0
+        self.reason = ""
+        self._token: bytes | None = None
+        self._seq = self._frame = -1
+        self._acked_s: float | None = None
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another connection may go on with the call."""
+        return self._token is not None and not self.reason
+
+    def heed(self, data: bytes) -> bytes | None:
+        """A message from the server, without its number; None for one that came before.
+
+        Raises:
+            ProtocolError: a number is missing, or the message means nothing.
+        """
+        if data[:1] == bytes((resume.NUMBERED,)):
+            seq, data = resume.decode_numbered(data[1:])
+            if seq <= self._seq:
+                return None
+            if seq > self._seq + 1:
+                raise ProtocolError(
+                    f"message {seq} follows message {self._seq}: {seq - self._seq - 1} are lost"
+                )
+            self._seq = seq
+        elif data[:1] == bytes((moshi.Tag.STAMPED_AUDIO,)):
+            self._frame = max(self._frame, int.from_bytes(data[1:5], "little"))
+        elif data[:1] == bytes((moshi.Tag.EVENT,)):
+            self._heed_event(moshi.decode(data))
+        return data
+
+    def _heed_event(self, event: moshi.Message) -> None:
+        assert isinstance(event, moshi.Event)
+        if event.type == "ready" and "resume" in event.fields:
+            offered = event.fields["resume"]
+            self._token = resume.token_of(str(offered.get("token", "")))
+            self.window_s = float(offered.get("window_s", 0.0))
+        elif event.type == "resumed":
+            events.check_event(event, sender=events.Sender.SERVER)
+            self._token = resume.token_of(event.fields["token"])
+            self.input_frame = event.fields["input_frame"]
+            self.missed_frames += event.fields["missed_frames"]
+            self.resumptions += 1
+            self._acked_s = None
+        elif event.type == "resume_failed":
+            self.reason = str(event.fields.get("reason", "unknown"))
+        elif event.type in ("error", "replaced"):
+            self.reason = event.type
+
+    def ack(self, now_s: float) -> bytes | None:
+        """What is to be acknowledged now, if it is time; at once on a connection that resumed the call."""
+        if self._token is None or (self._acked_s is not None and now_s < self._acked_s + ACK_S):
+            return None
+        self._acked_s = now_s
+        return resume.encode_ack(resume.Ack(self._seq, self._frame))
+
+    def claim(self, input_frame: int) -> bytes:
+        """The first message of another connection; ``input_frame`` is the first that can still be sent.
+
+        Raises:
+            ProtocolError: the call cannot be resumed.
+        """
+        if self._token is None:
+            raise ProtocolError("the server has not said that this call can be resumed")
+        return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
+
+
+def resuming_url(url: str) -> str:
+    """The address that resumes a call, of the one that began it."""
+    return url.replace("resume=1", "resume=again")

@@ -1,0 +1,306 @@
+"""Calls that outlive their connections: a detached call keeps its row, and another connection takes it over.
+
+A front end arms a call with the hash of a token, notes every numbered message before it is sent, and
+detaches the call when its connection breaks. The row then takes no step. A front end that shows the token
+gets a lease of its own pool: between two ticks the engine thread copies the old lease into it and gives it
+the row. Where the old connection still seems to stand, its front end first lets the session go; by then all
+that it noted is known, and nothing that it does later has an effect.
+
+The former token stays good until the client acknowledges something on its new connection: the answer with
+the new one may be lost with that connection too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from antiphon.engine.rows import Rows
+from antiphon.errors import ReplacedError, ResumeError, ServerFullError
+from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
+
+if TYPE_CHECKING:
+    from antiphon.engine.guests import Guest
+
+MAX_NOTES: Final = 512
+"""A client acknowledges each second, in which a model says some twenty pieces of words."""
+
+MAX_NOTES_BYTES: Final = 65_536
+"""So that a resumption fits into one message of the seam."""
+
+GONE_KEYS: Final = 4096
+"""Tokens that are remembered with why they are good no more."""
+
+LOOK_S: Final = 1.0
+"""How often the time is looked at while a call is detached."""
+
+
+@dataclass(eq=False, slots=True)
+class ResumableCall:
+    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one."""
+
+    guest: Guest
+    key: bytes
+    owner: str
+    call: str
+    former_key: bytes | None = None
+    heir: Guest | None = None
+    claim: ResumeClaim | None = None
+    detached_s: float | None = None
+    notes: deque[Note] = field(default_factory=deque)
+    notes_bytes: int = 0
+    next_seq: int = 0
+    told_frame: int = 0
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The hashes of the tokens that are good."""
+        return (self.key,) if self.former_key is None else (self.key, self.former_key)
+
+    def drop_until(self, seq: int) -> None:
+        """The client has got everything up to this number."""
+        while self.notes and self.notes[0][0] <= seq:
+            self.notes_bytes -= len(self.notes.popleft()[1])
+
+
+class Resuming:
+    """The resumable calls of one engine; any thread may ask, the engine thread alone moves rows."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        window_s: float,
+        yield_s: float,
+        clock: Callable[[], float],
+        nudge: Callable[[], None],
+        swap: Callable[[Guest, Guest], None],
+    ) -> None:
+        """Begin without calls; ``swap`` tells admission that a guest stands for another from now on."""
+        self._rows, self._clock, self._nudge, self._swap = rows, clock, nudge, swap
+        self.window_s, self._yield_s = window_s, yield_s
+        self._calls: dict[bytes, ResumableCall] = {}
+        self._gone: OrderedDict[bytes, str] = OrderedDict()
+        self._detached: dict[ResumableCall, None] = {}  # in the order of their times
+        self._parted: deque[ResumableCall] = deque()
+        self._is_draining = False
+        self._lock = threading.Lock()  # for these tables alone: nothing is called under it
+
+    @property
+    def detached(self) -> int:
+        """Calls without a connection."""
+        return len(self._detached)
+
+    # What a front end says of a call.
+
+    def arm(self, guest: Guest, key: bytes, owner: str) -> None:
+        """From now on the call can be resumed by whoever knows what hashes to ``key``."""
+        with self._lock:
+            guest.resumable = ResumableCall(guest, key, owner, guest.id)
+            self._calls[key] = guest.resumable
+
+    def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
+        call = guest.resumable
+        if call is None or call.guest is not guest:
+            return
+        with self._lock:
+            call.notes.extend(notes)
+            call.notes_bytes += sum(len(data) for _, data in notes)
+            call.told_frame = max(call.told_frame, told_frame)
+            if notes:
+                call.next_seq = notes[-1][0] + 1
+            if len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES:
+                self._forget(call, "unknown")
+
+    def acknowledge(self, guest: Guest, seq: int) -> None:
+        """The client has got so much, and its new token."""
+        call = guest.resumable
+        if call is None or call.guest is not guest:
+            return
+        with self._lock:
+            call.drop_until(seq)
+            if call.former_key is not None:
+                self._give_up_key(call.former_key, "replaced")
+                call.former_key = None
+
+    def detach(self, guest: Guest) -> bool:
+        """The connection is gone: the row waits. False where the call cannot be resumed."""
+        call = guest.resumable
+        with self._lock:
+            if call is None or call.guest is not guest or self._is_draining:
+                return False
+            if call.detached_s is None:
+                call.detached_s = self._clock()
+                self._detached[call] = None
+            if call.heir is not None:
+                self._parted.append(call)
+        guest.freeze(is_frozen=True)
+        self._nudge()
+        return True
+
+    def keeps(self, guest: Guest) -> bool:
+        """Whether the row is not the guest's to give back: the call has an heir, or had one."""
+        call = guest.resumable
+        return (
+            call is not None and call.heir is not guest and (call.guest is not guest or call.heir is not None)
+        )
+
+    def forget(self, guest: Guest, reason: str = "unknown") -> None:
+        """The guest has ended, and with it its call, unless it was an heir that came to nothing."""
+        call = guest.resumable
+        with self._lock:
+            if call is None:
+                return
+            if call.heir is guest:
+                call.heir = call.claim = None
+            elif call.guest is guest:
+                self._forget(call, reason)
+
+    # What one asks who comes back.
+
+    def claim(self, heir: Guest, claim: ResumeClaim) -> None:
+        """Let a guest have a call, soon: its listener hears ``resumed`` and then ``admitted``.
+
+        Raises:
+            ResumeError: there is no such call, or not for this client; the message says why.
+            ServerFullError: the heir's pool has no lease.
+        """
+        with self._lock:
+            call = self._find(claim)
+            if not heir.take_lease():
+                raise ServerFullError(
+                    "every place of this front end is taken; try again in 1 s", retry_after_s=1
+                )
+            call.heir, call.claim, heir.resumable = heir, claim, call
+            is_parted = call.detached_s is not None
+            if is_parted:
+                self._parted.append(call)
+        if is_parted:
+            self._nudge()
+        else:
+            call.guest.listener.ended(_replaced())  # which lets go, in its own time
+
+    def _find(self, claim: ResumeClaim) -> ResumableCall:
+        if self._is_draining:
+            raise ResumeError("draining: the server is leaving")
+        call = self._calls.get(claim.key)
+        if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):
+            raise ResumeError(_why_not(self._gone.get(claim.key, "unknown"), self.window_s))
+        if call.owner != claim.owner:
+            raise ResumeError("unknown: this call was begun with another API key")
+        if claim.seq >= call.next_seq:
+            raise ResumeError(
+                f"unknown: the client has message {claim.seq}, of {call.next_seq} that were noted"
+            )
+        if call.heir is not None:
+            raise ResumeError("replaced: the call is being resumed through another connection")
+        return call
+
+    # What time brings.
+
+    def drain(self) -> tuple[Guest, ...]:
+        """Nothing is resumed from now on; returns the guests that are detached, for their end."""
+        with self._lock:
+            self._is_draining = True
+            return tuple(call.guest for call in self._detached if call.heir is None)
+
+    def next_event_s(self, now_s: float) -> float | None:
+        """When to look again; None while no call is detached."""
+        return now_s + LOOK_S if self._detached else None
+
+    def due(self, now_s: float, *, wanted: int) -> list[tuple[Guest, ResumeError]]:
+        """Guests that have been detached for too long, for their end.
+
+        So have those detached longer than ``yield_s``, the oldest first, while ``wanted`` rows are missing.
+        """
+        if not self._detached:
+            return []
+        ending: list[tuple[Guest, ResumeError]] = []
+        with self._lock:
+            for call in tuple(self._detached):
+                away_s = now_s - (call.detached_s or now_s)
+                is_over = away_s >= self.window_s
+                if call.heir is None and (is_over or (away_s >= self._yield_s and len(ending) < wanted)):
+                    why = "" if is_over else ", and a caller waits for its row"
+                    error = ResumeError(f"expired: no connection for {away_s:.1f} s{why}")
+                    ending.append((call.guest, error))
+                    self._forget(call, "expired")
+        return ending
+
+    def advance(self) -> None:
+        """Between two ticks, on the engine thread: give heirs what they wait for."""
+        while self._parted:
+            with self._lock:
+                call = self._parted.popleft()
+                heir, claim, guest = call.heir, call.claim, call.guest
+                source, target = guest.lease, None if heir is None else heir.lease
+                is_due = heir is not None and claim is not None and source is not None and target is not None
+                if is_due:
+                    assert heir is not None
+                    assert claim is not None
+                    call.drop_until(claim.seq)
+                    self._hand_over(call, heir, claim)
+            if is_due:
+                assert heir is not None
+                assert claim is not None
+                assert source is not None
+                assert target is not None
+                self._move(call, guest, heir, claim, source, target)
+
+    def _hand_over(self, call: ResumableCall, heir: Guest, claim: ResumeClaim) -> None:
+        if claim.key == call.key:
+            if call.former_key is not None:
+                self._give_up_key(call.former_key, "replaced")
+            call.former_key = call.key
+        else:  # the client never got the answer with the last token
+            self._calls.pop(call.key)
+        call.key = claim.new_key
+        self._calls[call.key] = call
+        call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
+        self._detached.pop(call, None)
+
+    def _move(
+        self, call: ResumableCall, guest: Guest, heir: Guest, claim: ResumeClaim, source: int, target: int
+    ) -> None:
+        replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
+        self._swap(guest, heir)
+        parameters = heir.inherit(guest)
+        guest.listener.ended(_replaced())
+        notes, next_seq = tuple(call.notes), call.next_seq
+        heir.listener.resumed(
+            Resumption(call.call, parameters, notes, next_seq, call.told_frame, replay_from)
+        )
+        heir.listener.admitted(target)
+        heir.freeze(is_frozen=False)
+        heir.tell()
+
+    def _forget(self, call: ResumableCall, reason: str) -> None:
+        for key in call.keys:
+            self._give_up_key(key, reason)
+        self._detached.pop(call, None)
+        call.guest.resumable = None
+
+    def _give_up_key(self, key: bytes, reason: str) -> None:
+        self._calls.pop(key, None)
+        self._gone[key] = reason
+        if len(self._gone) > GONE_KEYS:
+            self._gone.popitem(last=False)
+
+
+def _replaced() -> ReplacedError:
+    return ReplacedError("the call was resumed through another connection")
+
+
+def _why_not(reason: str, window_s: float) -> str:
+    match reason:
+        case "expired":
+            return f"expired: a call without a connection is kept for {window_s:g} s at most"
+        case "replaced":
+            return "replaced: this token was used, and its call goes on with another"
+        case _:
+            return "unknown: no call that can be resumed has this token"

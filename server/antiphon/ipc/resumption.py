@@ -1,0 +1,45 @@
+"""What a front end and an engine say of a call that changes its connection, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from antiphon.models.sampling import SamplingParameters
+
+Note: TypeAlias = tuple[int, bytes]
+"""A numbered message: its number, and its bytes as they are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeClaim:
+    """What a front end shows to go on with a call.
+
+    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of its
+    API key. The client has numbered messages up to ``seq`` and audio up to ``frame``, -1 for none; of audio
+    that it lacks, ``replay_frames`` are sent again at most.
+    """
+
+    key: bytes
+    new_key: bytes
+    owner: str
+    seq: int
+    frame: int
+    replay_frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a front end needs to go on with a call of another connection.
+
+    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the next
+    one has ``next_seq``. The text of replies to frames below ``told_frame`` is among the notes, or was.
+    ``replay_from`` is the first frame whose reply may still come.
+    """
+
+    call: str
+    parameters: SamplingParameters
+    notes: tuple[Note, ...]
+    next_seq: int
+    told_frame: int
+    replay_from: int

@@ -1,0 +1,111 @@
+"""A client that keeps its whole recording and goes on with its call after every cut."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import aiohttp
+import numpy as np
+
+from antiphon.backends.base import FloatArray
+from antiphon.protocol import moshi
+from antiphon_client.thread import CallThread, resuming_url
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S
+
+IN_FLIGHT_FRAMES = 6
+"""Sent and not answered, so that no bound of the server is reached at any speed."""
+
+QUERY = "ext=1&format=pcm_f32le&resume=1"
+
+
+@dataclass
+class Heard:
+    """What one call brought: whole text, and the audio of each frame as often as it came."""
+
+    text: list[str] = field(default_factory=list)
+    audio: dict[int, list[FloatArray]] = field(default_factory=dict)
+
+
+class ResumingCaller:
+    """Speaks ``pcm``, whole frames, as fast as it is answered; :meth:`cut` breaks its connection."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, silent_frames: int = 0
+    ) -> None:
+        self.thread, self.heard = CallThread(), Heard()
+        self._http, self._url, self._silent = http, url, silent_frames
+        self._frames = pcm.reshape(-1, FRAME_SAMPLES)
+        self._next = self._answered = 0
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._progress = asyncio.Event()
+        self.refused: list[str] = []
+
+    @property
+    def answered(self) -> int:
+        """Frames up to which everything is answered."""
+        return self._answered
+
+    def cut(self) -> None:
+        """Break the connection, as a network does."""
+        if self._socket is not None and (connection := self._socket._response.connection) is not None:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def run(self) -> None:
+        """Until the last frame is answered, over as many connections as it takes."""
+        url, first = self._url, None
+        async with asyncio.timeout(4 * PATIENCE_S):
+            while self._answered < len(self._frames) and not self.thread.reason:
+                try:
+                    await self._connection(url, first)
+                except (aiohttp.ClientError, OSError) as error:
+                    self.refused.append(repr(error))
+                    await asyncio.sleep(0.02)
+                if self.thread.is_resumable:
+                    url, first = resuming_url(self._url), self.thread.claim(0)
+
+    async def _connection(self, url: str, first: bytes | None) -> None:
+        async with self._http.ws_connect(url, max_msg_size=0) as socket:
+            self._socket = socket
+            if first is not None:
+                await socket.send_bytes(first)
+            sending = asyncio.ensure_future(self._send(socket, first is None))
+            try:
+                async for message in socket:
+                    if message.type is aiohttp.WSMsgType.BINARY:
+                        await self._heed(socket, message.data)
+                    if self._answered >= len(self._frames):
+                        await socket.close()
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse, is_first: bool) -> None:
+        self._next = 0 if is_first else len(self._frames)  # until the server says where
+        while True:
+            self._progress.clear()
+            ahead = self._answered + IN_FLIGHT_FRAMES + self._silent
+            while self.thread.is_resumable and self._next < min(len(self._frames), ahead):
+                self._next += 1
+                data = np.asarray(self._frames[self._next - 1], "<f4").tobytes()
+                await socket.send_bytes(moshi.encode(moshi.Audio(data)))
+            await self._progress.wait()
+
+    async def _heed(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
+        resumptions = self.thread.resumptions
+        inner = self.thread.heed(data)
+        if self.thread.resumptions > resumptions:
+            self._next = self.thread.input_frame
+        if (ack := self.thread.ack(asyncio.get_running_loop().time())) is not None:
+            await socket.send_bytes(ack)
+        self._progress.set()
+        if inner is None:
+            return
+        message = moshi.decode(inner)
+        if isinstance(message, moshi.Text):
+            self.heard.text.append(message.text)
+        elif isinstance(message, moshi.StampedAudio):
+            pcm = np.frombuffer(message.data, "<f4").astype(np.float32)
+            self.heard.audio.setdefault(message.frame, []).append(pcm)
+            self._answered = max(self._answered, message.frame + 1)
