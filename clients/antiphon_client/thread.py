@@ -10,6 +10,9 @@ from antiphon.protocol import events, moshi, resume
 ACK_S: Final = 1.0
 """How often the server is told what has come; it keeps what was not acknowledged."""
 
+FULL: Final = 1013
+"""The front end that was asked has no place now; its call can be resumed all the same, a moment later."""
+
 
 class CallThread:
     """The numbers and the token of one call. ``reason`` says why it cannot be resumed any more."""
@@ -66,7 +69,7 @@ class CallThread:
             self._acked_s = None
         elif event.type == "resume_failed":
             self.reason = str(event.fields.get("reason", "unknown"))
-        elif event.type in ("error", "replaced"):
+        elif event.type == "replaced" or (event.type == "error" and event.fields.get("code") != FULL):
             self.reason = event.type
 
     def ack(self, now_s: float) -> bytes | None:

@@ -22,15 +22,15 @@ SCRIPT = """
 import os, resource, signal, sys, time
 import antiphon.serve.hosting.served as served
 from antiphon.backends.null import NullBackend, NullFaults
-from tests.serve.harness import CODEC, null_checkpoint
+from tests.serve.harness import {spec} as SPEC, null_checkpoint
 
 def make_backend(*_, slots, **__):
     # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
     os.write(1, b"making the backend\\n")
     time.sleep({make_s})
-    return NullBackend(CODEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
+    return NullBackend(SPEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
 
-served.load_checkpoint = lambda ref: null_checkpoint(CODEC)
+served.load_checkpoint = lambda ref: null_checkpoint(SPEC)
 role, *arguments = sys.argv[1:]
 if role != "front-end":
     import antiphon.serve.hosting.engines as engines
@@ -93,9 +93,13 @@ async def start_process(
     lose_device_at: int | None = None,
     make_s: float = 0.0,
     open_files: tuple[int, int] | None = None,
+    spec: str = "CODEC",
 ) -> asyncio.subprocess.Process:
-    """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit."""
-    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s, open_files=open_files)
+    """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit.
+
+    ``spec`` is the harness's name of the model.
+    """
+    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s, open_files=open_files, spec=spec)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,
@@ -106,10 +110,13 @@ async def start_process(
 
 @asynccontextmanager
 async def serve_process(
-    *options: str, lose_device_at: int | None = None, open_files: tuple[int, int] | None = None
+    *options: str,
+    lose_device_at: int | None = None,
+    open_files: tuple[int, int] | None = None,
+    spec: str = "CODEC",
 ) -> AsyncIterator[ServerProcess]:
     """A server on a free port; killed at the end if it is still there."""
-    process = await start_process(*options, lose_device_at=lose_device_at, open_files=open_files)
+    process = await start_process(*options, lose_device_at=lose_device_at, open_files=open_files, spec=spec)
     try:
         match = await asyncio.wait_for(said(process, r"https?://\S+"), START_S)
         async with aiohttp.ClientSession() as http:

@@ -39,18 +39,30 @@ class ResumingCaller:
         self._next = self._answered = 0
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._progress = asyncio.Event()
+        self._is_over = False
         self.refused: list[str] = []
+        self.sends_until = len(self._frames)
 
     @property
     def answered(self) -> int:
         """Frames up to which everything is answered."""
         return self._answered
 
+    def go_on(self) -> None:
+        """Send everything, where only ``sends_until`` frames were to be sent before."""
+        self.sends_until = len(self._frames)
+        self._progress.set()
+
     def cut(self) -> None:
         """Break the connection, as a network does."""
-        if self._socket is not None and (connection := self._socket._response.connection) is not None:
-            if connection.transport is not None:
-                connection.transport.abort()
+        connection = None if self._socket is None else self._socket._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+
+    async def until_answered(self, frame: int) -> None:
+        """Wait until everything before this frame is answered, or the call is over."""
+        while self._answered < frame and not self._is_over:  # noqa: ASYNC110 (it looks at a few tests' calls)
+            await asyncio.sleep(0.001)
 
     async def run(self) -> None:
         """Until the last frame is answered, over as many connections as it takes."""
@@ -62,8 +74,11 @@ class ResumingCaller:
                 except (aiohttp.ClientError, OSError) as error:
                     self.refused.append(repr(error))
                     await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)
                 if self.thread.is_resumable:
                     url, first = resuming_url(self._url), self.thread.claim(0)
+
+        self._is_over = True
 
     async def _connection(self, url: str, first: bytes | None) -> None:
         async with self._http.ws_connect(url, max_msg_size=0) as socket:
@@ -86,7 +101,7 @@ class ResumingCaller:
         while True:
             self._progress.clear()
             ahead = self._answered + IN_FLIGHT_FRAMES + self._silent
-            while self.thread.is_resumable and self._next < min(len(self._frames), ahead):
+            while self.thread.is_resumable and self._next < min(self.sends_until, ahead):
                 self._next += 1
                 data = np.asarray(self._frames[self._next - 1], "<f4").tobytes()
                 await socket.send_bytes(moshi.encode(moshi.Audio(data)))

@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.engine.rows import Rows
 from antiphon.errors import ReplacedError, ResumeError, ServerFullError
@@ -65,6 +65,16 @@ class ResumableCall:
         """The client has got everything up to this number."""
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
+
+
+class _Handover(NamedTuple):
+    """A row that is to be moved, from one lease to another."""
+
+    guest: Guest
+    heir: Guest
+    claim: ResumeClaim
+    source: int
+    target: int
 
 
 class Resuming:
@@ -234,23 +244,25 @@ class Resuming:
 
     def advance(self) -> None:
         """Between two ticks, on the engine thread: give heirs what they wait for."""
-        while self._parted:
+        for _ in range(len(self._parted)):
             with self._lock:
                 call = self._parted.popleft()
-                heir, claim, guest = call.heir, call.claim, call.guest
-                source, target = guest.lease, None if heir is None else heir.lease
-                is_due = heir is not None and claim is not None and source is not None and target is not None
-                if is_due:
-                    assert heir is not None
-                    assert claim is not None
-                    call.drop_until(claim.seq)
-                    self._hand_over(call, heir, claim)
-            if is_due:
-                assert heir is not None
-                assert claim is not None
-                assert source is not None
-                assert target is not None
-                self._move(call, guest, heir, claim, source, target)
+                handover = self._handover(call)
+                if handover is not None:
+                    self._hand_over(call, handover.heir, handover.claim)
+            if handover is not None:
+                self._move(call, handover)
+
+    def _handover(self, call: ResumableCall) -> _Handover | None:
+        """What is to be moved now; None where that is over, or comes after the next tick."""
+        heir, claim, source = call.heir, call.claim, call.guest.lease
+        if heir is None or claim is None or heir.lease is None or source is None:
+            return None
+        if not (self._rows.is_attached(source) and self._rows.is_attached(heir.lease)):
+            self._parted.append(call)  # taken since the engine thread looked at leases
+            self._nudge()
+            return None
+        return _Handover(call.guest, heir, claim, source, heir.lease)
 
     def _hand_over(self, call: ResumableCall, heir: Guest, claim: ResumeClaim) -> None:
         if claim.key == call.key:
@@ -259,14 +271,14 @@ class Resuming:
             call.former_key = call.key
         else:  # the client never got the answer with the last token
             self._calls.pop(call.key)
+        call.drop_until(claim.seq)
         call.key = claim.new_key
         self._calls[call.key] = call
         call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
         self._detached.pop(call, None)
 
-    def _move(
-        self, call: ResumableCall, guest: Guest, heir: Guest, claim: ResumeClaim, source: int, target: int
-    ) -> None:
+    def _move(self, call: ResumableCall, handover: _Handover) -> None:
+        guest, heir, claim, source, target = handover
         replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
         self._swap(guest, heir)
         parameters = heir.inherit(guest)

@@ -179,18 +179,19 @@ class ResumableCall(Call):
             super()._watch(socket, session, now_s)
 
     def _tell_error(self, socket: Socket, error: AntiphonError) -> None:
-        if isinstance(error, ReplacedError):
-            self._say(events.replaced())
-        else:
-            super()._tell_error(socket, error)
+        match error:
+            case ReplacedError():
+                self._say(events.replaced())
+            case ResumeError():
+                self._say(events.resume_failed(error.reason))
+            case _:
+                super()._tell_error(socket, error)
 
     async def refuse(self, socket: Socket, error: AntiphonError) -> None:
         """Say why there is nothing to go on with, and close."""
         self._provoked.info("not resumed", of="not resumed", reason=str(error))
-        said = events.error_of(error)
-        if isinstance(error, ResumeError):
-            said = events.resume_failed(error.reason)
-        socket.write(frame(moshi.encode(said)))
+        self._socket = socket
+        self._tell_error(socket, error)
         await socket.close(self._close_code(error), str(error))
 
 

@@ -1,0 +1,75 @@
+"""Calls whose front end dies go on through another; so do calls that come back to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from tests.serve.harness import DUPLEX, speech
+from tests.serve.process import serve_process
+from tests.serve.resuming import QUERY, ResumingCaller
+from tests.serve.test_processes import front_ends
+
+pytestmark = pytest.mark.product
+FRAMES = 120
+CALLS = 32
+SEEDS = "&text_seed=5&audio_seed=7"
+OPTIONS = ("--slots", "40", "--front-ends", "2", "--fixed-batch")
+
+
+def caller_of(http: object, url: str) -> ResumingCaller:
+    address = f"{url}/api/chat?{QUERY}{SEEDS}"
+    return ResumingCaller(http, address, speech(FRAMES), DUPLEX.silent_frames)  # type: ignore[arg-type]
+
+
+def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
+    assert cut.thread.reason == ""
+    assert "".join(cut.heard.text) == "".join(whole.heard.text)
+    assert all(len(pieces) == 1 for pieces in cut.heard.audio.values())
+    assert list(cut.heard.audio) == sorted(cut.heard.audio)
+    for frame, (pcm,) in cut.heard.audio.items():
+        again = whole.heard.audio[frame][0]
+        assert read_stamp(pcm).frame == read_stamp(again).frame  # rows differ, what they heard does not
+        np.testing.assert_array_equal(pcm[STAMP_SAMPLES:], again[STAMP_SAMPLES:])
+
+
+async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume() -> None:
+    async with serve_process(*OPTIONS, spec="DUPLEX") as server:
+        whole = caller_of(server.http, server.url)
+        await whole.run()
+        callers = [caller_of(server.http, server.url) for _ in range(CALLS)]
+        for caller in callers:
+            caller.sends_until = 40
+        running = [asyncio.ensure_future(caller.run()) for caller in callers]
+        for caller in callers:
+            await caller.until_answered(40)
+        os.kill(front_ends(server)[0], signal.SIGKILL)
+        for caller in callers:
+            caller.go_on()
+        await asyncio.gather(*running)
+    resumed = [caller for caller in callers if caller.thread.resumptions]
+    assert len(resumed) == CALLS // 2
+    assert len("".join(whole.heard.text)) > FRAMES
+    for caller in callers:
+        assert_same(caller, whole)
+
+
+async def test_calls_that_are_cut_go_on_through_any_front_end() -> None:
+    async with serve_process(*OPTIONS, spec="DUPLEX") as server:
+        whole = caller_of(server.http, server.url)
+        await whole.run()
+        callers = [caller_of(server.http, server.url) for _ in range(4)]
+        running = [asyncio.ensure_future(caller.run()) for caller in callers]
+        for at in (10, 35, 60, 85):
+            for caller in callers:
+                await caller.until_answered(at)
+                caller.cut()
+        await asyncio.gather(*running)
+    for caller in callers:
+        assert caller.thread.resumptions >= 3
+        assert_same(caller, whole)
