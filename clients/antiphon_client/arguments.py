@@ -21,6 +21,7 @@ examples:
   antiphon probe http://moshi:8998 --stock              any Moshi server, by the client's clock only
   antiphon probe --protocol stt --audio clip.wav        words of a recording, in real time
   antiphon probe --protocol tts --sessions 4            four texts spoken at once: how soon, how fast
+  antiphon probe --cut 2 --format pcm_f32le --seconds 60   a call whose connection is lost every other second
   antiphon probe --sessions 200 --processes 2 --json -  a heavy load, as JSON on standard output
 """
 
@@ -42,6 +43,7 @@ _OF_NO_USE = (
     ("message_ms", "--message-ms", (Protocol.TTS,)),
     ("plot", "--plot", (Protocol.TTS,)),
     ("text", "--text", (Protocol.CHAT, Protocol.STT)),
+    ("cut_every_s", "--cut", (Protocol.STT, Protocol.TTS)),
 )
 
 
@@ -60,6 +62,7 @@ class ProbeOptions:
     text: str | None = None
     is_stock: bool = False
     is_unpaced: bool = False
+    cut_every_s: float = 0.0
     message_ms: int | None = None
     wait_s: float = 0.0
     ready_timeout_s: float = 10.0
@@ -104,6 +107,8 @@ def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object
     for name, flag, protocols in _OF_NO_USE:
         if protocol in protocols and values[name]:
             parser.error(f"{flag} is of no use with --protocol {protocol}")
+    if values["cut_every_s"] and (values["is_stock"] or values["format"] is AudioFormat.OGG):
+        parser.error("--cut needs calls that can be resumed: no --stock, and opus or pcm")
     if values["is_unpaced"] and protocol is not Protocol.STT:
         parser.error("--as-fast-as-possible needs --protocol stt: a conversation has its own pace")
 
@@ -150,6 +155,14 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         dest="is_unpaced",
         help="send without regard to time (--protocol stt)",
+    )
+    group.add_argument(
+        "--cut",
+        type=_positive,
+        default=0.0,
+        dest="cut_every_s",
+        metavar="EVERY_S",
+        help="cut each connection about so often, and go on with the call [never]",
     )
     group.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"

@@ -13,6 +13,7 @@ import aiohttp
 
 from antiphon_client.api_key import NO_KEY, ApiKey
 from antiphon_client.clip import EncodedClip
+from antiphon_client.cutting import CutSession
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult, SessionState
 
@@ -90,6 +91,7 @@ def spread(
     keeps_audio: bool = False,
     is_transcript: bool = False,
     unpaced_grace_s: float | None = None,
+    cut_every_s: float = 0.0,
 ) -> tuple[SessionPlan, ...]:
     """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to.
 
@@ -109,6 +111,7 @@ def spread(
             keeps_audio=keeps_audio and session == 0,
             is_transcript=is_transcript,
             is_unpaced=unpaced_grace_s is not None,
+            cut_every_s=cut_every_s,
             grace_s=GRACE_S if unpaced_grace_s is None else unpaced_grace_s,
         )
         for session in range(sessions)
@@ -130,7 +133,10 @@ class Stop:
 async def run_share(load: Load, *, on_progress: OnProgress, stop: Stop, clock: Callable[[], float]) -> Share:
     """Hold the sessions of ``load`` on this event loop."""
     start_s, start_cpu_s = clock(), time.process_time()
-    sessions = [ProbeSession(plan, load.clip, start_s=start_s, clock=clock) for plan in load.plans]
+    sessions = [
+        (CutSession if plan.cut_every_s else ProbeSession)(plan, load.clip, start_s=start_s, clock=clock)
+        for plan in load.plans
+    ]
     late_ms: list[float] = []
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=load.verifies_tls),

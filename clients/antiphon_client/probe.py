@@ -126,6 +126,7 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
         ready_timeout_s=options.ready_timeout_s + options.wait_s,
         keeps_audio=options.out is not None,
         is_transcript=options.protocol is Protocol.STT,
+        cut_every_s=options.cut_every_s,
         unpaced_grace_s=GRACE_S + options.sessions * clip.seconds if options.is_unpaced else None,
     )
     bar = ProgressBar(progress, is_quiet=options.is_quiet)
@@ -179,7 +180,8 @@ def chat_query(options: ProbeOptions) -> dict[str, str]:
     if options.is_stock:
         return {**model, **options.query}
     wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
-    return {"ext": "1", "format": options.format.value, **wait, **model, **options.query}
+    resume = {"resume": "1"} if options.cut_every_s else {}
+    return {"ext": "1", "format": options.format.value, **resume, **wait, **model, **options.query}
 
 
 def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:

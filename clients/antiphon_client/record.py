@@ -44,6 +44,14 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """One cut of a connection: how long it was gone, and how long nothing was heard beyond a frame."""
+
+    outage_ms: float
+    gap_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRecord:
     """One session from connecting to its end.
 
@@ -74,6 +82,7 @@ class SessionRecord:
     server_dropped: int = 0
     text: str = ""
     word_latencies_ms: tuple[float, ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def frame_s(self) -> float:
@@ -115,6 +124,11 @@ class Recorder:
     def frames_sent(self) -> int:
         """Whole frames handed to the socket so far."""
         return len(self._sent_s)
+
+    @property
+    def pieces(self) -> int:
+        """Messages with audio so far."""
+        return len(self._arrived_s)
 
     @property
     def is_answered(self) -> bool:

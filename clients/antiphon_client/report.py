@@ -112,7 +112,9 @@ class ProbeReport:
     """A whole probe in numbers.
 
     ``full_load_s`` is how long every answered session was speaking at once, ``drift_ms`` how much latency
-    grew over the run, ``frames_per_s`` how many frames were answered a second.
+    grew over the run, ``frames_per_s`` how many frames were answered a second. Of ``cuts`` of connections
+    that were resumed, ``outage_ms`` runs from the cut until the call goes on; ``cut_gap_ms`` is the longest
+    time without audio around it, less a frame.
     """
 
     sessions: int
@@ -131,6 +133,9 @@ class ProbeReport:
     generator: GeneratorReport
     per_session: tuple[SessionReport, ...]
     word_latency_ms: Distribution | None = None
+    outage_ms: Distribution | None = None
+    cut_gap_ms: Distribution | None = None
+    cuts: int = 0
 
     @property
     def answered_share(self) -> float:
@@ -200,6 +205,9 @@ def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -
         ),
         per_session=sessions,
         word_latency_ms=Distribution.of([ms for record in records for ms in record.word_latencies_ms]),
+        outage_ms=Distribution.of([cut.outage_ms for record in records for cut in record.cuts]),
+        cut_gap_ms=Distribution.of([cut.gap_ms for record in records for cut in record.cuts]),
+        cuts=sum(len(record.cuts) for record in records),
     )
 
 

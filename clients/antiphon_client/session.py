@@ -17,7 +17,7 @@ from antiphon_client.clip import EncodedClip
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.hearing import Hearing
 from antiphon_client.pacing import Pacer
-from antiphon_client.record import Outcome, Recorder, SessionRecord
+from antiphon_client.record import Cut, Outcome, Recorder, SessionRecord
 from antiphon_client.transcript import LAST_MARKER, TranscriptHearing
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -49,7 +49,7 @@ class SessionPlan:
     in, sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
     ``is_extended`` says whether the server stamps and answers in events, or is a stock one;
     ``is_transcript`` that it writes words instead, and ``is_unpaced`` that it is sent audio as fast as it
-    takes it.
+    takes it. With ``cut_every_s`` its connection is cut about so often, and it goes on.
     """
 
     session: int
@@ -63,6 +63,7 @@ class SessionPlan:
     keeps_audio: bool = False
     is_transcript: bool = False
     is_unpaced: bool = False
+    cut_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class SessionResult:
     payloads: tuple[bytes, ...] = ()
 
 
-class _EndedError(Exception):
+class EndedError(Exception):
     """The conversation is over before its time; the message says why."""
 
 
@@ -106,6 +107,11 @@ class ProbeSession:
         self.has_vanished = False
         self._first_sent_s: float | None = None
         self._dropped_messages = self._bytes_out = 0
+        self._next_message = 0
+        self._recorded_messages = 0
+        self._cuts: list[Cut] = []
+        self._frame_s = FRAME_SAMPLES / SAMPLE_RATE
+        self._close_timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S)
 
     @property
     def recorder(self) -> Recorder:
@@ -131,7 +137,7 @@ class ProbeSession:
         detail = ""
         try:
             await self._converse(http)
-        except _EndedError as error:
+        except EndedError as error:
             detail = str(error)
         self.state = SessionState.CLOSED
         ended = Outcome.FAILED if detail else Outcome.ANSWERED
@@ -140,23 +146,23 @@ class ProbeSession:
 
     async def _converse(self, http: aiohttp.ClientSession) -> None:
         if self._is_stopped:
-            raise _EndedError("stopped before it connected")
+            raise EndedError("stopped before it connected")
         self.state = SessionState.CONNECTING
         try:
-            async with http.ws_connect(
-                self._plan.url,
-                compress=0,
-                max_msg_size=MAX_MESSAGE_BYTES,
-                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
-            ) as socket:
-                self.state = SessionState.QUEUED
-                self._socket = socket
-                await until_either_ends(self._speak(socket), self._listen(socket))
+            await self._connect(http)
         except aiohttp.WSServerHandshakeError as error:
-            raise _EndedError(await describe_refusal(http, self._plan.url, error)) from error
+            raise EndedError(await describe_refusal(http, self._plan.url, error)) from error
         except (aiohttp.ClientError, OSError) as error:
             words = self._hearing.error or f"connection lost: {error or type(error).__name__}"
-            raise _EndedError(words) from error
+            raise EndedError(words) from error
+
+    async def _connect(self, http: aiohttp.ClientSession) -> None:
+        async with http.ws_connect(
+            self._plan.url, compress=0, max_msg_size=MAX_MESSAGE_BYTES, timeout=self._close_timeout
+        ) as socket:
+            self.state = SessionState.QUEUED
+            self._socket = socket
+            await until_either_ends(self._speak(socket), self._listen(socket))
 
     # What we say.
 
@@ -179,14 +185,15 @@ class ProbeSession:
         if self._hearing.ready_s is not None:
             return
         if self._is_stopped:
-            raise _EndedError("stopped before it was let in")
+            raise EndedError("stopped before it was let in")
         hint = "; a stock Moshi server is probed with --stock" if self._hearing.has_handshake else ""
-        raise _EndedError(f"not let in within {self._plan.ready_timeout_s:g} s{hint}")
+        raise EndedError(f"not let in within {self._plan.ready_timeout_s:g} s{hint}")
 
     async def _send_clip(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         clip = self._clip
         origin_s = self._clock() + self._plan.phase_s
-        pacer = Pacer(origin_s=origin_s, period_s=clip.message_s, messages=len(clip.messages))
+        first = self._next_message
+        pacer = Pacer(origin_s=origin_s, period_s=clip.message_s, messages=len(clip.messages) - first)
         while not pacer.is_done:
             await asyncio.sleep(pacer.wait_s(self._clock()))
             now_s = self._clock()
@@ -194,9 +201,12 @@ class ProbeSession:
                 break
             if self._first_sent_s is None:
                 self._first_sent_s = now_s
-            message = clip.messages[turn.message]
-            # Stamped before the call, with its delay: waiting for room in the socket belongs to the latency.
-            self.recorder.sent(clip.message_samples, now_s, turn.late_s)
+            number = first + turn.message
+            message = clip.messages[number]
+            if number >= self._recorded_messages:  # else it was lost with an earlier connection
+                self._recorded_messages = number + 1
+                # Before the call, with its delay: waiting for room in the socket belongs to the latency.
+                self.recorder.sent(clip.message_samples, now_s, turn.late_s)
             self._bytes_out += len(message)
             await socket.send_bytes(message)
         self._dropped_messages = pacer.dropped
@@ -225,14 +235,18 @@ class ProbeSession:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 continue
             try:
-                self._hearing.hear(message.data, self._clock())
+                await self._heed(socket, message.data)
             except (ProtocolError, AudioError) as error:
-                raise _EndedError(f"the server sent what cannot be used: {error}") from error
+                raise EndedError(f"the server sent what cannot be used: {error}") from error
             if self.state is SessionState.QUEUED and self._hearing.ready_s is not None:
                 self._begin.set()
             elif self.state is SessionState.LISTENING:
                 self._check_answered()
-        raise _EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
+        raise EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
+
+    async def _heed(self, _socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
+        """Take in one message."""
+        self._hearing.hear(data, self._clock())
 
     def _check_answered(self) -> None:
         if self._hearing.is_answered:
@@ -262,6 +276,7 @@ class ProbeSession:
             server_dropped=hearing.server_dropped,
             text=hearing.text,
             word_latencies_ms=hearing.word_latencies_ms(),
+            cuts=tuple(self._cuts),
         )
 
 

@@ -40,6 +40,8 @@ def _summary(report: ProbeReport) -> str:
         f"pace       {report.realtime_factor:.2f} s of audio a second over {report.duration_s:.1f} s, "
         f"{report.full_load_s:.1f} s at full load{_drift(report)}",
     ]
+    if report.cuts:
+        lines.append(f"cuts       {report.cuts} resumed")
     if counts.server_late or counts.server_dropped:
         lines.append(f"server     counts {counts.server_late} late, {counts.server_dropped} dropped")
     return "\n".join(lines)
@@ -59,6 +61,8 @@ def _distributions(report: ProbeReport) -> str:
         ("time to first audio", report.first_audio_ms),
         ("word latency", report.word_latency_ms),
         ("connect to ready", report.ready_ms),
+        ("cut to resumed", report.outage_ms),
+        ("audio gap by a cut", report.cut_gap_ms),
     ]
     head = f"{'ms':<24}{'p50':>9}{'p95':>9}{'p99':>9}{'max':>9}"
     shown = [_row(name, found) for name, found in rows if found is not None]
