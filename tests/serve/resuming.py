@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -31,8 +32,19 @@ class ResumingCaller:
     """Speaks ``pcm``, whole frames, as fast as it is answered; :meth:`cut` breaks its connection."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, silent_frames: int = 0
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        pcm: FloatArray,
+        silent_frames: int = 0,
+        *,
+        patience_s: float = 4 * PATIENCE_S,
     ) -> None:
+        self._patience_s = patience_s
+        self.outages_ms: list[float] = []
+        self.gaps_ms: list[float] = []
+        self._cut_s: float | None = None
+        self._heard_s = 0.0
         self.thread, self.heard = CallThread(), Heard()
         self._http, self._url, self._silent = http, url, silent_frames
         self._frames = pcm.reshape(-1, FRAME_SAMPLES)
@@ -57,6 +69,7 @@ class ResumingCaller:
         """Break the connection, as a network does."""
         connection = None if self._socket is None else self._socket._response.connection
         if connection is not None and connection.transport is not None:
+            self._cut_s = time.monotonic()
             connection.transport.abort()
 
     async def until_answered(self, frame: int) -> None:
@@ -67,7 +80,7 @@ class ResumingCaller:
     async def run(self) -> None:
         """Until the last frame is answered, over as many connections as it takes."""
         url, first = self._url, None
-        async with asyncio.timeout(4 * PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             while self._answered < len(self._frames) and not self.thread.reason:
                 try:
                     await self._connection(url, first)
@@ -110,8 +123,11 @@ class ResumingCaller:
     async def _heed(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
         resumptions = self.thread.resumptions
         inner = self.thread.heed(data)
+        now_s = time.monotonic()
         if self.thread.resumptions > resumptions:
             self._next = self.thread.input_frame
+            if self._cut_s is not None:
+                self.outages_ms.append(1000 * (now_s - self._cut_s))
         if (ack := self.thread.ack(asyncio.get_running_loop().time())) is not None:
             await socket.send_bytes(ack)
         self._progress.set()
@@ -123,4 +139,8 @@ class ResumingCaller:
         elif isinstance(message, moshi.StampedAudio):
             pcm = np.frombuffer(message.data, "<f4").astype(np.float32)
             self.heard.audio.setdefault(message.frame, []).append(pcm)
+            if self._cut_s is not None and len(self.outages_ms) > len(self.gaps_ms):
+                self.gaps_ms.append(1000 * (now_s - self._heard_s))
+                self._cut_s = None
+            self._heard_s = now_s
             self._answered = max(self._answered, message.frame + 1)
