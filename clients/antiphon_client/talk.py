@@ -19,17 +19,23 @@ from antiphon_client.address import DEFAULT_PORT, ServerAddress
 from antiphon_client.api_key import NO_KEY, ApiKey, add_key_arguments, pop_key
 from antiphon_client.arguments import name_and_value
 from antiphon_client.devices import Speaker, list_devices, load_sounddevice, open_devices
-from antiphon_client.encoding import PACKET_MS, MessageEncoder
+from antiphon_client.encoding import FRAME_SAMPLES, PACKET_MS, SAMPLE_RATE, MessageEncoder
 from antiphon_client.facts import cannot_connect
+from antiphon_client.held import HeldSpeech
 from antiphon_client.interrupts import on_interrupt
 from antiphon_client.pacing import STALE_S
 from antiphon_client.record import Samples
 from antiphon_client.screen import FLOOR_DB, Screen, level_db
 from antiphon_client.session import describe_refusal, until_either_ends
+from antiphon_client.thread import CallThread, resuming_url
 
 METER_INTERVAL_S = 0.1
 STALE_BLOCKS = round(STALE_S * 1000 / PACKET_MS)
-"""Blocks of the microphone that may wait for the network; older ones are dropped."""
+"""Blocks of the microphone that are kept for the network; older ones are dropped."""
+
+BLOCKS_A_FRAME = FRAME_SAMPLES * 1000 // (SAMPLE_RATE * PACKET_MS)
+RETRY_S = 0.3
+"""Between two tries to connect again."""
 
 EXAMPLES = """\
 Wear headphones: the model hears its own voice otherwise. Ctrl-C ends the call.
@@ -63,7 +69,8 @@ class TalkOptions:
         model = {"model": self.model} if self.model is not None else {}
         if self.is_stock:
             return self.address.chat({**model, **self.query})
-        ours = {"ext": "1", "format": self.format.value, "wait": f"{self.wait_s:g}", **model}
+        resume = {} if self.format is AudioFormat.OGG else {"resume": "1"}
+        ours = {"ext": "1", "format": self.format.value, "wait": f"{self.wait_s:g}", **resume, **model}
         return self.address.chat({**ours, **self.query})
 
 
@@ -131,6 +138,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+class _LostError(Exception):
+    """The connection is gone; the call may go on."""
+
+
 class TalkCall:
     """One call: what the microphone hears goes out, what comes back is played and written down."""
 
@@ -142,11 +153,13 @@ class TalkCall:
         self._decoder = AudioDecoder(options.format)
         self._speaker = Speaker()
         self._microphone_db = FLOOR_DB
-        self._blocks: asyncio.Queue[Samples] = asyncio.Queue(STALE_BLOCKS)
-        self._is_ready = asyncio.Event()
+        self._held = HeldSpeech(limit=STALE_BLOCKS, per_frame=BLOCKS_A_FRAME)
+        self._thread = CallThread()
+        self._socket: aiohttp.ClientWebSocketResponse
+        self._is_ready, self._may_send, self._has_more = (asyncio.Event() for _ in range(3))
         self._is_stopped = False
         self._error = ""
-        self._sent = self._dropped = 0
+        self._sent = 0
 
     def stop(self) -> None:
         """Hang up, soon; safe from a signal handler."""
@@ -157,7 +170,7 @@ class TalkCall:
         buffer = self._speaker.buffer
         return (
             f"{self._sent * PACKET_MS / 1000:.1f} s spoken, "
-            f"{self._dropped} blocks dropped by a slow network, "
+            f"{self._held.dropped} blocks dropped by a slow network, "
             f"{buffer.underruns} gaps in playback, buffer {buffer.start_ms:.0f} ms"
         )
 
@@ -171,19 +184,22 @@ class TalkCall:
         options = self._options
         async with aiohttp.ClientSession(headers=options.api_key.headers) as http:
             try:
-                socket = await http.ws_connect(options.url, compress=0, ssl=options.verifies_tls)
+                self._socket = await self._dial(http, options.url)
             except aiohttp.WSServerHandshakeError as error:
                 raise SessionError(await describe_refusal(http, options.url, error)) from error
             except (aiohttp.ClientConnectorError, OSError) as error:
                 raise cannot_connect(options.address, error) from error
             try:
-                await until_either_ends(self._watch(), self._converse(socket, sounddevice))
+                await until_either_ends(self._watch(), self._converse(http, sounddevice))
                 if not options.is_stock:
-                    await socket.send_bytes(moshi.encode(events.bye()))
+                    await self._socket.send_bytes(moshi.encode(events.bye()))
             except (aiohttp.ClientError, OSError) as error:
                 raise SessionError(f"connection lost: {error or type(error).__name__}") from error
             finally:
-                await socket.close()
+                await self._socket.close()
+
+    async def _dial(self, http: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:
+        return await http.ws_connect(url, compress=0, ssl=self._options.verifies_tls)
 
     async def _watch(self) -> None:
         """Draw the meters until told to stop."""
@@ -192,10 +208,37 @@ class TalkCall:
             if self._is_ready.is_set():
                 self._screen.levels(self._microphone_db, self._speaker.db)
 
-    async def _converse(self, socket: aiohttp.ClientWebSocketResponse, sounddevice: Any) -> None:
-        await until_either_ends(self._listen(socket), self._speak(socket, sounddevice))
+    async def _converse(self, http: aiohttp.ClientSession, sounddevice: Any) -> None:
+        await until_either_ends(self._go_on(http), self._use_devices(sounddevice))
 
-    async def _speak(self, socket: aiohttp.ClientWebSocketResponse, sounddevice: Any) -> None:
+    async def _go_on(self, http: aiohttp.ClientSession) -> None:
+        """Hold the call, over as many connections as it takes."""
+        while True:
+            try:
+                await until_either_ends(self._listen(self._socket), self._speak(self._socket))
+            except (_LostError, aiohttp.ClientError, OSError) as error:
+                if not self._thread.is_resumable:
+                    raise SessionError(f"connection lost: {error or type(error).__name__}") from error
+            self._may_send.clear()
+            self._screen.say("connection lost; trying to go on with the call")
+            await self._come_back(http)
+
+    async def _come_back(self, http: aiohttp.ClientSession) -> None:
+        thread, loop = self._thread, asyncio.get_running_loop()
+        until_s = loop.time() + thread.window_s
+        while True:
+            try:
+                self._socket = await self._dial(http, resuming_url(self._options.url))
+                await self._socket.send_bytes(thread.claim(self._held.first_frame))
+                return
+            except (aiohttp.ClientError, OSError) as error:
+                if loop.time() > until_s:
+                    raise SessionError(
+                        f"connection lost: no way back within {thread.window_s:g} s: {error}"
+                    ) from error
+            await asyncio.sleep(RETRY_S)
+
+    async def _use_devices(self, sounddevice: Any) -> None:
         await self._is_ready.wait()
         loop = asyncio.get_running_loop()
         with open_devices(
@@ -206,22 +249,38 @@ class TalkCall:
             speaker_name=self._options.speaker,
         ):
             self._screen.say("connected; speak, and end with Ctrl-C")
-            while True:
-                block = await self._blocks.get()
-                await socket.send_bytes(moshi.encode(moshi.Audio(self._encoder.encode(block))))
+            await loop.create_future()
+
+    async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        await self._may_send.wait()
+        while True:
+            while (message := self._held.take()) is not None:
+                await socket.send_bytes(message)
                 self._sent += 1
+            self._has_more.clear()
+            await self._has_more.wait()
 
     def _heard_block(self, block: Samples) -> None:
         self._microphone_db = level_db(block)
-        if self._blocks.full():  # the network is slow: the oldest is not worth sending any more
-            self._blocks.get_nowait()
-            self._dropped += 1
-        self._blocks.put_nowait(block)
+        self._held.add(moshi.encode(moshi.Audio(self._encoder.encode(block))))
+        self._has_more.set()
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for message in socket:
-            if message.type is aiohttp.WSMsgType.BINARY:
-                self._hear(moshi.decode(message.data))
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                continue
+            if (data := self._thread.heed(message.data)) is not None:
+                self._hear(moshi.decode(data))
+            if (ack := self._thread.ack(asyncio.get_running_loop().time())) is not None:
+                await socket.send_bytes(ack)
+        if self._thread.reason and not self._error:
+            raise SessionError(f"the call cannot go on: {self._thread.reason}")
+        if socket.close_code in (None, 1006) and not self._error:
+            raise _LostError("the connection broke")
+        if self._error and self._thread.is_resumable:  # full for a moment
+            self._error = ""
+            await asyncio.sleep(RETRY_S)
+            raise _LostError("the server had no place")
         raise SessionError(self._error or f"the server closed with code {socket.close_code}")
 
     def _hear(self, message: moshi.Message) -> None:
@@ -231,11 +290,16 @@ class TalkCall:
             case moshi.Text(text) | moshi.ColouredText(_, text):
                 self._screen.text(text)
             case moshi.Handshake() if self._options.is_stock:
-                self._is_ready.set()
+                self._let_in()
             case moshi.Error(words):
                 self._error = words
             case moshi.Event("ready"):
-                self._is_ready.set()
+                self._let_in()
+            case moshi.Event("resumed"):
+                self._held.go_on_from(self._thread.input_frame)
+                self._speaker.interrupt()
+                self._may_send.set()
+                self._screen.say("the call goes on")
             case moshi.Event("interrupted"):
                 self._speaker.interrupt()
             case moshi.Event("queued", fields):
@@ -244,3 +308,7 @@ class TalkCall:
                 self._screen.say(f"the server leaves in {fields.get('deadline_s', 'a few')} s")
             case moshi.Event("error", fields):
                 self._error = str(fields.get("message", "an error without a message"))
+
+    def _let_in(self) -> None:
+        self._is_ready.set()
+        self._may_send.set()

@@ -191,6 +191,6 @@ def test_a_machine_without_devices_is_said_in_words(
 
 
 def test_the_url_carries_the_format_and_the_patience() -> None:
-    assert parse_arguments([]).url == "ws://127.0.0.1:8998/api/chat?ext=1&format=opus&wait=30"
+    assert parse_arguments([]).url == "ws://127.0.0.1:8998/api/chat?ext=1&format=opus&wait=30&resume=1"
     options = parse_arguments(["host:1", "--format", "pcm_f32le", "--wait", "5", "--set", "text_seed=3"])
-    assert options.url == "ws://host:1/api/chat?ext=1&format=pcm_f32le&wait=5&text_seed=3"
+    assert options.url == "ws://host:1/api/chat?ext=1&format=pcm_f32le&wait=5&resume=1&text_seed=3"

@@ -73,8 +73,8 @@ class ResumingCaller:
             connection.transport.abort()
 
     async def until_answered(self, frame: int) -> None:
-        """Wait until everything before this frame is answered, or the call is over."""
-        while self._answered < frame and not self._is_over:  # noqa: ASYNC110 (it looks at a few tests' calls)
+        """Wait until everything before this frame is answered, and the last cut made good, or all is over."""
+        while (self._answered < frame or self._cut_s is not None) and not self._is_over:  # noqa: ASYNC110 (it looks at a few tests' calls)
             await asyncio.sleep(0.001)
 
     async def run(self) -> None:
