@@ -30,7 +30,7 @@ SEEDS = "&text_seed=5&audio_seed=7"
 async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
     """One call of so many frames, cut when so many are answered."""
     port = free_port()
-    command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--fixed-batch"]
+    command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--fixed-batch", "--slots", "2"]
     log = Path(tempfile.gettempdir()) / f"resume-cuts-{port}.log"
     with running_server(command, port, log):
         async with aiohttp.ClientSession() as http:

@@ -102,6 +102,7 @@ export class Call {
     this.session = new Session(() => options.url(this._format), around, {
       onState: (state) => this._changed(state),
       onReady: (facts) => this._begin(facts),
+      onResumed: (frame) => this._goOn(frame),
       onSent: (atS) => this._meter.said(PACKET_SAMPLES, atS),
       onAudio: (audio) => this._heard(audio),
       onText: listener.onText,
@@ -259,6 +260,13 @@ export class Call {
     this._clip = null; // once, and not again after a return
     if (question) void this.ask(question);
     this._listener.onReady(facts);
+  }
+
+  /** @param {number} frame the first that is said on another connection of the same call */
+  _goOn(frame) {
+    this._meter.goOnFrom(frame);
+    this._repliedMs = null;
+    this._sound?.restart();
   }
 
   /** @param {import("./protocol.js").StampedAudio} audio */

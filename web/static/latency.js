@@ -45,6 +45,16 @@ export class LatencyMeter {
   }
 
   /**
+   * Another connection goes on with the call.
+   *
+   * @param {number} frame the first that is said on it
+   */
+  goOnFrom(frame) {
+    this._samples = frame * FRAME_SAMPLES;
+    this._transitMs = null;
+  }
+
+  /**
    * The first audio of an answer came in.
    *
    * @param {number} frame

@@ -101,7 +101,7 @@ export function show(value, range) {
  * @param {string} wish.key what a server that asks for one is shown
  */
 export function queryOf({ model, values, format, waitS, textPrompt, voicePrompt, key }) {
-  const query = new URLSearchParams({ ext: "1", format, wait: String(waitS) });
+  const query = new URLSearchParams({ ext: "1", format, resume: "1", wait: String(waitS) });
   if (model) query.set("model", model.name);
   for (const [name, value] of Object.entries(changed(model, values))) query.set(name, String(value));
   if (textPrompt && model?.voices) query.set("text_prompt", textPrompt);

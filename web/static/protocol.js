@@ -21,7 +21,11 @@ export const TAG = Object.freeze({
 export const CONTROL_ACTIONS = Object.freeze(["start", "end_turn", "pause", "restart"]);
 
 /** Why a server closes a socket, and the `code` of an answer in its place. */
-export const CLOSE = Object.freeze({ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALLOWED: 1008, FULL: 1013 });
+export const CLOSE = Object.freeze({
+  ...{ DONE: 1000, LEAVING: 1001, BAD_DATA: 1007, NOT_ALLOWED: 1008, FULL: 1013 },
+  /** Ours: this connection is given up, and its call may be gone on with. */
+  COMING_BACK: 4000,
+});
 
 /** More than any event needs, and the server's own limit. */
 export const MAX_JSON_BYTES = 65_536;

@@ -14,9 +14,12 @@
 import { Outbox } from "./outbox.js";
 import { CLOSE, decode, encode, ProtocolError } from "./protocol.js";
 import { Pulse } from "./pulse.js";
+import { Thread } from "./thread.js";
 import { ofClose, ofRefusal } from "./verdict.js";
 
 export const FIRST_RETRY_MS = 500;
+/** The first try to go on with a call: its words wait. */
+export const RESUME_RETRY_MS = 50;
 export const LONGEST_RETRY_MS = 15_000;
 /** After so long without a conversation we stop trying. */
 export const GIVE_UP_MS = 10 * 60_000;
@@ -29,7 +32,7 @@ const TICK_MS = 500;
  * @typedef {{ name: "idle" }
  *   | { name: "connecting", isReturning: boolean }
  *   | { name: "queued", ahead: number, retryAfterS: number }
- *   | { name: "live", isReturning: boolean }
+ *   | { name: "live", isReturning: boolean, isResumed?: boolean }
  *   | { name: "lost", reason: Loss, retryAtMs: number }
  *   | { name: "full" | "limited", message: string, retryAtMs: number }
  *   | { name: "ended", reason: "us" | "server" }
@@ -49,6 +52,7 @@ const TICK_MS = 500;
  * @typedef {object} Listener
  * @property {(state: State) => void} onState
  * @property {(facts: Record<string, any>) => void} onReady admitted: a new session, whose frames count from 0
+ * @property {(inputFrame: number) => void} onResumed the call goes on, and the server counts on from this frame
  * @property {(atS: number) => void} onSent a packet was handed to the network: the server will count it
  * @property {(audio: import("./protocol.js").StampedAudio) => void} onAudio
  * @property {(text: string) => void} onText
@@ -76,6 +80,8 @@ export class Session {
     /** @type {SocketLike | null} */
     this._socket = null;
     this._outbox = new Outbox();
+    this._thread = new Thread();
+    this._isResuming = false;
     this._pulse = new Pulse(around.clock());
     this._wasLive = false;
     this._attempts = 0;
@@ -102,6 +108,7 @@ export class Session {
     this._attempts = 0;
     this._openAnswers = 0;
     this._wasLive = false;
+    this._thread.end();
     this._troubleSinceMs = this._around.clock();
     this._connect();
   }
@@ -110,6 +117,7 @@ export class Session {
   end() {
     if (!this.isWanted) return;
     this._send({ kind: "event", type: "bye", fields: {} });
+    this._thread.end();
     this._letGo(CLOSE.DONE);
     this._enter({ name: "ended", reason: "us" });
   }
@@ -117,6 +125,7 @@ export class Session {
   /** Leave this connection for another one, at once: something about it has to change. */
   reopen() {
     if (!this.isWanted) return;
+    this._thread.end();
     this._letGo(CLOSE.DONE);
     this._connect();
   }
@@ -146,9 +155,9 @@ export class Session {
    * @param {number} atS when it was said; given to `onSent` once the network has it
    */
   sendAudio(packet, atS) {
-    if (!this.isLive) return;
+    if (!this.isLive && !this._thread.isResumable) return;
     this._outbox.put({ packet, atS });
-    this._drain();
+    if (this.isLive) this._drain();
   }
 
   /** How many packets of this connection were dropped. */
@@ -168,7 +177,7 @@ export class Session {
     if (finding === "ask") {
       this._send({ kind: "ping" });
     } else if (finding !== null) {
-      this._letGo();
+      this._letGo(CLOSE.COMING_BACK);
       this._lose(finding);
     }
   }
@@ -177,9 +186,14 @@ export class Session {
 
   _connect() {
     this._cancel();
-    const url = this._url();
+    this._isResuming = this._thread.isInTime(this._around.clock());
+    const address = this._url();
+    const url = this._isResuming ? address.replace("resume=1", "resume=again") : address;
     this._lastError = null;
-    this._outbox = new Outbox();
+    if (!this._isResuming) {
+      this._thread = new Thread();
+      this._outbox = new Outbox();
+    }
     this._pulse = new Pulse(this._around.clock());
     this._enter({ name: "connecting", isReturning: this._wasLive });
     const socket = this._around.open(url);
@@ -203,6 +217,7 @@ export class Session {
     if (socket !== this._socket) return;
     this._openAnswers = 0;
     this._pulse.opened(this._around.clock());
+    if (this._isResuming) socket.send(this._thread.claim(this._outbox.firstFrame));
   }
 
   /**
@@ -257,7 +272,9 @@ export class Session {
       this._enter({ name: "failed", message: "The server could not be reached for ten minutes." });
       return;
     }
-    const backoffMs = Math.min(FIRST_RETRY_MS * 2 ** this._attempts, LONGEST_RETRY_MS);
+    if (this.state.name === "live") this._thread.lost(nowMs);
+    const firstMs = this._thread.isInTime(nowMs) ? RESUME_RETRY_MS : FIRST_RETRY_MS;
+    const backoffMs = Math.min(firstMs * 2 ** this._attempts, LONGEST_RETRY_MS);
     const waitMs = 1000 * retryAfterS + backoffMs * (0.75 + 0.5 * this._around.random());
     this._attempts += 1;
     this._enter({ name: "lost", reason, retryAtMs: nowMs + waitMs });
@@ -307,7 +324,10 @@ export class Session {
     this._pulse.heard(this._around.clock());
     if (!(data instanceof ArrayBuffer)) return; // text messages mean nothing
     try {
-      this._handle(decode(new Uint8Array(data)));
+      const bytes = this._thread.heed(new Uint8Array(data));
+      if (bytes) this._handle(decode(bytes));
+      const ack = this._thread.ack(this._around.clock());
+      if (ack && socket.readyState === OPEN) socket.send(ack);
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
       this._letGo(CLOSE.DONE);
@@ -340,10 +360,21 @@ export class Session {
       case "ready": {
         const isReturning = this._wasLive;
         this._wasLive = true;
+        this._thread.offered(fields["resume"]);
         this._listener.onReady(fields);
         this._enter({ name: "live", isReturning });
         break;
       }
+      case "resumed":
+        this._thread.resumed(fields);
+        this._outbox.goOnFrom(this._thread.inputFrame);
+        this._listener.onResumed(this._thread.inputFrame);
+        this._enter({ name: "live", isReturning: true, isResumed: true });
+        break;
+      case "resume_failed":
+      case "replaced":
+        this._thread.end();
+        break;
       case "interrupted":
         this._listener.onInterrupted(Number(fields["at_frame"]));
         break;

@@ -257,7 +257,8 @@ export class Talk {
     this._about.log("reason" in state ? `${state.name}: ${state.reason}` : state.name);
     if (state.name === "live") {
       this._liveSinceMs = clock();
-      if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
+      if (state.isResumed) this._transcript.note("The connection was lost for a moment.");
+      else if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
       else this._startedMs = this._liveSinceMs; // waiting was no talk
       void this._awake.stay();
     } else {

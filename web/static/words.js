@@ -18,6 +18,7 @@ export function wordsFor(state, nowMs) {
     case "queued":
       return say(queueLine(state.ahead), queueHelp(state.retryAfterS));
     case "live":
+      if (state.isResumed) return say("You are back.", "The connection was lost for a moment. The conversation goes on.");
       return state.isReturning
         ? say("You are back.", "The connection was lost, and what was said before is forgotten: this is a new conversation.")
         : say("Go ahead, it is listening.");

@@ -40,15 +40,15 @@ test("seeds are typed, the rest has sliders that reach 0 where it means somethin
 });
 
 test("a query says what differs, and what every one of ours has", () => {
-  assert.equal(queryOf(WISH), "ext=1&format=opus&wait=60&model=a+model");
+  assert.equal(queryOf(WISH), "ext=1&format=opus&resume=1&wait=60&model=a+model");
   const values = { text_temperature: 0.7, text_topk: 50, text_seed: 7, unheard_of: 3 };
-  assert.equal(queryOf({ ...WISH, values }), "ext=1&format=opus&wait=60&model=a+model&text_topk=50&text_seed=7");
+  assert.equal(queryOf({ ...WISH, values }), "ext=1&format=opus&resume=1&wait=60&model=a+model&text_topk=50&text_seed=7");
   assert.deepEqual(changed(MODEL, { text_seed: null, text_topk: 25 }), {});
 });
 
 test("a prompt is only said to a model that takes one", () => {
   assert.match(queryOf({ ...WISH, model: { ...MODEL, voices: [] } }), /text_prompt=be\+kind&voice_prompt=ada$/);
-  assert.equal(queryOf({ ...WISH, model: null }), "ext=1&format=opus&wait=60");
+  assert.equal(queryOf({ ...WISH, model: null }), "ext=1&format=opus&resume=1&wait=60");
 });
 
 test("a key is shown to a server that asks for one", () => {

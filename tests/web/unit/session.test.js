@@ -93,6 +93,7 @@ class World {
       {
         onState: (state) => this.states.push(state),
         onReady: note("ready"),
+        onResumed: note("resumed"),
         onSent: note("sent"),
         onAudio: note("audio"),
         onText: note("text"),
@@ -468,4 +469,59 @@ test("an old socket's last words change nothing", () => {
   old.onmessage?.({ data: encode({ kind: "text", text: "late" }).buffer });
   old.onclose?.({ code: 1006, reason: "" });
   assert.deepEqual(world.session.state, { name: "connecting", isReturning: false });
+});
+
+const OFFER = { token: "AAECAwQFBgcICQoLDA0ODw", window_s: 30, replay_ms: 400 };
+
+/** A conversation that is live and can be gone on with, whose address says so. */
+function resumable() {
+  const world = new World();
+  world.session._url = () => "ws://server/api/chat?ext=1&resume=1";
+  world.session.start();
+  world.socket.opens();
+  world.socket.tells("ready", { ...READY, resume: OFFER });
+  for (let packet = 0; packet < 6; packet++) world.session.sendAudio(Uint8Array.of(packet), packet);
+  return world;
+}
+
+test("a call whose connection breaks goes on through another, with what was said meanwhile", async () => {
+  const world = resumable();
+  await world.socket.ends(1006);
+  assert.equal(world.session.state.name, "lost");
+  world.session.sendAudio(Uint8Array.of(6), 6); // is held
+  world.pass(100);
+  assert.equal(world.socket.url, "ws://server/api/chat?ext=1&resume=again");
+  world.socket.opens();
+  const [claim] = world.socket.sent;
+  assert.equal(claim?.kind === "unknown" && claim.tag, 0x13);
+  world.socket.tells("resumed", { ...{ session: "s1", token: OFFER.token }, input_frame: 1, missed_frames: 0, replay_from: 0 });
+  assert.deepEqual(world.session.state, { name: "live", isReturning: true, isResumed: true });
+  assert.deepEqual(world.heard.filter(([what]) => what === "resumed"), [["resumed", 1]]);
+  world.session.sendAudio(Uint8Array.of(7), 7);
+  const audio = world.socket.sent.flatMap((message) => (message.kind === "audio" ? [...message.data] : []));
+  assert.deepEqual(audio, [4, 5, 6, 7]); // from frame 1 on
+});
+
+test("a call that cannot be gone on with begins anew", async () => {
+  const world = resumable();
+  await world.socket.ends(1006);
+  world.pass(100);
+  world.socket.opens();
+  world.socket.tells("resume_failed", { reason: "expired" });
+  await world.socket.ends(4404);
+  world.pass(5000);
+  assert.equal(world.socket.url, "ws://server/api/chat?ext=1&resume=1");
+});
+
+test("after a goodbye, or too late, nothing is gone on with", async () => {
+  const world = resumable();
+  world.session.end();
+  world.session.start();
+  assert.equal(world.socket.url, "ws://server/api/chat?ext=1&resume=1");
+  const late = resumable();
+  await late.socket.ends(1006);
+  late.timers = [];
+  late.pass(31_000);
+  late.session.hurry();
+  assert.equal(late.socket.url, "ws://server/api/chat?ext=1&resume=1");
 });

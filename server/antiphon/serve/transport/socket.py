@@ -29,6 +29,9 @@ READ_AHEAD_BYTES: Final = 1_048_576
 MESSAGE_BYTES: Final = 256
 """What a message takes in memory besides its content, at most: many small ones count as well."""
 
+COMING_BACK: Final = 4000
+"""A peer that closes with this code gives the connection up, but not what it was for."""
+
 LOOK_S: Final = 0.25
 """How often a connection that is not read is looked at: its row is free within a second."""
 
@@ -284,8 +287,8 @@ class Socket:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection ended without a word from either side."""
-        return self.has_ended and self.close_code is None and not self._is_closing
+        """Whether the connection ended without a word from the peer, or with one that it comes back."""
+        return self.has_ended and (self._last is None or self.close_code == COMING_BACK)
 
     def cut(self) -> None:
         """End the connection at once, as if the network had."""
