@@ -78,7 +78,7 @@ test("a server that falls silent without a word is noticed, and come back to", a
   await call(page);
   await talkedFor(page, 2);
   server.freeze(true);
-  await says(page, /The connection was lost\. Trying again/);
+  await says(page, /The (connection was lost|server cannot be reached)\. Trying again/);
   server.freeze(false);
   await inState(page, "live");
   await says(page, /You are back\./);
