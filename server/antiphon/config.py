@@ -43,8 +43,11 @@ class Limits:
     max_seconds_per_key: int = option(
         0, "seconds of calls on one day (UTC) with one API key, 0 for any number", minimum=0
     )
-    max_sessions_per_address: int = option(
-        0, "sessions at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    max_sessions_per_address: int | None = option(
+        None,
+        "sessions at once from one address (of IPv6: one /64), 0 for any number; auto: a quarter of the "
+        "rows, at least 4, and any number from this machine itself",
+        minimum=0,
     )
     # Each takes a file of a front end; a server of thousands of calls has its share of keep-alive besides.
     max_connections: int = option(10_000, "connections at once; further ones wait", minimum=1)
@@ -57,6 +60,10 @@ class Limits:
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
     )
+    # Sixty times real time of a recogniser's numbers; what more costs the loop is everybody's.
+    max_bytes_per_s: int = option(
+        16_777_216, "bytes of messages read from one socket, beyond which reading slows", minimum=65_536
+    )
     # What a voice of tts-1.6b takes in msgpack: 64,000 numbers of at most nine bytes.
     max_voice_bytes: int = option(1_048_576, "the largest message that may hold a voice", minimum=1024)
     max_unsent_bytes: int = option(
@@ -66,7 +73,14 @@ class Limits:
     )
     max_upload_bytes: int = option(67_108_864, "the largest recording accepted by POST", minimum=1024)
     max_upload_s: float = option(3600.0, "the longest recording accepted by POST", minimum=0.1)
+    max_uploads_per_address: int = option(
+        8, "recordings at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    )
     upload_timeout_s: float = option(60.0, "for a recording to arrive", minimum=0.1)
+    min_upload_bytes_per_s: int = option(
+        16_384, "the pace at which a recording has to arrive, after five seconds", minimum=1
+    )
+    connect_timeout_s: float = option(15.0, "for the TLS handshake of a connection", minimum=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

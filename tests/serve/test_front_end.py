@@ -34,7 +34,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     supervisor = Peer(ours, hear, lost=lambda: None)
     front_end = FrontEnd(theirs, messages.Begin(1, b""), ServerConfig(), -1)
-    front_end._connections = Connections(front_end.peer, web.Server(answer))
+    front_end._connections = Connections(front_end.peer, web.Server(answer), 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     supervisor.tell(messages.Connection(7), [one.fileno()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))

@@ -157,6 +157,37 @@ async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> Non
         assert backend.steps == 0
 
 
+async def test_a_recording_has_to_keep_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.routes.upload.UPLOAD_GRACE_S", 0.3)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"RIFF" * 10
+            await asyncio.sleep(0.05)
+
+    async with transcribing(limits={"min_upload_bytes_per_s": 100_000}) as (server, backend):
+        status, answer = await post(server, trickle())
+        assert status == 408
+        assert answer.endswith(
+            " a recording has 60 s, and at least 100000 bytes come each second after 0.3 s\n"
+        )
+        assert backend.steps == 0
+
+
+async def test_an_address_has_so_many_recordings_at_once() -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"RIFF"
+        await asyncio.sleep(1.0)
+
+    async with transcribing(limits={"max_uploads_per_address": 1}) as (server, _):
+        first = asyncio.ensure_future(post(server, slow()))
+        await server.eventually(lambda: bool(server.services.calls))
+        status, answer = await post(server, slow())
+        assert status == 429
+        assert "your address 127.0.0.1 has 1 of 1 recordings here" in str(answer)
+        await first
+
+
 async def test_a_recording_waits_for_a_row_unless_it_may_go_elsewhere() -> None:
     tokens, texts = sentence(2)
     wav = encode_wav(spoken(tokens), 24_000)

@@ -34,6 +34,43 @@ class DoorLimits:
     new_per_s: float = 200.0
 
 
+class Bounds:
+    """How many connections there are, and when the next one may be let in."""
+
+    def __init__(self, limits: DoorLimits, now_s: float) -> None:
+        """There are none."""
+        self.limits = limits
+        self._by_address: Counter[str] = Counter()
+        self.connections = 0
+        self._tokens, self._filled_s = limits.new_per_s, now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """How long the next connection has to wait: for its turn, or for another to close."""
+        rate = self.limits.new_per_s
+        self._tokens = min(rate, self._tokens + (now_s - self._filled_s) * rate)
+        self._filled_s = now_s
+        if self.connections >= self.limits.connections:
+            return PAUSE_S
+        return (1.0 - self._tokens) / rate if self._tokens < 1.0 else 0.0
+
+    def let_in(self, address: str) -> bool:
+        """Count one that was accepted; false where its address, "" for not counted, has as many as it may."""
+        self._tokens -= 1
+        if address and 0 < self.limits.connections_per_address <= self._by_address[address]:
+            return False
+        self.connections += 1
+        self._by_address[address] += 1
+        return True
+
+    def forget(self, addresses: Sequence[str]) -> None:
+        """The connections of these addresses have closed."""
+        self.connections -= len(addresses)
+        for address in addresses:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+
 class Share:
     """The connections that one front end has, as far as is known.
 
@@ -82,17 +119,13 @@ class Door:
     ) -> None:
         """Bound sockets; ``counted_address`` says under which name an address counts, "" for not at all."""
         self._listeners = listeners
-        self._limits = limits
         self._counted_address = counted_address
         self._log = SparseLog(log, asyncio.get_running_loop().time, burst=5)
         self._loop = asyncio.get_running_loop()
         self._shares: dict[int, Share] = {}
         self._waiting: deque[tuple[int, socket.socket, str]] = deque()
-        self._by_address: Counter[str] = Counter()
-        self._connections = 0
+        self._bounds = Bounds(limits, self._loop.time())
         self._numbers = 0
-        self._tokens = limits.new_per_s
-        self._filled_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._turned_away = CounterMetric(
             "antiphon_turned_away_connections",
@@ -113,7 +146,7 @@ class Door:
     def heard(self, number: int, load: Load) -> None:
         """A front end has reported."""
         if number in self._shares:
-            self._forget(self._shares[number].heard(load))
+            self._bounds.forget(self._shares[number].heard(load))
 
     def remove(self, number: int) -> None:
         """A front end has ended: its connections are gone, and those under way to it go to others."""
@@ -122,7 +155,7 @@ class Door:
             return
         for left, connection in share.under_way:
             self._waiting.append((left, connection, share.addresses.pop(left)))
-        self._forget(list(share.addresses.values()))
+        self._bounds.forget(list(share.addresses.values()))
         self._hand_out()
 
     def open(self) -> None:
@@ -153,7 +186,7 @@ class Door:
 
     def _accept(self, listener: socket.socket) -> None:
         """Let one connection in, or pause; whoever waits meanwhile waits in the kernel's queue."""
-        wait_s = self._wait_s()
+        wait_s = self._bounds.wait_s(self._loop.time())
         share = self._fewest()
         if share is None or wait_s > 0:
             self._pause(wait_s or PAUSE_S)
@@ -166,28 +199,15 @@ class Door:
             self._log.error("cannot accept a connection", of="accept", error=error.strerror)
             self._pause(SHORTAGE_PAUSE_S)
             return
-        self._tokens -= 1
         address = self._counted_address(str(peer[0]))
-        limit = self._limits.connections_per_address
-        if address and 0 < limit <= self._by_address[address]:
+        if not self._bounds.let_in(address):
             connection.close()
             self._turned_away.inc()
+            limit = self._bounds.limits.connections_per_address
             self._log.warning("connection turned away", of="address", address=address, limit=limit)
             return
         self._numbers += 1
-        self._connections += 1
-        self._by_address[address] += 1
         share.give(self._numbers, connection, address)
-
-    def _wait_s(self) -> float:
-        """How long the next connection has to wait: for its turn, or for another to close."""
-        now_s = self._loop.time()
-        rate = self._limits.new_per_s
-        self._tokens = min(rate, self._tokens + (now_s - self._filled_s) * rate)
-        self._filled_s = now_s
-        if self._connections >= self._limits.connections:
-            return PAUSE_S
-        return (1.0 - self._tokens) / rate if self._tokens < 1.0 else 0.0
 
     def _hand_out(self) -> None:
         """Give connections that a front end left unread to others, or keep them for the next to be ready."""
@@ -198,10 +218,3 @@ class Door:
         """The front end with the fewest connections at work, of those that answer."""
         able = [share for share in self._shares.values() if share.child.is_responsive]
         return min(able, key=lambda share: share.load, default=None)
-
-    def _forget(self, addresses: Sequence[str]) -> None:
-        self._connections -= len(addresses)
-        for address in addresses:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from antiphon.errors import ConfigError
@@ -47,6 +47,27 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
     if address.version == 4:
         return str(address)
     return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))
+
+
+def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
+    """The name under which a peer's connections count; "" for a trusted proxy, whose are many callers'.
+
+    Raises:
+        ConfigError: a proxy is no address.
+    """
+    proxies = parse_networks(trusted_proxy)
+
+    def counted(peer: str) -> str:
+        return "" if is_within(peer, proxies) else client_address(peer, [], [])
+
+    return counted
+
+
+def is_own(address: str) -> bool:
+    """Whether an address as :func:`client_address` gives it is this machine's, or none."""
+    if not address:
+        return True
+    return ipaddress.ip_network(address, strict=False).network_address.is_loopback
 
 
 def is_within(peer: str, networks: Sequence[Network]) -> bool:

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,7 @@ from aiohttp import web
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
-from antiphon.serve.access.addresses import client_address, parse_networks
+from antiphon.serve.access.addresses import Network, client_address, is_own, is_within, parse_networks
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog
 from antiphon.supervisor.leases import Leases
@@ -43,6 +43,12 @@ class Caller:
         return self.key.name if self.key is not None else ""
 
 
+ADDRESS_SHARE = 0.25
+"""Of all rows, for the callers of one address, unless the configuration says how many."""
+
+LEAST_SHARE = 4
+"""A household behind one address, however small the server is."""
+
 ANYBODY = Caller(None, "")
 """A caller of whom nothing is known."""
 
@@ -62,7 +68,7 @@ class Access:
         if self._protected and self._keys is None:
             raise ConfigError("protect is given without api_keys; there is no key to ask for")
         self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
-        self.ledger = SessionLedger(config.limits, book)
+        self.ledger = SessionLedger(config.limits, book, proxies=self._proxies)
         self._limits = config.limits
 
     @property
@@ -169,17 +175,24 @@ class OwnBook:
 class SessionLedger:
     """How many sessions each key and each address has in this process, and whether it may have another."""
 
-    def __init__(self, limits: Limits, book: LeaseBook | None = None) -> None:
-        """Begin without a session; ``book`` counts for the whole server, this process when None."""
-        self._limits = limits
+    def __init__(
+        self, limits: Limits, book: LeaseBook | None = None, *, proxies: Sequence[Network] = ()
+    ) -> None:
+        """Begin without a session; ``book`` counts for the whole server, this process when None.
+
+        Callers whose address is that of one of the ``proxies`` are many.
+        """
+        self._limits, self._proxies = limits, proxies
         self._book = book or OwnBook()
         self._numbers = itertools.count(1)
         self._by_key: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def hold(self, caller: Caller, *, extra: int = 0) -> AsyncIterator[None]:
+    async def hold(self, caller: Caller, *, rows: int = 0, extra: int = 0) -> AsyncIterator[None]:
         """One more session of this caller, for as long as this lasts; it may have ``extra`` beyond its limit.
+
+        ``rows`` are all there are, of which an address may have a share.
 
         Raises:
             SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
@@ -190,7 +203,7 @@ class SessionLedger:
         if caller.key is not None:
             counts.append((self._by_key, caller.key.name))
         try:
-            refusal = await self._book.take(self._asked(lease, caller, extra))
+            refusal = await self._book.take(self._asked(lease, caller, rows, extra))
             if refusal:
                 raise SessionLimitError(refusal)
             for count, name in counts:
@@ -222,11 +235,15 @@ class SessionLedger:
         """Whether there is no session."""
         return not self._by_key and not self._by_address
 
-    def _asked(self, lease: int, caller: Caller, extra: int) -> Take:
+    def _asked(self, lease: int, caller: Caller, rows: int, extra: int) -> Take:
         key_limit = 0
         if caller.key is not None:
             own = caller.key.sessions
             key_limit = own if own is not None else self._limits.max_sessions_per_key
         address_limit = self._limits.max_sessions_per_address
+        if address_limit is None:
+            share = max(LEAST_SHARE, round(rows * ADDRESS_SHARE))
+            is_many = is_own(caller.address) or is_within(caller.address, self._proxies)
+            address_limit = 0 if is_many else share
         limits = [limit + extra if limit else 0 for limit in (key_limit, address_limit)]
         return Take(lease, caller.name, limits[0], caller.address, limits[1])

@@ -64,9 +64,9 @@ class Connections:
     One is at work until its first request has been answered, and while a request is.
     """
 
-    def __init__(self, peer: Peer, server: web.Server) -> None:
-        """Report to ``peer`` on the connections of ``server``."""
-        self._peer, self._server = peer, server
+    def __init__(self, peer: Peer, server: web.Server, connect_timeout_s: float) -> None:
+        """Report to ``peer`` on the connections of ``server``, whose TLS may take ``connect_timeout_s``."""
+        self._peer, self._server, self._connect_timeout_s = peer, server, connect_timeout_s
         self._received = 0
         self._numbers: dict[web.RequestHandler, int] = {}
         self._beginning: set[web.RequestHandler] = set()
@@ -81,7 +81,10 @@ class Connections:
         self._report()
         try:
             loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(lambda: handler, connection, ssl=tls)
+            limit_s = None if tls is None else self._connect_timeout_s
+            await loop.connect_accepted_socket(
+                lambda: handler, connection, ssl=tls, ssl_handshake_timeout=limit_s
+            )
         except OSError:  # gone already, or no TLS, which is counted elsewhere
             connection.close()
         finally:
@@ -173,7 +176,8 @@ class FrontEnd:
         app.middlewares.insert(0, count)
         await runner.setup()
         assert runner.server is not None
-        self._connections = Connections(self.peer, runner.server)
+        limit_s = self._config.limits.connect_timeout_s
+        self._connections = Connections(self.peer, runner.server, limit_s)
         counting.append(self._connections)
         gc.collect()
         gc.freeze()

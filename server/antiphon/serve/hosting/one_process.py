@@ -20,6 +20,7 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.engines import describe, running_engines, serve_here
+from antiphon.serve.hosting.entrance import entrance_of
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.served import ServedModel
@@ -58,11 +59,15 @@ def serve(config: ServerConfig) -> int:
         models = serve_here(running, families)
         app = build_app(models, config, families, access=access, tracer=tracer)
         with saved_trace(tracer if config.trace else None, Path(config.trace_file)):
-            return run(_serve(app, models, config, lifecycle))
+            return run(_serve(app, models, config, lifecycle, families))
 
 
 async def _serve(
-    app: web.Application, models: Sequence[ServedModel], config: ServerConfig, lifecycle: Lifecycle
+    app: web.Application,
+    models: Sequence[ServedModel],
+    config: ServerConfig,
+    lifecycle: Lifecycle,
+    families: Families,
 ) -> int:
     asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
     runner = make_runner(app, shutdown_timeout=2 * config.limits.close_timeout_s)
@@ -70,7 +75,7 @@ async def _serve(
     port = config.agent_port
     try:
         async with agent(config.host, port, partial(_health, app)) if port else contextlib.nullcontext():
-            await _listen(runner, config, app[FAULTS])
+            await _listen(runner, config, app[FAULTS], families)
             lifecycle.watch(app)
             lines = [describe(model.name, model.engine.info) for model in models]
             print(banner(lines, config, runner.addresses[0][1]), flush=True)  # noqa: T201
@@ -83,11 +88,14 @@ async def _health(app: web.Application) -> Health:
     return app[SERVICES].models.health()
 
 
-async def _listen(runner: web.AppRunner, config: ServerConfig, faults: ConnectionFaults) -> None:
+async def _listen(
+    runner: web.AppRunner, config: ServerConfig, faults: ConnectionFaults, families: Families
+) -> None:
     tls = tls_context(config.tls_cert, config.tls_key)
     if tls is not None:
         faults.watch_tls(tls)
     site = Site(runner, config.host, config.port, ssl_context=tls)
+    site.entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
     try:
         await site.start()
     except OSError as error:

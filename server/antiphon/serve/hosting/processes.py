@@ -7,21 +7,20 @@ import contextlib
 import pickle
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from antiphon.config import ServerConfig
 from antiphon.ipc.health import Health, together
-from antiphon.serve.access.addresses import client_address, is_within, parse_networks
+from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
+from antiphon.serve.hosting.entrance import door_limits
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.answers import Answers
-from antiphon.supervisor.door import DoorLimits
 from antiphon.supervisor.plan import Plan
 from antiphon.supervisor.supervisor import Supervisor
 
@@ -46,12 +45,8 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         front_ends=front_ends,
         task=pickle.dumps((config, front_ends)),
         listeners=listeners,
-        limits=DoorLimits(
-            connections=config.limits.max_connections,
-            connections_per_address=config.limits.max_connections_per_address,
-            new_per_s=config.limits.max_new_connections_per_s,
-        ),
-        counted_address=address_counter(config),
+        limits=door_limits(config),
+        counted_address=counted_addresses(config.trusted_proxy),
         announce=lambda lines: print(  # noqa: T201
             banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True
         ),
@@ -91,20 +86,6 @@ def check_files(config: ServerConfig) -> None:
     tls_context(config.tls_cert, config.tls_key)
     if config.api_keys is not None:
         KeyFile(Path(config.api_keys))
-
-
-def address_counter(config: ServerConfig) -> Callable[[str], str]:
-    """The name under which an address's connections count; a trusted proxy's do not count as its own.
-
-    Raises:
-        ConfigError: a proxy is no address.
-    """
-    proxies = parse_networks(config.trusted_proxy)
-
-    def counted(peer: str) -> str:
-        return "" if is_within(peer, proxies) else client_address(peer, [], [])
-
-    return counted
 
 
 def bind(config: ServerConfig) -> list[socket.socket]:

@@ -129,6 +129,11 @@ class Models:
         return len(self._models)
 
     @property
+    def rows(self) -> int:
+        """The rows of all of them."""
+        return sum(model.engine.info.slots for model in self)
+
+    @property
     def first(self) -> ServedModel:
         """The one declared first."""
         return next(iter(self))

@@ -103,7 +103,6 @@ class Call(SocketConversation):
                 continue  # a tag like any other that this client's protocol does not know
             message = moshi.decode(data)
             if isinstance(message, moshi.Audio) and message.data:
-                self._patience.heard(socket.seen_s)
                 self._ear.put(message.data)
                 received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
                 while has_more and not socket.has_ended:
@@ -132,6 +131,8 @@ class Call(SocketConversation):
         if pcm is None or session is None:
             return False
         self._trace("decode", start_s, session=session.id)
+        if pcm.size:
+            self._patience.heard(received_s, pcm.size / self._model.engine.info.spec.sample_rate)
         # Before admission the decoder only follows the stream: its headers come once.
         if pcm.size and not self._is_muted and session.state is SessionState.ACTIVE:
             if self._recording is not None:

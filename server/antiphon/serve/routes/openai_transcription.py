@@ -47,8 +47,9 @@ async def handle_form(
     Raises:
         web.HTTPException, SessionError: refused, with OpenAI's body.
     """
+    place = services.uploads.one(caller.address, services.config.limits.max_uploads_per_address)
     try:
-        with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+        with place, tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
             file = cast("BinaryIO", spooled)
             form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
             await receive(request, services, form.take, spare_bytes=FORM_BYTES)

@@ -105,7 +105,7 @@ def _guarded(
                 services.access.check(caller)
                 # A call that is resumed counts where it was until it is here.
                 extra = int(request.query.get("resume") == Resume.AGAIN)
-                async with services.access.ledger.hold(caller, extra=extra):
+                async with services.access.ledger.hold(caller, rows=services.models.rows, extra=extra):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
                 kind, is_logged = type(error).__name__, True

@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
 from aiohttp import web
 
@@ -22,6 +22,10 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.heard_file import IN_MEMORY_BYTES, HeardFile, check_length
 
 
+UPLOAD_GRACE_S: Final = 5.0
+"""Before a recording has to keep its pace."""
+
+
 async def handle_recording(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
@@ -31,8 +35,9 @@ async def handle_recording(
         web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 no recording
             that can be read, 503 full or leaving.
     """
+    place = services.uploads.one(caller.address, services.config.limits.max_uploads_per_address)
     try:
-        with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+        with place, tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
             file = cast("BinaryIO", spooled)
             await receive(request, services, file.write, spare_bytes=0)
             await check_length(file, services)
@@ -56,7 +61,8 @@ async def receive(
     limits = services.config.limits
     limit, size = limits.max_upload_bytes + spare_bytes, 0
     try:
-        async with asyncio.timeout(limits.upload_timeout_s):
+        begun_s = asyncio.get_running_loop().time()
+        async with asyncio.timeout(min(UPLOAD_GRACE_S, limits.upload_timeout_s)) as allowed:
             if (request.content_length or 0) > limit:
                 raise too_large(limit, request.content_length or 0)
             async for chunk in request.content.iter_any():
@@ -64,8 +70,14 @@ async def receive(
                 if size > limit:
                     raise too_large(limit)
                 take(chunk)
+                paid_s = UPLOAD_GRACE_S + size / limits.min_upload_bytes_per_s
+                allowed.reschedule(begun_s + min(paid_s, limits.upload_timeout_s))
     except TimeoutError as error:
-        text = f"{size} bytes came in {limits.upload_timeout_s:g} s, which is all the time there is\n"
+        took_s = asyncio.get_running_loop().time() - begun_s
+        text = (
+            f"{size} bytes came in {took_s:.1f} s; a recording has {limits.upload_timeout_s:g} s, and at "
+            f"least {limits.min_upload_bytes_per_s} bytes come each second after {UPLOAD_GRACE_S:g} s\n"
+        )
         raise web.HTTPRequestTimeout(text=text) from error
 
 

@@ -10,14 +10,34 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
+
+from antiphon.supervisor.door import Bounds
 
 LISTEN_BACKLOG: Final = 128
 """Connections that wait in the kernel to be accepted: aiohttp's own default."""
 
+LOOK_S: Final = 0.02
+"""How often the connections that have closed are looked for, while others come."""
+
 RETRY_S: Final = 1.0
 """How long nothing is accepted after a failure: files are freed by calls that end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Who may connect: ``bounds`` of connections, by the name under which an address counts.
+
+    ``alive`` are the protocols of the connections that stand; ``turned_away`` is told of one that may not.
+    """
+
+    bounds: Bounds
+    counted_address: Callable[[str], str]
+    alive: Callable[[], Iterable[Any]]
+    turned_away: Callable[[], None]
+    connect_timeout_s: float
 
 
 class Listener:
@@ -28,8 +48,12 @@ class Listener:
         sockets: list[socket.socket],
         factory: Callable[[], Any],
         ssl_context: ssl.SSLContext | None,
+        entrance: Entrance | None = None,
     ) -> None:
         """Listen on bound ``sockets``, which are this object's from now on; :meth:`open` binds them."""
+        self._entrance = entrance
+        self._open: dict[Any, str] = {}
+        self._looked_s = 0.0
         self._loop = asyncio.get_running_loop()
         self.sockets = sockets
         self._factory = factory
@@ -49,8 +73,11 @@ class Listener:
         port: int,
         *,
         ssl_context: ssl.SSLContext | None = None,
+        entrance: Entrance | None = None,
     ) -> Listener:
         """Listen on every address of ``host``; ``factory`` makes the protocol of each connection.
+
+        Without an ``entrance`` anybody may connect.
 
         Raises:
             OSError: nothing can listen there.
@@ -58,7 +85,7 @@ class Listener:
         # The loop looks up and binds; accepting is ours, on copies of its sockets.
         bound = await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
         try:
-            return cls([one.dup() for one in bound.sockets], factory, ssl_context)
+            return cls([one.dup() for one in bound.sockets], factory, ssl_context, entrance)
         finally:
             bound.close()
 
@@ -76,8 +103,13 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
+        wait_s = self._wait_s()
+        if wait_s > 0:
+            self._loop.remove_reader(listening)
+            self._loop.call_later(wait_s, self._watch, listening)
+            return
         try:
-            connection, _ = listening.accept()
+            connection, peer = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -87,12 +119,40 @@ class Listener:
             self._loop.call_later(RETRY_S, self._watch, listening)
             return
         connection.setblocking(False)
-        task = self._loop.create_task(self._begin(connection))
+        address, entrance = "", self._entrance
+        if entrance is not None:
+            address = entrance.counted_address(str(peer[0]))
+            if not entrance.bounds.let_in(address):
+                connection.close()
+                entrance.turned_away()
+                return
+        task = self._loop.create_task(self._begin(connection, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _begin(self, connection: socket.socket) -> None:
+    def _wait_s(self) -> float:
+        """How long the next connection has to wait."""
+        entrance, now_s = self._entrance, self._loop.time()
+        if entrance is None:
+            return 0.0
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            alive = set(entrance.alive())
+            gone = [protocol for protocol in self._open if protocol not in alive]
+            entrance.bounds.forget([self._open.pop(protocol) for protocol in gone])
+        return entrance.bounds.wait_s(now_s)
+
+    async def _begin(self, connection: socket.socket, address: str) -> None:
+        entrance, tls = self._entrance, self._ssl_context
+        limit_s = None if entrance is None or tls is None else entrance.connect_timeout_s
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection, ssl=self._ssl_context)
+            _, protocol = await self._loop.connect_accepted_socket(
+                self._factory, connection, ssl=tls, ssl_handshake_timeout=limit_s
+            )
         except OSError:  # a peer that left, or its TLS, which ConnectionFaults counts
             connection.close()
+            if entrance is not None:
+                entrance.bounds.forget([address])
+        else:
+            if entrance is not None:
+                self._open[protocol] = address

@@ -9,6 +9,13 @@ PINGS_PER_TIMEOUT = 3
 """Chances a silent peer gets to show a sign of life."""
 
 
+AUDIO_CREDIT = 10.0
+"""Seconds that a second of audio keeps a call: a caller that speaks a tenth of the time goes on for ever."""
+
+FIRST_AUDIO_S = 0.02
+"""Less is no beginning: one packet of Opus."""
+
+
 class Patience:
     """What is left of it for one caller, from the times of its signs of life and of its audio."""
 
@@ -18,6 +25,7 @@ class Patience:
         self._awaits = awaits
         self._heard_s: float | None = None
         self._has_spoken = False
+        self._first_s = 0.0
 
     @property
     def period_s(self) -> float:
@@ -28,10 +36,20 @@ class Patience:
         """From now on the caller is expected to speak."""
         self._heard_s = now_s
 
-    def heard(self, now_s: float) -> None:
-        """The caller sent audio."""
-        self._heard_s = now_s
-        self._has_spoken = True
+    def heard(self, now_s: float, seconds: float | None = None) -> None:
+        """The caller sent ``seconds`` of audio, None for something that counts as much as need be.
+
+        A second keeps a call for ``AUDIO_CREDIT`` of them: three bytes now and then hold no row.
+        """
+        if seconds is None or self._heard_s is None:
+            self._heard_s, self._has_spoken = now_s, True
+            return
+        if not self._has_spoken:
+            self._first_s += seconds
+            if self._first_s >= FIRST_AUDIO_S:
+                self._heard_s, self._has_spoken = now_s, True
+            return
+        self._heard_s = min(now_s, self._heard_s + AUDIO_CREDIT * seconds)
 
     def wants_ping(self, silent_s: float) -> bool:
         """Whether a peer that has been silent for so long should be asked for a sign of life."""

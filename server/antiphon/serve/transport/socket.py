@@ -57,7 +57,7 @@ class Socket:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._incoming = Incoming(max_message_bytes)
-        self._message_s = 1.0 / limits.max_messages_per_s
+        self._message_s, self._byte_s = 1.0 / limits.max_messages_per_s, 1.0 / limits.max_bytes_per_s
         self._paid_until_s = 0.0
         self._pauses = 0
         self._is_held = False
@@ -134,7 +134,7 @@ class Socket:
         return self._is_held or self._last is not None or self.ahead_bytes >= READ_AHEAD_BYTES
 
     def _take(self, opcode: int, content: bytes | str) -> None:
-        self._count()
+        self._count(len(content))
         if opcode == CLOSE:
             self._take_close(cast("bytes", content))
         elif opcode == PING:
@@ -146,10 +146,10 @@ class Socket:
             self.ahead_bytes += _kept_bytes(content)
             self._wake()
 
-    def _count(self) -> None:
-        """Count a message; a peer that is a second's worth ahead of the rate is not read for a while."""
+    def _count(self, size: int) -> None:
+        """Count a message; a peer that is a second's worth ahead of either rate is not read for a while."""
         self.seen_s = now_s = self._clock()
-        self._paid_until_s = max(self._paid_until_s, now_s) + self._message_s
+        self._paid_until_s = max(self._paid_until_s, now_s) + max(self._message_s, size * self._byte_s)
         if self._paid_until_s > now_s + 1.0 and not self._is_held:
             self._is_held = True
             self._pauses += 1

@@ -1,0 +1,206 @@
+"""What one connection and one address may take: each bound of docs/reliability.md that has no other test."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from antiphon.config import Limits, ServerConfig
+from antiphon.engine.metrics import Families
+from antiphon.errors import SessionTimeoutError
+from antiphon.protocol import moshi
+from antiphon.serve.hosting.entrance import entrance_of
+from antiphon.serve.transport.patience import Patience
+from antiphon.serve.transport.site import Site
+from tests.serve.harness import PATIENCE_S, serving
+
+NEAR = {"X-Forwarded-For": "198.51.100.7"}
+TLS = Path(__file__).parent / "tls"
+
+
+# Connections of a server that is one process.
+
+
+@asynccontextmanager
+async def listening(
+    tls: ssl.SSLContext | None = None, **limits: float
+) -> AsyncIterator[tuple[int, Families]]:
+    """A server that answers nothing, behind the entrance of one process."""
+    config = ServerConfig(limits=Limits(**limits))  # type: ignore[arg-type]
+    runner, families = web.AppRunner(web.Application()), Families(CollectorRegistry())
+    await runner.setup()
+    site = Site(runner, "127.0.0.1", 0, ssl_context=tls)
+    site.entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
+    await site.start()
+    yield runner.addresses[0][1], families
+    await runner.cleanup()
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connected(port: int) -> Connection:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def answered(connection: Connection) -> bool:
+    """Whether a request is answered within a moment."""
+    reader, writer = connection
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    try:
+        async with asyncio.timeout(0.3):
+            return (await reader.read(12)).startswith(b"HTTP/1.1 404")
+    except (TimeoutError, ConnectionResetError):
+        return False
+
+
+async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
+    async with listening(max_connections=2) as (port, _):
+        one, two, three = [await connected(port) for _ in range(3)]
+        assert await answered(one)
+        assert await answered(two)
+        assert not await answered(three)
+        one[1].close()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await three[0].read(12)).startswith(b"HTTP/1.1 404")
+        for _, writer in (two, three):
+            writer.close()
+
+
+async def test_connections_beyond_an_addresss_own_are_closed_and_counted() -> None:
+    async with listening(max_connections_per_address=1) as (port, families):
+        one, two = await connected(port), await connected(port)
+        assert await answered(one)
+        assert await two[0].read() == b""
+        assert families.registry.get_sample_value("antiphon_turned_away_connections_total") == 1.0
+        one[1].close()
+        two[1].close()
+        async with asyncio.timeout(PATIENCE_S):
+            while not await answered(three := await connected(port)):
+                three[1].close()
+        three[1].close()
+
+
+async def test_new_connections_beyond_the_rate_wait() -> None:
+    async with listening(max_new_connections_per_s=10) as (port, _):
+        begun_s = time.monotonic()
+        connections = [await connected(port) for _ in range(15)]
+        assert all([await answered(it) for it in connections[:10]])
+        async with asyncio.timeout(PATIENCE_S):
+            while not await answered(connections[-1]):  # asks again: it may be let in meanwhile
+                pass
+        assert time.monotonic() - begun_s >= 0.4
+        for _, writer in connections:
+            writer.close()
+
+
+async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    async with listening(context, connect_timeout_s=0.3) as (port, _):
+        begun_s = time.monotonic()
+        reader, writer = await connected(port)
+        writer.write(b"\x16\x03\x01")  # the beginning of a handshake
+        assert await reader.read() == b""
+        assert 0.2 < time.monotonic() - begun_s < 5.0
+        writer.close()
+
+
+# Connections that stand.
+
+
+async def test_bytes_beyond_the_rate_are_read_later() -> None:
+    limits = {"max_bytes_per_s": 65_536}
+    async with serving(limits=limits) as server, server.caller() as client:
+        begun_s = time.monotonic()
+        for _ in range(6):
+            await client.send(moshi.Unknown(0x77, bytes(32_768)))
+        await client.send(moshi.Ping())
+        await client.until(lambda it: isinstance(it, moshi.Ping))
+        assert time.monotonic() - begun_s > 0.9  # of 192 KiB two seconds' worth waited
+
+
+def patience(**limits: float) -> Patience:
+    found = Patience(Limits(**limits))  # type: ignore[arg-type]
+    found.begin(0.0)
+    return found
+
+
+def test_it_is_seconds_of_audio_that_keep_a_call() -> None:
+    talker, holder = patience(idle_timeout_s=60.0), patience(idle_timeout_s=60.0)
+    for now_s in range(1, 600):
+        talker.heard(now_s, 0.1)  # a tenth of the time
+        talker.check(now_s, 0.0)
+    holder.heard(1.0, 0.08)
+    for now_s in range(10, 60, 10):
+        holder.heard(now_s, 0.0000625)  # three bytes of sound, each ten seconds
+        holder.check(now_s, 0.0)
+    with pytest.raises(SessionTimeoutError, match=r"no audio for 6\d s, the limit is 60 s"):
+        holder.check(62.0, 0.0)
+
+
+def test_less_than_a_packet_is_no_first_audio() -> None:
+    found = patience(handshake_timeout_s=15.0)
+    for now_s in range(1, 15):
+        found.heard(now_s, 0.001)
+    with pytest.raises(SessionTimeoutError, match="no first audio for 16 s, the limit is 15 s"):
+        found.check(16.0, 0.0)
+
+
+async def test_three_bytes_now_and_then_hold_no_row() -> None:
+    async with serving(limits={"idle_timeout_s": 0.5}) as server:
+        async with server.call("ext=1&format=pcm_s16le") as client:
+            await client.event("ready")
+            await client.send(moshi.Audio(bytes(3840)))
+            begun_s = time.monotonic()
+            while not client.ws.closed and time.monotonic() - begun_s < PATIENCE_S:
+                await client.send(moshi.Audio(bytes(2)))
+                try:
+                    async with asyncio.timeout(0.1):
+                        message = await client.receive()
+                except TimeoutError:
+                    continue
+                if isinstance(message, moshi.Event) and message.type == "error":
+                    assert "no audio for" in message.fields["message"]
+                    break
+        assert time.monotonic() - begun_s < 5.0
+        await server.is_empty()
+
+
+# Addresses.
+
+
+async def test_an_address_has_a_quarter_of_the_rows_and_this_machine_any_number() -> None:
+    async with serving(slots=20, trusted_proxy=("127.0.0.1",)) as server:
+        clients = []
+        try:
+            for _ in range(5):
+                ws = await server.http.ws_connect(server.url("/api/chat?ext=1", "ws"), headers=NEAR)
+                clients.append(ws)
+            async with server.call("ext=1", **NEAR) as sixth:
+                error = await sixth.event("error")
+                assert error.fields["message"] == "your address 198.51.100.7 has 5 of 5 sessions"
+            here = server.url("/api/chat?ext=1", "ws")
+            clients += [await server.http.ws_connect(here) for _ in range(7)]
+            assert len(server.calls) == 12
+        finally:
+            for ws in clients:
+                await ws.close()
+
+
+async def test_a_small_server_gives_an_address_four() -> None:
+    async with serving(slots=6, trusted_proxy=("127.0.0.1",)) as server:
+        held = [await server.http.ws_connect(server.url("/api/chat", "ws"), headers=NEAR) for _ in range(4)]
+        async with server.http.get(server.url("/api/chat"), headers=NEAR) as response:
+            assert response.status == 429
+        for ws in held:
+            await ws.close()
