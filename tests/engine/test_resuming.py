@@ -1,0 +1,184 @@
+"""Calls that change their connection, in slow motion: rows, replies, tokens, and what time does to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.engine import resuming
+from antiphon.engine.config import EngineConfig
+from antiphon.errors import ReplacedError, ResumeError
+from antiphon.ipc.resumption import ResumeClaim
+from antiphon.ipc.session import Session
+from antiphon.ipc.values import SessionState
+from tests.engine.bench import Bench, heard
+from tests.engine.fakes import FakeBackend
+
+KEY, NEXT, THIRD = b"1" * 32, b"2" * 32, b"3" * 32
+
+
+def claim(
+    key: bytes = KEY, new_key: bytes = NEXT, *, owner: str = "", seq: int = -1, frame: int = -1
+) -> ResumeClaim:
+    return ResumeClaim(key, new_key, owner, seq, frame, replay_frames=5)
+
+
+def resets(bench: Bench) -> int:
+    """How often a row began anew."""
+    return sum(int(step.reset.sum()) for step in bench.backend.steps)
+
+
+def armed(bench: Bench) -> Session:
+    """A call that can be resumed and has heard two frames."""
+    session = bench.submit(seed=3)
+    session.arm(KEY, "")
+    bench.push(session, 1, 2)
+    bench.ticks()
+    return session
+
+
+def resume(bench: Bench, asked: ResumeClaim) -> Session:
+    session = bench.engine.resume(asked, notify=lambda: None)
+    bench.tick()
+    return session
+
+
+def test_the_row_its_state_and_its_replies_go_over() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    first.take()
+    bench.push(first, 3)
+    first.detach()
+    assert bench.ticks() == 0  # it takes no step
+    second = resume(bench, claim(frame=0))
+    assert (first.state, type(first.error)) == (SessionState.CLOSED, ReplacedError)
+    assert second.state is SessionState.ACTIVE
+    assert second.next_frame == 3
+    assert second.resumption is not None
+    assert (second.resumption.call, second.resumption.replay_from) == (first.id, 1)
+    bench.ticks()
+    bench.push(second, 4)
+    bench.ticks()
+    assert heard(second.take()) == [2, 3, 4]  # frame 1 again, whose audio was lost; the row was not reset
+    assert second.parameters.text_seed == 3
+    assert resets(bench) == 1
+    assert bench.engine.health().active == 1
+    stats = second.stats()
+    assert (stats.frames_in, stats.frames_taken, stats.lost) == (4, 4, 0)
+
+
+def test_a_claim_that_comes_between_two_looks_at_the_leases_resets_no_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.take()
+    first.detach()
+    bench.tick()
+    found: list[Session] = []
+    settle = bench.engine.rows.settle
+
+    def settle_and_be_claimed() -> None:
+        settle()
+        if not found:
+            found.append(bench.engine.resume(claim(frame=1), notify=lambda: None))
+
+    monkeypatch.setattr(bench.engine.rows, "settle", settle_and_be_claimed)
+    bench.tick()
+    bench.tick()
+    (second,) = found
+    bench.push(second, 3)
+    bench.ticks()
+    assert heard(second.take()) == [3]
+    assert resets(bench) == 1
+
+
+def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledged() -> None:
+    bench = Bench()
+    armed(bench).detach()
+    second = resume(bench, claim())
+    second.detach()
+    third = resume(bench, claim(KEY, THIRD))  # the answer with NEXT was lost
+    with pytest.raises(ResumeError, match="unknown: no call that can be resumed has this token"):
+        resume(bench, claim(NEXT, b"4" * 32))
+    third.acknowledge(-1)
+    with pytest.raises(ResumeError, match="replaced: this token was used, and its call goes on with another"):
+        resume(bench, claim(KEY, b"4" * 32))
+    third.detach()
+    assert resume(bench, claim(THIRD, b"4" * 32)).state is SessionState.ACTIVE
+    assert bench.read("resumptions_total", outcome="resumed") == 3
+    assert bench.read("resumptions_total", outcome="replaced") == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"key": b"9" * 32}, "unknown: no call that can be resumed has this token"),
+        ({"owner": "eve"}, "unknown: this call was begun with another API key"),
+        ({"seq": 0}, "unknown: the client has message 0, of 0 that were noted"),
+    ],
+)
+def test_who_may_not_resume(facts: dict[str, Any], words: str) -> None:
+    bench = Bench()
+    armed(bench).detach()
+    with pytest.raises(ResumeError, match=words):
+        resume(bench, claim(**facts))
+
+
+def test_what_was_noted_and_not_acknowledged_is_told_again() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.note(((0, b"a"), (1, b"b"), (2, b"c")), 2)
+    first.acknowledge(0)
+    first.detach()
+    second = resume(bench, claim(seq=1, frame=1))
+    assert second.resumption is not None
+    found = second.resumption
+    assert (found.notes, found.next_seq, found.told_frame) == (((2, b"c"),), 3, 2)
+
+
+@pytest.mark.parametrize("notes", [resuming.MAX_NOTES + 1, 1])
+def test_a_call_with_too_much_that_was_not_acknowledged_cannot_be_resumed(notes: int) -> None:
+    bench = Bench()
+    first = armed(bench)
+    data = b"x" * (resuming.MAX_NOTES_BYTES + 1) if notes == 1 else b"x"
+    first.note(tuple((seq, data) for seq in range(notes)), 1)
+    first.detach()
+    assert (first.state, str(first.error)) == (SessionState.CLOSED, "unknown: the call cannot be resumed")
+    with pytest.raises(ResumeError, match="unknown"):
+        resume(bench, claim())
+
+
+def test_time_ends_a_detached_call_and_one_who_waits_ends_it_sooner() -> None:
+    bench = Bench(FakeBackend(slots=2), config=EngineConfig(resume_window_s=30, resume_yield_s=5))
+    old = armed(bench)
+    old.detach()
+    bench.clock.advance(1.0)
+    young = bench.submit()
+    young.arm(NEXT, "")
+    young.detach()
+    bench.clock.advance(3.0)
+    waiting = bench.submit(wait_s=60.0)
+    bench.tick()
+    assert waiting.state is SessionState.QUEUED
+    bench.clock.advance(1.5)
+    bench.tick()
+    assert waiting.state is SessionState.ACTIVE
+    assert str(old.error) == "expired: no connection for 5.5 s, and a caller waits for its row"
+    assert young.state is SessionState.ACTIVE
+    bench.clock.advance(26.0)
+    bench.tick()
+    assert str(young.error) == "expired: no connection for 30.5 s"
+    with pytest.raises(ResumeError, match="expired: a call without a connection is kept for 30 s at most"):
+        resume(bench, claim(NEXT, THIRD))
+
+
+def test_a_server_that_leaves_resumes_nothing() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.detach()
+    bench.engine.drain()
+    assert str(first.error) == "draining: the server is leaving"
+    with pytest.raises(ResumeError, match="draining"):
+        resume(bench, claim())
