@@ -97,6 +97,7 @@ class ModelConfig:
     slots: int | None = option(None, "sessions at once", minimum=1)
     backend_option: tuple[str, ...] = option((), "an option of its backend", metavar="NAME=VALUE")
     voices: str | None = option(None, "its folder of voices", metavar="DIR")
+    outside_files: bool = option(False, "whether its folder may name files outside of itself")
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name that does not fit into a path."""
@@ -148,6 +149,9 @@ class ServerConfig:
     voices: str | None = option(
         None, "voices for models that take a voice_prompt; voices/ beside the model if none", metavar="DIR"
     )
+    outside_files: bool = option(
+        False, "let a model's folder name files outside of itself: by '..', file://, links or hf://"
+    )
     front_ends: int | None = option(
         0, "processes for conversations; auto: the cores the engine leaves; 0: one for everything", minimum=0
     )
@@ -192,6 +196,7 @@ class ServerConfig:
             slots=self.engine.slots,
             backend_option=self.backend_option,
             voices=self.voices,
+            outside_files=self.outside_files,
         )
 
 

@@ -30,7 +30,7 @@ def make_backend(*_, slots, **__):
     time.sleep({make_s})
     return NullBackend(SPEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
 
-served.load_checkpoint = lambda ref: null_checkpoint(SPEC)
+served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
 role, *arguments = sys.argv[1:]
 if role != "front-end":
     import antiphon.serve.hosting.engines as engines

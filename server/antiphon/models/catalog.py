@@ -21,12 +21,14 @@ def builtin_folder(name: str) -> Path:
     return folder
 
 
-def load_checkpoint(ref: str) -> Checkpoint:
+def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     """Find a model: a built-in name, a folder, ``hf://owner/repo[@revision]``, or a Pocket-TTS configuration.
 
     The last is a YAML file, a folder with one in it, or ``pocket://NAME``, one that its package has. A
     built-in name wins over a folder of the same name (``./echo`` is the folder). Raises
     CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's client or the package.
+
+    With ``is_confined`` a folder may name no file outside of itself.
     """
     if ref in BUILTIN:
         return read_checkpoint(Folder(builtin_folder(ref)), ref)
@@ -44,8 +46,14 @@ def load_checkpoint(ref: str) -> Checkpoint:
         config = None if published else find_config(folder)
         if config is not None:
             return read_pocket(config, ref, folder.resolve().name)
-        return read_checkpoint(Folder(folder), ref)
+        return read_checkpoint(Folder(folder, _bound(folder) if is_confined else None), ref)
     near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
         f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
     )
+
+
+def _bound(folder: Path) -> Path:
+    """Where the files of a folder have to lie; those of the package share some."""
+    assets = (Path(str(resources.files("antiphon"))) / "assets").resolve()
+    return assets if folder.resolve().is_relative_to(assets) else folder

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from antiphon.errors import CheckpointNotFoundError
+from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 
 HUB_PREFIX: Final = "hf://"
 FILE_PREFIX: Final = "file://"
@@ -36,9 +36,14 @@ class FileSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of this machine. Names may lead out of it (``../echo/mimi.safetensors``)."""
+    """A folder of this machine.
+
+    Names may lead out of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder in which
+    every file has to lie, links followed.
+    """
 
     root: Path
+    bound: Path | None = None
 
     @property
     def name(self) -> str:
@@ -51,8 +56,14 @@ class Folder:
         return None
 
     def find(self, name: str) -> Path | None:
-        """The file's path, or None when there is no such file. ``file://`` in front is tolerated."""
+        """The file's path, or None when there is no such file. ``file://`` in front is tolerated.
+
+        Raises:
+            CheckpointFormatError: it lies outside of the bound.
+        """
         path = self.root / name.removeprefix(FILE_PREFIX)
+        if self.bound is not None and not path.resolve().is_relative_to(self.bound.resolve()):
+            raise outside(str(self.root), name)
         return path if path.is_file() else None
 
     def get(self, name: str) -> Path:
@@ -65,12 +76,23 @@ class Folder:
         return path
 
 
+def outside(folder: str, name: str) -> CheckpointFormatError:
+    """The error for a file that a stranger's folder names and that is not in it."""
+    return CheckpointFormatError(
+        f"{folder} names the file '{name}', which lies outside of it; copy it there, "
+        "or serve with --outside-files if you trust the folder"
+    )
+
+
 def resolve(source: FileSource, name: str) -> Path:
     """The path of a file the checkpoint must have; ``hf://owner/repo/file`` is one of another repository.
 
-    Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached.
+    Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached, and
+    CheckpointFormatError when it lies outside of a folder that is to stay in itself.
     """
     if name.startswith(HUB_PREFIX):
+        if isinstance(source, Folder) and source.bound is not None:
+            raise outside(str(source.root), name)
         from antiphon.models.hub import get_reference
 
         return get_reference(name)

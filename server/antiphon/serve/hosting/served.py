@@ -97,7 +97,7 @@ def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, 
     """
     named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
     for entry in entries:
-        checkpoint = load_checkpoint(entry.model)
+        checkpoint = load_checkpoint(entry.model, is_confined=not entry.outside_files)
         name = entry.name or checkpoint.spec.name
         if name in named:
             raise ConfigError(same_name(name))
