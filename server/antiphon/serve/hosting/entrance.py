@@ -1,4 +1,4 @@
-"""How many connections may come, for a server in one process or in several."""
+"""How many connections may come to a server that is one process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from prometheus_client import Counter
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import Families
 from antiphon.serve.access.addresses import counted_addresses
+from antiphon.serve.hosting.door import door_limits
 from antiphon.serve.transport.listening import Entrance
-from antiphon.supervisor.door import Bounds, DoorLimits
-
-
-def door_limits(config: ServerConfig) -> DoorLimits:
-    """What the configuration says of connections."""
-    return DoorLimits(
-        connections=config.limits.max_connections,
-        connections_per_address=config.limits.max_connections_per_address,
-        new_per_s=config.limits.max_new_connections_per_s,
-    )
+from antiphon.supervisor.door import Bounds
 
 
 def entrance_of(config: ServerConfig, runner: web.AppRunner, families: Families, *, now_s: float) -> Entrance:

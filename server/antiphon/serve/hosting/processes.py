@@ -16,7 +16,7 @@ from antiphon.ipc.health import Health, together
 from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
-from antiphon.serve.hosting.entrance import door_limits
+from antiphon.serve.hosting.door import door_limits
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
