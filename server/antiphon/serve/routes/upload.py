@@ -21,7 +21,6 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.heard_file import IN_MEMORY_BYTES, HeardFile, check_length
 
-
 UPLOAD_GRACE_S: Final = 5.0
 """Before a recording has to keep its pace."""
 
