@@ -209,7 +209,7 @@ async def test_only_so_many_are_received_at_once() -> None:
         await has_begun.wait()
         yield form_of(file=WAV)[200:]
 
-    async with transcribing() as (server, _):
+    async with transcribing(limits={"max_uploads_per_address": 0}) as (server, _):
         waiting = [
             asyncio.create_task(post(server, slowly(), **{"Content-Type": FORM})) for _ in range(MAX_UPLOADS)
         ]
