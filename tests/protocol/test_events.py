@@ -15,7 +15,12 @@ from antiphon.protocol.moshi import Event
 PARAMETERS = {"text_temperature": 0.7}
 BUILT = [
     events.queued(position=0, ahead=1, retry_after_s=2),
-    events.ready(session="s", model="m", sample_rate=1, frame_samples=2, slots=3, parameters=PARAMETERS),
+    events.ready(
+        session="s", model="m", sample_rate=1, frame_samples=2, slots=3, parameters=PARAMETERS, resume={}
+    ),
+    events.resumed(session="s", token="t", input_frame=1, missed_frames=2, replay_from=3),
+    events.resume_failed("expired"),
+    events.replaced(),
     events.interrupted(4),
     events.stats(
         frames_in=1,
@@ -61,6 +66,8 @@ ERRORS = {
     "KeyRevokedError": 1008,
     "SessionTimeoutError": 1008,
     "SessionFailedError": 1011,
+    "ReplacedError": 4409,
+    "ResumeError": 4404,
 }
 
 
