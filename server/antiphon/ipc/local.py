@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from antiphon.ipc.health import Health
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+
+Failed: TypeAlias = Callable[[Exception], None]
 
 
 class DirectEngine(Protocol):
@@ -47,14 +49,14 @@ class Doorbell:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call on the thread of ``loop``."""
         self._loop = loop
-        self._waiting: dict[Notify, None] = {}
+        self._waiting: dict[Notify, Failed] = {}
         self._lock = threading.Lock()
 
-    def ring(self, notify: Notify) -> None:
-        """Call ``notify`` soon; again before that changes nothing."""
+    def ring(self, notify: Notify, failed: Failed) -> None:
+        """Call ``notify`` soon, ``failed`` with what it raises; again before that changes nothing."""
         with self._lock:
             is_called = bool(self._waiting)
-            self._waiting[notify] = None
+            self._waiting[notify] = failed
         if is_called:
             return
         try:
@@ -65,8 +67,11 @@ class Doorbell:
     def _answer(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        for notify in waiting:
-            notify()
+        for notify, failed in waiting.items():
+            try:
+                notify()
+            except Exception as error:  # a boundary: the wake-ups of other sessions follow
+                failed(error)
 
 
 class LocalEngine:
@@ -91,7 +96,13 @@ class LocalEngine:
     ) -> CallSession:
         """A new session; see :meth:`antiphon.ipc.port.EnginePort.submit`."""
         ring = self._doorbell.ring
-        return self._engine.submit(parameters, wait_s=wait_s, notify=lambda: ring(notify), prompt=prompt)
+        session = self._engine.submit(
+            parameters,
+            wait_s=wait_s,
+            notify=lambda: ring(notify, lambda error: session.notify_failed(error)),
+            prompt=prompt,
+        )
+        return session
 
     async def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now."""

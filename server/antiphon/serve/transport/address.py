@@ -9,23 +9,39 @@ import socket
 from antiphon.errors import ConfigError
 
 
-def check_address(host: str, port: int) -> None:
-    """Find out before models are loaded whether this process can listen there; port 0 is any free one.
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of a host, which do not listen yet; port 0 is any free one.
+
+    The port is held from here on: a server that begins meanwhile is refused it.
 
     Raises:
         ConfigError: no such address on this machine, or the port is taken.
     """
+    bound: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                trial.bind(address)
-                trial.listen(1)  # with SO_REUSEADDR, a taken port may fail here first
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            bound.append(one := socket.socket(family, kind, protocol))
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                one.bind(address)  # without SO_REUSEADDR a socket that does not listen yet is seen too
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                reuse(one)  # connections of a server that has just ended
+                one.bind(address)
+                one.listen(1)
     except OSError as error:
+        for one in bound:
+            one.close()
         raise cannot_listen(host, port, error) from error
+    return bound
+
+
+def reuse(one: socket.socket) -> None:
+    """Let the address be taken again at once after this socket and its connections have closed."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
