@@ -205,7 +205,8 @@ def test_a_front_end_that_cannot_be_greeted_is_dropped(
 
 def spoilt_parameters() -> Iterator[dict[str, Any]]:
     for name, (low, high) in LIMITS.items():
-        for value in (low - 1, min(10 * high + 1, 2**64 - 1), NAN, "1", True, []):
+        values: tuple[Any, ...] = (low - 1, min(10 * high + 1, 2**64 - 1), NAN, "1", True, [])
+        for value in values:
             yield {**asdict(SamplingParameters()), name: value}
 
 

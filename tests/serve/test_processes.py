@@ -336,6 +336,32 @@ async def test_limits_of_a_key_hold_over_all_front_ends(tmp_path: Path) -> None:
             await stack.enter_async_context(server.http.ws_connect(url, headers=headers))
 
 
+@pytest.mark.parametrize("has_file", [False, True])
+async def test_a_keys_day_is_that_of_all_front_ends(tmp_path: Path, has_file: bool) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(format_key(ApiKey("alice", digest_of("secret"), seconds=2)) + "\n")
+    options = ("--front-ends", "2", "--slots", "8", "--api-keys", str(keys))
+    async with serve_process(*options, *(("--usage", str(tmp_path / "usage")) if has_file else ())) as server:
+        headers, url = {"Authorization": "Bearer secret"}, f"{server.url}/api/chat"
+        async with AsyncExitStack() as stack:
+            talk = f"{url}?{EXTENDED}"
+            calls = [
+                Client(await stack.enter_async_context(server.http.ws_connect(talk, headers=headers)))
+                for _ in "12"  # one on each front end
+            ]
+            for call in calls:
+                await call.event("ready")
+                await call.speak(speech(15))  # 1.2 s
+                await call.reply()
+        for _ in range(4):  # on whichever front end
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with asyncio.timeout(PATIENCE_S):
+                    while True:  # until both calls are over
+                        async with server.http.ws_connect(url, headers=headers):
+                            await asyncio.sleep(0.05)
+            assert refused.value.status == 429
+
+
 async def test_places_in_the_queue_are_those_of_the_whole_server() -> None:
     async with serve_process("--front-ends", "2", "--slots", "1") as server, AsyncExitStack() as stack:
         query = f"{EXTENDED}&wait=60"

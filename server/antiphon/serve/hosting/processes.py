@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
-import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +17,8 @@ from antiphon.serve.access.addresses import client_address, is_within, parse_net
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.operator.agent import agent
-from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.address import bind
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.door import DoorLimits
 from antiphon.supervisor.plan import Plan
@@ -39,7 +38,7 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     check_files(config)
-    listeners = bind(config)
+    listeners = bind(config.host, config.port)
     plan = Plan(
         engine=ENGINE,
         front_end=FRONT_END,
@@ -105,26 +104,3 @@ def address_counter(config: ServerConfig) -> Callable[[str], str]:
         return "" if is_within(peer, proxies) else client_address(peer, [], [])
 
     return counted
-
-
-def bind(config: ServerConfig) -> list[socket.socket]:
-    """Sockets on every address of the configured host, which do not listen yet.
-
-    Raises:
-        ConfigError: nothing can listen there.
-    """
-    listeners: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise cannot_listen(config.host, config.port, error) from error
-    return listeners

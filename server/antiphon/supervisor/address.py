@@ -1,4 +1,4 @@
-"""Where to listen: looked at before models are loaded, with the option that is to be changed."""
+"""Where to listen: an address is held before models are loaded, and errors name the option to change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from antiphon.errors import ConfigError
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
     """Sockets on every address of a host, which do not listen yet; port 0 is any free one.
 
     The port is held from here on: a server that begins meanwhile is refused it.
@@ -31,12 +31,22 @@ def bind(host: str, port: int) -> list[socket.socket]:
                     raise
                 reuse(one)  # connections of a server that has just ended
                 one.bind(address)
-                one.listen(1)
     except OSError as error:
         for one in bound:
             one.close()
-        raise cannot_listen(host, port, error) from error
+        raise cannot_listen(host, port, error, option) from error
     return bound
+
+
+def listen(one: socket.socket, backlog: int) -> None:
+    """Let connections come to a socket of :func:`bind`.
+
+    Raises:
+        OSError: the port was taken meanwhile.
+    """
+    reuse(one)
+    one.setblocking(False)
+    one.listen(backlog)
 
 
 def reuse(one: socket.socket) -> None:
@@ -44,7 +54,7 @@ def reuse(one: socket.socket) -> None:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") -> ConfigError:
     """The error for an address, with the option that is to be changed."""
     if isinstance(error, socket.gaierror):
         reason, remedy = error.strerror, "choose an address of this machine with --host"
@@ -54,7 +64,7 @@ def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         remedy = "choose an address of this machine with --host: 127.0.0.1 for itself, 0.0.0.0 for others too"
     elif error.errno == errno.EACCES:
-        remedy = "ports below 1024 are for root; choose another with --port"
+        remedy = f"ports below 1024 are for root; choose another with {option}"
     else:
-        remedy = "choose another with --port"
+        remedy = f"choose another with {option}"
     return ConfigError(f"cannot listen on {where}: {reason}; {remedy}")
