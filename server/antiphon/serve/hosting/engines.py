@@ -128,6 +128,8 @@ def running_engines(
             engines.callback(stop_engine, engine)
             waiting[entry.device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
+            rings = engine.rings_of(engine.info.spec)
+            taken_bytes["cpu"] += rings.fixed + engine.info.slots * rings.row
             running.append(RunningEngine(entry, name, checkpoint, engine))
         yield running
 
