@@ -16,11 +16,11 @@ Failed: TypeAlias = Callable[[Exception], None]
 
 
 class DirectEngine(Protocol):
-    """The synchronous engine: its ``notify`` may be called from any thread."""
+    """The synchronous engine: what a port asks of it, with a ``notify`` that any thread may call."""
 
     @property
     def info(self) -> ModelFacts:
-        """See :class:`antiphon.ipc.port.EnginePort`."""
+        """See :class:`antiphon.ipc.port.EnginePort`, here and below."""
         ...
 
     def submit(
@@ -40,6 +40,14 @@ class DirectEngine(Protocol):
 
     def health(self) -> Health:
         """How the engine is."""
+        ...
+
+    def drain(self) -> None:
+        """Admit nobody any more."""
+        ...
+
+    def note_host(self, host: str, lag_s: float) -> None:
+        """Tell admission how late an event loop runs."""
         ...
 
 
@@ -77,9 +85,10 @@ class Doorbell:
 class LocalEngine:
     """:class:`antiphon.ipc.port.EnginePort` in one process."""
 
-    def __init__(self, engine: DirectEngine, doorbell: Doorbell) -> None:
-        """Stand for a started ``engine``; ports of one event loop share its ``doorbell``."""
+    def __init__(self, engine: DirectEngine, doorbell: Doorbell | None = None) -> None:
+        """Stand for a started ``engine``; without a ``doorbell`` it has its own, on the loop that submits."""
         self._engine, self._doorbell = engine, doorbell
+        self.health, self.drain = engine.health, engine.drain
 
     @property
     def info(self) -> ModelFacts:
@@ -95,6 +104,8 @@ class LocalEngine:
         prompt: Prompt | None = None,
     ) -> CallSession:
         """A new session; see :meth:`antiphon.ipc.port.EnginePort.submit`."""
+        if self._doorbell is None:
+            self._doorbell = Doorbell(asyncio.get_running_loop())
         ring = self._doorbell.ring
         session = self._engine.submit(
             parameters,
@@ -108,6 +119,6 @@ class LocalEngine:
         """Whether :meth:`submit` would take a caller now."""
         self._engine.check_room(wait_s)
 
-    def health(self) -> Health:
-        """How the engine is."""
-        return self._engine.health()
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop runs."""
+        self._engine.note_host("loop", lag_s)

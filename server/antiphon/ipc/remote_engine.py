@@ -97,6 +97,12 @@ class RemoteEngine:
         detail = f"the engine's process has said nothing for {silent_s:.1f} s"
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
+    def drain(self) -> None:
+        """No effect: the supervisor tells the engine."""
+
+    def note_lag(self, lag_s: float) -> None:
+        """No effect: the supervisor asks for it, and tells the engine."""
+
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Call back once when the engine's process is gone, after all sessions have ended."""
         self._on_lost.append(callback)
