@@ -28,6 +28,9 @@ EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08
 BACK_S = 3.0
 STOPPED_S = 5.0
+EVEN = ("--front-ends", "2", "--slots", "64", "--host-lag-ms", "10000")
+"""A machine that is busy with other work refuses none of them."""
+
 SILENCE_S = 8.0
 """Longer than anything is stopped."""
 
@@ -276,7 +279,7 @@ async def test_without_its_engine_every_call_is_told_and_the_server_ends_with_70
 
 
 async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left() -> None:
-    async with serve_process("--front-ends", "2", "--slots", "64") as server, AsyncExitStack() as stack:
+    async with serve_process(*EVEN) as server, AsyncExitStack() as stack:
 
         async def shares() -> Counter[str]:
             text = await metrics(server)

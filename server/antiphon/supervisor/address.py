@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from antiphon.errors import ConfigError
 
@@ -17,11 +19,11 @@ def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
     Raises:
         ConfigError: no such address on this machine, or the port is taken.
     """
-    bound: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            bound.append(one := socket.socket(family, kind, protocol))
+            sockets.append(one := socket.socket(family, kind, protocol))
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
@@ -32,10 +34,21 @@ def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
                 reuse(one)  # connections of a server that has just ended
                 one.bind(address)
     except OSError as error:
-        for one in bound:
+        for one in sockets:
             one.close()
         raise cannot_listen(host, port, error, option) from error
-    return bound
+    return sockets
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """The sockets of :func:`bind`, closed at the end."""
+    sockets = bind(host, port)
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
 
 
 def listen(one: socket.socket, backlog: int) -> None:

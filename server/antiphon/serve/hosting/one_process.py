@@ -31,7 +31,7 @@ from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
-from antiphon.supervisor.address import bind, cannot_listen
+from antiphon.supervisor.address import bound, cannot_listen
 
 
 def serve(config: ServerConfig) -> int:
@@ -41,17 +41,17 @@ def serve(config: ServerConfig) -> int:
         AntiphonError: the server cannot start.
     """
     # The event loop gives the interpreter away in every system call and must wait this long to get it back
-    # from a codec thread that computes in Python.
+    # from an engine's thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take their time
-    listeners = bind(config.host, config.port)
     families = Families(CollectorRegistry())
     tracer = make_tracer(config)
     lifecycle = Lifecycle(config.limits)
     progress = show_progress(sys.stderr.isatty())
-    with running_engines(
+    engines = running_engines(
         config, families, on_lost=lifecycle.device_lost, tracer=tracer, progress=progress
-    ) as running:
+    )
+    with bound(config.host, config.port) as listeners, engines as running:
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
         # here now stays anyway.
         gc.collect()

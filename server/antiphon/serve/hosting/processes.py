@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.tls import tls_context
-from antiphon.supervisor.address import bind
+from antiphon.supervisor.address import bound
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.door import DoorLimits
 from antiphon.supervisor.plan import Plan
@@ -38,8 +39,13 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     check_files(config)
-    listeners = bind(config.host, config.port)
-    plan = Plan(
+    with bound(config.host, config.port) as listeners:
+        return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
+
+
+def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> Plan:
+    """What the supervisor is to run."""
+    return Plan(
         engine=ENGINE,
         front_end=FRONT_END,
         front_ends=front_ends,
@@ -58,7 +64,6 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
     )
-    return asyncio.run(_supervise(plan, config))
 
 
 async def _supervise(plan: Plan, config: ServerConfig) -> int:
