@@ -208,10 +208,10 @@ async def test_a_port_is_held_while_the_models_load(front_ends: str) -> None:
 
 
 async def test_a_server_begins_again_where_one_has_just_ended(split: tuple[str, str]) -> None:
-    async with serve_process(*split) as server, server.call("") as stock:
+    options = (*split, "--drain-timeout-s", "0.3")
+    async with serve_process(*options) as server, server.call("") as stock:
         await stock.receive()
         port = server.url.rsplit(":", 1)[1]
-        server.signal(signal.SIGTERM)
         server.signal(signal.SIGTERM)  # it closes the connection first, so its address is kept a while
         await stock.closed()
         await server.exit_code()
