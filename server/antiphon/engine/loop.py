@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Final
 
 from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
@@ -30,6 +31,16 @@ from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 
 TRACK = "engine"
+
+FEW_ROWS: Final = 128
+"""Up to so many sessions a tick may follow the last one after the least time as it is configured."""
+LONGEST_REST: Final = 3
+"""Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
+
+
+def least_tick_s(configured_s: float, sessions: int) -> float:
+    """From the begin of a short live tick to the begin of the next."""
+    return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)
 
 
 class EngineLoop:
@@ -119,9 +130,12 @@ class EngineLoop:
 
         Live frames come at real time. A recording waits for nothing but its ticks, nor does a prompt.
         """
-        left_s = self._least_tick_s - (self._clock() - self._began_s)
-        if self._has_ticked and self._is_live and left_s > 0:
-            time.sleep(min(left_s, self._least_tick_s))
+        if not (self._has_ticked and self._is_live):
+            return
+        least_s = least_tick_s(self._least_tick_s, self._rows.count)
+        left_s = least_s - (self._clock() - self._began_s)
+        if left_s > 0:
+            time.sleep(min(left_s, least_s))
 
     def _sleep(self) -> bool:
         """Wait until there may be something to do; false when stopped, or when even that failed."""
@@ -175,6 +189,7 @@ class EngineLoop:
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
+        now_s = self._clock()  # what has come by now was complete before
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
@@ -225,9 +240,8 @@ class EngineLoop:
             self._exchange_state(lease, visit)
         inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        aside = int(tick.is_aside.sum())
-        self._metrics.frames_taken.inc(inputs.count - aside)
-        self._metrics.aside_frames.inc(aside)
+        self._metrics.frames_taken.inc(inputs.count - tick.aside)
+        self._metrics.aside_frames.inc(tick.aside)
         self._metrics.batch_rows.observe(inputs.count)
         self._metrics.physical_rows.observe(physical)
         start_s = self._clock()
