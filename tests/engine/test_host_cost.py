@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -15,8 +16,8 @@ from antiphon.backends.null import NullBackend
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.loop import least_tick_s
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.tick import least_tick_s
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 
@@ -40,11 +41,14 @@ def opcodes(work: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # what other tests left has finalizers in Python
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final
 
 from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
@@ -20,8 +19,10 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
-from antiphon.engine.rows import Rows, Tick, TickTimes
+from antiphon.engine.results import Results
+from antiphon.engine.rows import Rows
 from antiphon.engine.saving import SavingQueue
+from antiphon.engine.tick import Tick, TickTimes, least_tick_s
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
@@ -31,16 +32,6 @@ from antiphon.log import Log
 from antiphon.models.spec import PipelineKind
 
 TRACK = "engine"
-
-FEW_ROWS: Final = 128
-"""Up to so many sessions a tick may follow the last one after the least time as it is configured."""
-LONGEST_REST: Final = 3
-"""Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
-
-
-def least_tick_s(configured_s: float, sessions: int) -> float:
-    """From the begin of a short live tick to the begin of the next."""
-    return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)
 
 
 class EngineLoop:
@@ -90,6 +81,7 @@ class EngineLoop:
         self._is_live = POLICIES[spec.kind].is_live
         self._priming = PrimingQueue(backend, rows, metrics)
         self._saving = SavingQueue(backend, rows)
+        self._results = Results(rows, spec, metrics)
         self._busy_since_s: float | None = None
         self._began_s = 0.0
         self._has_ticked = False
@@ -274,7 +266,7 @@ class EngineLoop:
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, then tell their owners."""
-        self._rows.end(tick, outputs, times)
+        self._results.end(tick, outputs, times)
         end_s = self._clock()
         for guest in self._rows.listeners(tick.leases):
             guest.tell()

@@ -8,12 +8,12 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from antiphon.backends.base import NO_TOKEN, BoolArray, FloatArray, IntArray, StepInputs, StepOutputs
+from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
@@ -21,11 +21,12 @@ from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
-from antiphon.ipc.arena import Arena, Counts, Shape, Times
+from antiphon.engine.tick import EVERY, Tick
+from antiphon.ipc.arena import Arena, Counts, Shape
 from antiphon.ipc.memory import Plan, SharedArena, leases_of
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings, Replies
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings
+from antiphon.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from antiphon.engine.guests import Guest
@@ -38,37 +39,6 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
-
-
-Chosen: TypeAlias = slice | BoolArray
-EVERY: Final = slice(None)
-"""Nearly always all places of a tick are chosen, and a slice copies no array."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The sessions of one tick, each array ``[m]`` in one order.
-
-    ``frame`` is the session's number of the frame, -1 for silence heard aside; ``complete_s`` when its last
-    sample had come. ``run`` tells which silence it is, or is NOT_ASIDE.
-    """
-
-    leases: Counts
-    frame: Counts
-    complete_s: Times
-    run: Counts
-    inputs: StepInputs
-    visits: tuple[tuple[int, Visit], ...] = ()
-    aside: int = 0
-    """How many of them hear silence that the caller did not send."""
-
-
-@dataclass(frozen=True, slots=True)
-class TickTimes:
-    """When a tick's step started and ended."""
-
-    start_s: float
-    end_s: float
 
 
 class Rows:
@@ -100,7 +70,7 @@ class Rows:
             self.arena = SharedArena(Plan(shape, pools, leases_of(slots, pools)))
         arena, leases = self.arena, self.arena.leases
         self._flags = np.zeros((leases, len(CAN_RUN)), np.bool_)
-        self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self._is_over = self._flags.T[:5]
+        self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self.has_ended = self._flags.T[:5]
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
         self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
@@ -116,8 +86,6 @@ class Rows:
         self._guests: list[Guest | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
-        self._has_deadlines = spec.kind is not PipelineKind.TTS
-        self._silent_frames = spec.silent_frames
         self._metrics, self._pressure = metrics, pressure
 
     # The engine thread's side.
@@ -138,7 +106,7 @@ class Rows:
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
-        for flag in (self.is_primed, self.is_frozen, self._is_over, self.needs_care):
+        for flag in (self.is_primed, self.is_frozen, self.has_ended, self.needs_care):
             flag[lease] = False
         self.max_steps[lease] = NO_LIMIT
         self.arena.clear(lease)
@@ -235,13 +203,13 @@ class Rows:
         """
         rings = self.inputs
         leases = leases[self._is_attached[leases]]
-        upto = np.where(self._is_over[leases], rings.written[leases], rings.discarded[leases])
+        upto = np.where(self.has_ended[leases], rings.written[leases], rings.discarded[leases])
         is_flushed = upto > rings.taken[leases]
         over = rings.written[leases] - np.maximum(upto, rings.taken[leases]) - rings.bound
         is_dropping = (over > 0) & self._is_live
         if is_flushed.any() or is_dropping.any():
             with self.arena.turning():
-                self._flush(leases[is_flushed], upto[is_flushed])
+                self.flush(leases[is_flushed], upto[is_flushed])
                 for lease, frames in zip(
                     leases[is_dropping].tolist(), over[is_dropping].tolist(), strict=True
                 ):
@@ -250,7 +218,7 @@ class Rows:
         remaining: Counts = leases[(rings.waiting(leases) > 0) & (self._word[leases] == self._can_run)]
         return remaining
 
-    def _flush(self, leases: Counts, upto: Counts) -> None:
+    def flush(self, leases: Counts, upto: Counts) -> None:
         """Frames below the positions ``upto [n]`` are not to be heard."""
         flushed = np.maximum(upto - self.inputs.taken[leases], 0)
         self.ledger.flushed_in[leases] += flushed
@@ -321,108 +289,6 @@ class Rows:
                 visits.append((lease, visit))
         return replace(tick, visits=tuple(visits), aside=int(np.count_nonzero(~has_frame)))
 
-    def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
-        leases = tick.leases
-        self.arena.look()
-        self.arena.engine.ticks[leases] += 1
-        step_ms = 1000.0 * (times.end_s - times.start_s)
-        wait_ms = 1000.0 * (times.start_s - tick.complete_s)
-        is_here = ~self.is_closed[leases]
-        is_live = is_here & (tick.frame >= 0) if tick.aside else is_here
-        live = _chosen(is_live)
-        with self.arena.turning():
-            taken = self.ledger.taken[leases][live]
-            self.ledger.time(leases[live], taken, wait_ms[live], step_ms)
-            replies = 0
-            if outputs is None:
-                self._count_silent(leases[live], np.zeros(taken.size, np.bool_))
-            else:
-                if not self._takes_audio:
-                    self._settle_texts(tick, outputs)
-                replies = self._reply(tick, outputs, is_here, is_live, wait_ms, times)
-            self._end_sessions(leases[live], taken)
-            self.in_tick[leases] = False
-        self.arena.show()
-        if self._has_deadlines:
-            self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
-        self._metrics.replies.inc(replies)
-
-    def _reply(
-        self,
-        tick: Tick,
-        outputs: StepOutputs,
-        is_here: BoolArray,
-        is_live: BoolArray,
-        wait_ms: Times,
-        times: TickTimes,
-    ) -> int:
-        """Publish what is wanted and count what is not; returns the replies to what callers sent."""
-        is_wanted, emitted = is_here, outputs.emitted
-        if np.count_nonzero(emitted) < emitted.size:
-            is_silent = is_live & ~emitted
-            self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
-            is_wanted = is_here & emitted
-        is_flushed = is_wanted & is_live & (tick.frame < self.first_kept[tick.leases])
-        if np.count_nonzero(is_flushed):
-            self.ledger.flushed_out[tick.leases[is_flushed]] += 1
-            is_wanted = is_wanted & ~is_flushed
-        if np.count_nonzero(is_wanted):
-            self._publish(tick, outputs, _chosen(is_wanted), wait_ms, times)
-        return int(np.count_nonzero(is_wanted & is_live))
-
-    def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
-        finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
-        flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
-        for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
-            self.guest(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
-            self._show_text(lease)
-
-    def _show_text(self, lease: int) -> None:
-        counts, text = self.arena.engine, self.guest(lease).text
-        # In this order: a row is seen to speak before a word stops waiting.
-        counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
-        counts.words_taken[lease] = text.taken
-
-    def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
-        """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
-        by_design = consumed & (self.ledger.taken[leases] <= self._silent_frames)
-        if not self._has_deadlines:
-            by_design = np.ones(leases.size, np.bool_)
-        self.ledger.silent[leases[by_design]] += 1
-        lost = leases[~by_design]
-        self.ledger.lost[lost] += 1
-        if lost.size:
-            self._metrics.lost_frames.inc(int(lost.size))
-
-    def _publish(
-        self, tick: Tick, outputs: StepOutputs, wanted: Chosen, wait_ms: Times, times: TickTimes
-    ) -> None:
-        tokens = NO_TOKEN if outputs.text_tokens is None else outputs.text_tokens[wanted]
-        pcm = None if outputs.pcm is None else outputs.pcm[wanted]
-        vad = None if outputs.vad is None else outputs.vad[wanted]
-        replies = Replies.of(tick.frame[wanted], tick.run[wanted], tokens, pcm, vad)
-        said = replies.times
-        said[:, 0], said[:, 1] = 1000.0 * (times.end_s - times.start_s), wait_ms[wanted]
-        said[:, 2], said[:, 3] = tick.complete_s[wanted], times.end_s
-        given_up = self.outputs.publish(tick.leases[wanted], replies)
-        if given_up:
-            self._metrics.dropped_out.inc(given_up)
-
-    def _end_sessions(self, leases: Counts, taken: Counts) -> None:
-        """Sessions that took as many steps as they may: input that still waits is thrown away."""
-        is_over = taken >= self.max_steps[leases]
-        if not np.count_nonzero(is_over):
-            return
-        over = leases[is_over]
-        self.is_over[over] = self._is_over[over] = True
-        if self._takes_audio:
-            self._flush(over, self.inputs.written[over])
-            return
-        for lease in over.tolist():
-            self.guest(lease).text.clear()
-            self._show_text(lease)
-
     @property
     def count(self) -> int:
         """Sessions that the engine thread has seen."""
@@ -441,7 +307,3 @@ class Rows:
     def listeners(self, leases: Counts) -> list[Guest]:
         """The guests of ``leases`` that have to be called after a tick."""
         return [self.guest(lease) for lease in leases[self._is_notified[leases]].tolist()]
-
-
-def _chosen(which: BoolArray) -> Chosen:
-    return EVERY if np.count_nonzero(which) == which.size else which
