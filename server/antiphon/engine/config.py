@@ -40,7 +40,10 @@ class EngineConfig:
     # A sixteenth of a frame: without it a model that answers at once is asked for every frame by itself, and
     # what a tick costs the host is paid for each.
     least_tick_ms: float = option(
-        5.0, "a live tick begins no sooner after the last; 0 for at once", minimum=0
+        5.0,
+        "a live tick begins no sooner after the last, from 384 sessions on no sooner than thrice that; "
+        "0 for at once",
+        minimum=0,
     )
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
