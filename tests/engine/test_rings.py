@@ -163,14 +163,15 @@ def test_a_frame_that_was_begun_without_a_slot_is_refused_whole_even_by_finish()
 
 def replies(*frames: int, value: float = 0.0) -> Replies:
     count = len(frames)
-    return Replies(
+    found = Replies.of(
         np.array(frames),
-        np.full((count, 2), value, np.float32),
+        NOT_ASIDE,
         np.array(frames, np.int32),
+        np.full((count, 2), value, np.float32),
         np.full((count, 1), value, np.float32),
-        np.full((count, 4), value),
-        np.full(count, NOT_ASIDE),
     )
+    found.times[:] = value
+    return found
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=25))

@@ -20,6 +20,7 @@ from antiphon.protocol import moshi
 from antiphon.serve.hosting.entrance import entrance_of
 from antiphon.serve.transport.patience import Patience
 from antiphon.serve.transport.site import Site
+from antiphon.supervisor.address import bound
 from tests.serve.harness import PATIENCE_S, serving
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
@@ -37,11 +38,11 @@ async def listening(
     config = ServerConfig(limits=Limits(**limits))  # type: ignore[arg-type]
     runner, families = web.AppRunner(web.Application()), Families(CollectorRegistry())
     await runner.setup()
-    site = Site(runner, "127.0.0.1", 0, ssl_context=tls)
-    site.entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
-    await site.start()
-    yield runner.addresses[0][1], families
-    await runner.cleanup()
+    entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
+    with bound("127.0.0.1", 0) as listeners:
+        await Site(runner, listeners, ssl_context=tls, entrance=entrance).start()
+        yield runner.addresses[0][1], families
+        await runner.cleanup()
 
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

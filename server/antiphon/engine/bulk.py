@@ -15,7 +15,7 @@ import numpy as np
 from antiphon.backends.base import BoolArray, FloatArray
 from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.rows import Rows
-from antiphon.ipc.arena import Counts, Times
+from antiphon.ipc.arena import IN_MARKS, Counts, Times
 from antiphon.ipc.rings import Replies
 from antiphon.ipc.sends import PACE
 from antiphon.ipc.session import Session
@@ -62,7 +62,7 @@ class BulkOwner:
     @property
     def is_open(self) -> BoolArray:
         """Which sessions have not closed, bool ``[sessions]``; leases of closed ones are let go."""
-        is_open = self._is_held & ~self._rows.is_closed[self._leases]
+        is_open: BoolArray = self._is_held & ~self._rows.is_closed[self._leases]
         closed = self._is_held & ~is_open
         if closed.any():
             self._is_held &= is_open
@@ -81,38 +81,40 @@ class BulkOwner:
         No place occurs twice. A frame that finds no slot is refused and counted.
         """
         is_open = self.is_open[places]
-        places, pcm = places[is_open], pcm[is_open]
-        rings, leases = self._rows.inputs, self._leases[places]
-        fits = rings.written[leases] - rings.taken[leases] < rings.capacity
-        refused = places[~fits]
-        self.refused[refused] += 1
-        if refused.size:
+        if not is_open.all():
+            places, pcm = places[is_open], pcm[is_open]
+        rings, leases, frame = self._rows.inputs, self._leases[places], self._next_frame[places]
+        self._next_frame[places] = frame + 1
+        written = rings.written[leases]
+        fits = written - rings.taken[leases] < rings.capacity
+        if not fits.all():
+            refused = places[~fits]
+            self.refused[refused] += 1
             self._deliveries.refused(int(refused.size))
-        used, at = leases[fits], places[fits]
-        slots = rings.written[used] % rings.capacity
-        rings.pcm[used, slots] = pcm[fits]
-        rings.frame[used, slots] = self._next_frame[at]
-        rings.complete_s[used, slots] = received_s
-        rings.written[used] += 1
-        self._next_frame[places] += 1
+            leases, frame, written, pcm = leases[fits], frame[fits], written[fits], pcm[fits]
+        marks = np.empty((leases.size, IN_MARKS), np.int64)
+        marks[:, 0], marks[:, 1].view(np.float64)[:] = frame, received_s
+        slots = written % rings.capacity
+        rings.pcm[leases, slots], rings.marks[leases, slots] = pcm, marks
+        rings.written[leases] = written + 1
 
     def take(self) -> BulkReplies:
         """One reply of every session that has any, the oldest; call again until ``place`` is empty."""
         outputs = self._rows.outputs
-        places = np.flatnonzero(self.is_open)
+        has_news = outputs.written[self._leases] > outputs.taken[self._leases]
+        places = (has_news & self.is_open).nonzero()[0]
         leases = self._leases[places]
-        start = np.maximum(outputs.taken[leases], outputs.discarded[leases])
-        is_waiting = outputs.written[leases] > start
-        places, leases, start = places[is_waiting], leases[is_waiting], start[is_waiting]
+        taken = outputs.taken[leases]
+        start = np.maximum(taken, outputs.discarded[leases])
         found = outputs.read(leases, start % outputs.capacity)
-        is_whole = outputs.is_whole(
-            leases, start
-        )  # others were given up meanwhile: they come with the next call
-        places, leases, start = places[is_whole], leases[is_whole], start[is_whole]
-        self.dropped_out[places] += start - outputs.taken[leases]
+        is_whole = outputs.is_whole(leases, start)
+        if not is_whole.all():  # others were given up meanwhile: they come with the next call
+            places, leases, start, taken = (it[is_whole] for it in (places, leases, start, taken))
+            found = found.chosen(is_whole)
+        self.dropped_out[places] += start - taken
         outputs.taken[leases] = start + 1
         self.out[places] += 1
-        return BulkReplies(places, found if is_whole.all() else found.chosen(is_whole))
+        return BulkReplies(places, found)
 
     def sent(self, taken: BulkReplies, sent_s: float) -> None:
         """Replies were handed on at ``sent_s``: lateness, the metrics and what presses on admission."""
@@ -120,18 +122,22 @@ class BulkOwner:
         self._hear(place, sent_s)
         due_s = np.maximum(complete_s, self._due_s[place] + PACE * self._frame_s)
         self._due_s[place] = due_s
-        held = place[self._is_held[place]]
-        self._rows.due_s[self._leases[held]] = self._due_s[held]
+        is_held = self._is_held[place]
+        self._rows.due_s[self._leases[place[is_held]]] = due_s[is_held]
         latency_s = np.maximum(sent_s - complete_s, 0.0)
         is_late = latency_s > self._frame_s
-        self.late[place[is_late]] += 1
-        pressing = int(np.count_nonzero(sent_s - due_s > self._frame_s))
-        late = int(np.count_nonzero(is_late))
+        late, pressing = int(np.count_nonzero(is_late)), 0
+        if late:  # what presses is late as well
+            self.late[place[is_late]] += 1
+            pressing = int(np.count_nonzero(sent_s - due_s > self._frame_s))
         self._deliveries.sent_many(sent_s, latency_s, late=late, pressing=pressing)
 
     def _hear(self, place: Counts, sent_s: float) -> None:
         """The first audio of a session is measured from when its first frame was complete."""
-        first = place[~self._is_heard[place] & self._is_held[place]]
+        is_heard = self._is_heard[place]
+        if is_heard.all():
+            return
+        first = place[~is_heard & self._is_held[place]]
         self._is_heard[first] = True
         for first_complete_s in self._rows.ledger.first_complete_s[self._leases[first]].tolist():
             self._deliveries.first_audio(sent_s - first_complete_s)

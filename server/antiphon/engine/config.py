@@ -21,7 +21,8 @@ class EngineConfig:
     # Beyond some hundreds the process that feeds the card is the limit, not the card.
     max_slots: int = option(256, "the most that slots = auto may choose", minimum=1)
     # A queue longer than callers are willing to wait only hides the refusal.
-    max_queue: int = option(64, "callers that may wait for a row", minimum=0)
+    # All who wait hear of every move, in one message each, and a front end has room for 4,096 messages.
+    max_queue: int = option(64, "callers that may wait for a row", minimum=0, maximum=1024)
     # One second of audio is 12.5 frames: the largest chunk stock clients send, and the longest network
     # stall a conversation forgives. What is older than that is better lost than answered.
     input_frames: int = option(16, "whole frames a session may have waiting for the model", minimum=2)
@@ -42,7 +43,10 @@ class EngineConfig:
     # A sixteenth of a frame: without it a model that answers at once is asked for every frame by itself, and
     # what a tick costs the host is paid for each.
     least_tick_ms: float = option(
-        5.0, "a live tick begins no sooner after the last; 0 for at once", minimum=0
+        5.0,
+        "a live tick begins no sooner after the last, from 384 sessions on no sooner than thrice that; "
+        "0 for at once",
+        minimum=0,
     )
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)

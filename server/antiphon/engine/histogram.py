@@ -6,7 +6,6 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ class ArrayHistogram:
     def __init__(self, buckets: Sequence[float]) -> None:
         """Start with none; ``buckets`` are upper bounds, ascending, without infinity."""
         self._bounds = tuple(map(float, buckets))
-        self._counts = [0] * (len(buckets) + 1)
+        self._edges = np.array(self._bounds)
+        self._counts = np.zeros(len(buckets) + 1, np.int64)
         self._sum = 0.0
         self.created_s = time.time()
         self._lock = threading.Lock()
@@ -36,17 +36,16 @@ class ArrayHistogram:
 
     def observe_many(self, values: NDArray[np.floating[Any]]) -> None:
         """Count every element of ``values``."""
-        places = np.searchsorted(self._bounds, values).tolist()
+        counts = np.bincount(self._edges.searchsorted(values), minlength=self._counts.size)
         total = float(values.sum())
         with self._lock:
-            for place in places:
-                self._counts[place] += 1
+            self._counts += counts
             self._sum += total
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative counts by upper bound, as Prometheus wants them, and the sum."""
         with self._lock:
-            cumulative, total = list(accumulate(self._counts)), self._sum
+            cumulative, total = self._counts.cumsum().tolist(), self._sum
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         return list(zip(bounds, cumulative, strict=True)), total
 

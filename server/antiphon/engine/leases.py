@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
+from antiphon.backends.base import BoolArray
 
 if TYPE_CHECKING:
     from antiphon.engine.guests import Guest
@@ -30,13 +30,14 @@ class Leases:
     ``is_closed`` bool ``[count]``: the session has ended, and the engine thread or an owner may still look.
     """
 
-    def __init__(self, count: int, clear: Callable[[int], None], *, pools: int = 1) -> None:
+    def __init__(self, is_closed: BoolArray, clear: Callable[[int], None], *, pools: int = 1) -> None:
         """Start with all free; ``clear`` wipes a place that neither side uses any more.
 
-        With several ``pools`` each has the next ``count / pools`` places.
+        ``is_closed`` are false, in memory of the engine's. With several ``pools`` each has the next
+        ``count / pools`` places.
         """
-        self.count = count
-        self.is_closed = np.zeros(count, np.bool_)
+        self.count = count = is_closed.size
+        self.is_closed = is_closed
         self._clear = clear
         self._pool_size = size = count // pools
         self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]

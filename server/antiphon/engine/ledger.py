@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from antiphon.backends.base import FloatArray
 from antiphon.ipc.arena import RECENT_TICKS, Arena, Counts, Times
 from antiphon.ipc.sends import PACE
@@ -10,7 +12,7 @@ from antiphon.ipc.sends import PACE
 class TickLedger:
     """What the engine thread counts for each lease; it alone writes (:class:`EngineCounts`).
 
-    ``step_ms`` and ``wait_ms`` are ``[L, RECENT_TICKS]``, the newest at ``taken mod RECENT_TICKS``.
+    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -19,20 +21,21 @@ class TickLedger:
         self.taken, self.silent, self.lost = counts.taken, counts.silent, counts.lost
         self.dropped_in, self.flushed_in = counts.dropped_in, counts.flushed_in
         self.flushed_out, self.first_complete_s = counts.flushed_out, counts.first_complete_s
-        self.step_ms: FloatArray = arena.blocks["step_ms"]
-        self.wait_ms: FloatArray = arena.blocks["wait_ms"]
+        self.recent_ms: FloatArray = arena.blocks["recent_ms"]
 
     def take(self, leases: Counts, complete_s: Times) -> None:
         """A frame of each of ``leases [n]`` goes into a tick."""
-        first = self.taken[leases] == 0
-        self.first_complete_s[leases[first]] = complete_s[first]
-        self.taken[leases] += 1
+        taken = self.taken[leases]
+        if not taken.all():
+            first = taken == 0
+            self.first_complete_s[leases[first]] = complete_s[first]
+        self.taken[leases] = taken + 1
 
-    def time(self, leases: Counts, wait_ms: Times, step_ms: float) -> None:
-        """The tick took so long, after the frames had waited so long."""
-        slots = (self.taken[leases] - 1) % RECENT_TICKS
-        self.wait_ms[leases, slots] = wait_ms
-        self.step_ms[leases, slots] = step_ms
+    def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
+        """The tick, the ``taken [n]``-th of each lease, took so long, after the frames had waited so long."""
+        times = np.empty((leases.size, 2), np.float32)
+        times[:, 0], times[:, 1] = step_ms, wait_ms
+        self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
 
 
 def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:

@@ -19,9 +19,11 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
+from antiphon.engine.results import Results
 from antiphon.engine.resuming import Resuming
-from antiphon.engine.rows import Rows, Tick, TickTimes
+from antiphon.engine.rows import Rows
 from antiphon.engine.saving import SavingQueue
+from antiphon.engine.tick import Tick, TickTimes, least_tick_s
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
@@ -82,6 +84,7 @@ class EngineLoop:
         self._is_live = POLICIES[spec.kind].is_live
         self._priming = PrimingQueue(backend, rows, metrics)
         self._saving = SavingQueue(backend, rows)
+        self._results = Results(rows, spec, metrics)
         self._busy_since_s: float | None = None
         self._began_s = 0.0
         self._has_ticked = False
@@ -122,9 +125,12 @@ class EngineLoop:
 
         Live frames come at real time. A recording waits for nothing but its ticks, nor does a prompt.
         """
-        left_s = self._least_tick_s - (self._clock() - self._began_s)
-        if self._has_ticked and self._is_live and left_s > 0:
-            time.sleep(min(left_s, self._least_tick_s))
+        if not (self._has_ticked and self._is_live):
+            return
+        least_s = least_tick_s(self._least_tick_s, self._rows.count)
+        left_s = least_s - (self._clock() - self._began_s)
+        if left_s > 0:
+            time.sleep(min(left_s, least_s))
 
     def _sleep(self) -> bool:
         """Wait until there may be something to do; false when stopped, or when even that failed."""
@@ -180,6 +186,7 @@ class EngineLoop:
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
+        now_s = self._clock()  # what has come by now was complete before
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
@@ -230,9 +237,8 @@ class EngineLoop:
             self._exchange_state(lease, visit)
         inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        aside = int(tick.is_aside.sum())
-        self._metrics.frames_taken.inc(inputs.count - aside)
-        self._metrics.aside_frames.inc(aside)
+        self._metrics.frames_taken.inc(inputs.count - tick.aside)
+        self._metrics.aside_frames.inc(tick.aside)
         self._metrics.batch_rows.observe(inputs.count)
         self._metrics.physical_rows.observe(physical)
         start_s = self._clock()
@@ -265,7 +271,7 @@ class EngineLoop:
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, then tell their owners."""
-        self._rows.end(tick, outputs, times)
+        self._results.end(tick, outputs, times)
         end_s = self._clock()
         for guest in self._rows.listeners(tick.leases):
             guest.tell()

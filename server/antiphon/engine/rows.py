@@ -8,12 +8,12 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from antiphon.backends.base import NO_TOKEN, BoolArray, IntArray, StepInputs, StepOutputs
+from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
@@ -21,11 +21,12 @@ from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
-from antiphon.ipc.arena import Arena, Counts, Shape, Times
+from antiphon.engine.tick import EVERY, Tick
+from antiphon.ipc.arena import Arena, Counts, Shape
 from antiphon.ipc.memory import Plan, SharedArena, leases_of
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings, Replies
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings
+from antiphon.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from antiphon.engine.guests import Guest
@@ -33,37 +34,11 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S: Final = 3600.0
 """No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
 
+CAN_RUN: Final = (True, True, False, False, False, False, False, False)
+"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over."""
+
 NO_LIMIT: Final = np.iinfo(np.int64).max
 """In ``Rows.max_steps``: a session may take any number of steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The sessions of one tick, each array ``[m]`` in one order.
-
-    ``frame`` is the session's number of the frame, -1 for silence heard aside; ``complete_s`` when its last
-    sample had come. ``run`` tells which silence it is, or is NOT_ASIDE.
-    """
-
-    leases: Counts
-    frame: Counts
-    complete_s: Times
-    run: Counts
-    inputs: StepInputs
-    visits: tuple[tuple[int, Visit], ...] = ()
-
-    @property
-    def is_aside(self) -> BoolArray:
-        """Which places hear silence that the caller did not send."""
-        return self.frame < 0
-
-
-@dataclass(frozen=True, slots=True)
-class TickTimes:
-    """When a tick's step started and ended."""
-
-    start_s: float
-    end_s: float
 
 
 class Rows:
@@ -94,23 +69,23 @@ class Rows:
         else:
             self.arena = SharedArena(Plan(shape, pools, leases_of(slots, pools)))
         arena, leases = self.arena, self.arena.leases
-        self.leases = Leases(leases, self._clear, pools=pools or 1)
+        self._flags = np.zeros((leases, len(CAN_RUN)), np.bool_)
+        self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self.has_ended = self._flags.T[:5]
+        self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
+        self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
+        self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
-        self.is_primed, self.is_frozen = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
-        self.needs_care, self.is_closed = np.zeros(leases, np.bool_), self.leases.is_closed
+        self.needs_care: BoolArray = np.zeros(leases, np.bool_)
         self._aside_run, self.frame_samples = arena.caller.aside_run, spec.frame_samples
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
-        self._is_attached, self._is_fresh = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
-        self._is_notified = np.zeros(leases, np.bool_)
+        self._is_fresh, self._is_notified = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._guests: list[Guest | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
-        self._has_deadlines = spec.kind is not PipelineKind.TTS
-        self._silent_frames = spec.silent_frames
         self._metrics, self._pressure = metrics, pressure
 
     # The engine thread's side.
@@ -131,13 +106,15 @@ class Rows:
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
-        for flag in (self.is_primed, self.is_frozen, self.needs_care):
+        for flag in (self.is_primed, self.is_frozen, self.has_ended, self.needs_care):
             flag[lease] = False
         self.max_steps[lease] = NO_LIMIT
         self.arena.clear(lease)
 
     def unprimed(self) -> list[Guest]:
         """Sessions that got a prompt, or another one, since the last call."""
+        if not np.count_nonzero(self.needs_care):
+            return []
         chosen = np.flatnonzero(self.needs_care & self._is_attached & ~self.is_primed)
         return [session for _, session in self._unmark(chosen)]
 
@@ -146,6 +123,8 @@ class Rows:
         return self._unmark(leases[self.needs_care[leases]])
 
     def _unmark(self, leases: Counts) -> list[tuple[int, Guest]]:
+        if not leases.size:
+            return []
         self.needs_care[leases] = False  # first: a mark that comes from now on stays
         return [(lease, self.guest(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
 
@@ -203,43 +182,59 @@ class Rows:
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
         self.arena.look()
-        if self._takes_audio:
-            self._forget_old(now_s)
-            has_input = self.inputs.waiting() > 0
-            if not self._is_live:
-                for lease in np.flatnonzero(self.needs_care).tolist():
-                    guest = self._guests[lease]
-                    if guest is not None:
-                        guest.aside.see(int(self._aside_run[lease]))
-                        has_input[lease] |= guest.aside.pending > 0
-        else:
-            has_input = np.array([s is not None and s.text.is_ready for s in self._guests])
-        can_run = has_input & self.is_primed & ~self.is_frozen & (self.is_over == 0) & ~self.is_closed
-        can_run &= self._is_attached
+        if not self._takes_audio:
+            has_text = [guest is not None and guest.text.is_ready for guest in self._guests]
+            return self._with_room(np.flatnonzero(has_text))
+        rings = self.inputs
+        leases: Counts = (rings.written > rings.taken).nonzero()[0]
+        can_run = self._word[leases] == self._can_run
+        written, taken, discarded = rings.written[leases], rings.taken[leases], rings.discarded[leases]
+        is_plain = can_run & (discarded <= taken) & (written - taken <= rings.bound)
+        if np.count_nonzero(is_plain) < leases.size:
+            leases = self._forget_old(leases, now_s)
         if not self._is_live:
-            can_run &= self.outputs.waiting() < self.outputs.bound
-        return np.flatnonzero(can_run)
+            return self._with_room(np.union1d(leases, self._listening_aside()))
+        return leases
 
-    def _forget_old(self, now_s: float) -> None:
-        """Take flushed frames and those over the bound out of the rings, and count them.
+    def _with_room(self, leases: Counts) -> Counts:
+        """Those of ``leases``, of a pipeline that drops nothing, that may run and whose reply has room."""
+        leases = leases[self._word[leases] == self._can_run]
+        return leases[self.outputs.waiting(leases) < self.outputs.bound]
+
+    def _listening_aside(self) -> Counts:
+        """The leases with silence to be heard aside."""
+        found = []
+        for lease in np.flatnonzero(self.needs_care).tolist():
+            guest = self._guests[lease]
+            if guest is not None:
+                guest.aside.see(int(self._aside_run[lease]))
+                if guest.aside.pending > 0:
+                    found.append(lease)
+        return np.array(found, np.int64)
+
+    def _forget_old(self, leases: Counts, now_s: float) -> Counts:
+        """Take flushed frames and those over the bound out of the rings; returns who may run after that.
 
         Attached leases only: a session may clear another meanwhile.
         """
         rings = self.inputs
-        upto = np.where(self.is_over, rings.written, rings.discarded)
-        is_attached = self._is_attached
-        flushed = np.flatnonzero(is_attached & (upto > rings.taken))
-        over = rings.written - np.maximum(upto, rings.taken) - rings.bound
-        dropping = np.flatnonzero(is_attached & (over > 0) & self._is_live)
-        if not (flushed.size or dropping.size):
-            return
-        with self.arena.turning():
-            self._flush(flushed, upto[flushed])
-            for lease in dropping.tolist():
-                self._drop(lease, int(over[lease]), now_s)
-        self.arena.show()
+        leases = leases[self._is_attached[leases]]
+        upto = np.where(self.has_ended[leases], rings.written[leases], rings.discarded[leases])
+        is_flushed = upto > rings.taken[leases]
+        over = rings.written[leases] - np.maximum(upto, rings.taken[leases]) - rings.bound
+        is_dropping = (over > 0) & self._is_live
+        if is_flushed.any() or is_dropping.any():
+            with self.arena.turning():
+                self.flush(leases[is_flushed], upto[is_flushed])
+                for lease, frames in zip(
+                    leases[is_dropping].tolist(), over[is_dropping].tolist(), strict=True
+                ):
+                    self._drop(lease, frames, now_s)
+            self.arena.show()
+        remaining: Counts = leases[(rings.waiting(leases) > 0) & (self._word[leases] == self._can_run)]
+        return remaining
 
-    def _flush(self, leases: Counts, upto: Counts) -> None:
+    def flush(self, leases: Counts, upto: Counts) -> None:
         """Frames below the positions ``upto [n]`` are not to be heard."""
         flushed = np.maximum(upto - self.inputs.taken[leases], 0)
         self.ledger.flushed_in[leases] += flushed
@@ -259,12 +254,13 @@ class Rows:
 
     def begin(self, leases: Counts, now_s: float, *, is_fixed: bool) -> Tick:
         """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
-        count = leases.size
-        for lease in leases[self._row[leases] < 0].tolist():
-            self.row(lease, now_s)
         rows, fresh = self._row[leases], self._is_fresh[leases]
+        if rows.min() < 0:
+            for lease in leases[rows < 0].tolist():
+                self.row(lease, now_s)
+            rows = self._row[leases]
         self._is_fresh[leases] = False
-        run = np.full(count, NOT_ASIDE)
+        run = np.full(leases.size, NOT_ASIDE)
         with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
@@ -276,121 +272,43 @@ class Rows:
                 return Tick(
                     leases, frame, complete_s, run, StepInputs(rows, fresh, None, words, is_fixed=is_fixed)
                 )
-            rings = self.inputs
+            rings, taken = self.inputs, self.inputs.taken[leases]
+            slots = taken % rings.capacity
+            pcm, marks = rings.pcm[leases, slots], rings.marks[leases, slots]
+            frame, complete_s = marks[:, 0], marks[:, 1].view(np.float64)
+            np.fmin(complete_s, now_s, out=complete_s)  # what callers write need not be a time
+            np.fmax(complete_s, now_s - LONGEST_WAIT_S, out=complete_s)
             # What was flushed since ready() is taken nevertheless, and its reply is flushed.
-            has_frame = rings.written[leases] > rings.taken[leases]
-            slots = rings.taken[leases] % rings.capacity
-            pcm, frame = rings.pcm[leases, slots], rings.frame[leases, slots]
-            complete_s = np.fmax(np.fmin(rings.complete_s[leases, slots], now_s), now_s - LONGEST_WAIT_S)
+            has_frame = EVERY if self._is_live else rings.written[leases] > taken
             live = leases[has_frame]
-            rings.taken[live] += 1
+            rings.taken[live] = taken[has_frame] + 1
             self.ledger.take(live, complete_s[has_frame])
+        inputs = StepInputs(rows, fresh, pcm, is_fixed=is_fixed)
+        tick = Tick(leases, frame, complete_s, run, inputs)
+        return tick if isinstance(has_frame, slice) else self._with_silence(tick, has_frame, pcm)
+
+    def _with_silence(self, tick: Tick, has_frame: BoolArray, pcm: FloatArray) -> Tick:
+        """A tick in which rows without a frame hear silence, and those that heard some go back."""
         visits: list[tuple[int, Visit]] = []
-        for place in np.flatnonzero(self.needs_care[leases] | ~has_frame).tolist():
-            lease = int(leases[place])
+        for place in np.flatnonzero(self.needs_care[tick.leases] | ~has_frame).tolist():
+            lease = int(tick.leases[place])
             aside = self.guest(lease).aside
             aside.see(int(self._aside_run[lease]))
             if has_frame[place]:
                 visit = aside.come_back()
             else:
                 self.needs_care[lease] = True  # interrupted since ready() or not: the silence is undone
-                frame[place], complete_s[place] = -1, aside.received_s
-                visit, run[place] = aside.take_into(pcm[place])
+                tick.frame[place], tick.complete_s[place] = -1, aside.received_s
+                visit, tick.run[place] = aside.take_into(pcm[place])
                 self.arena.engine.aside_done[lease] = aside.done
             if visit not in (Visit.LIVE, Visit.ASIDE):
                 visits.append((lease, visit))
-        inputs = StepInputs(rows, fresh, pcm, is_fixed=is_fixed)
-        return Tick(leases, frame, complete_s, run, inputs, tuple(visits))
+        return replace(tick, visits=tuple(visits), aside=int(np.count_nonzero(~has_frame)))
 
-    def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
-        ledger = self.ledger
-        self.arena.look()
-        self.arena.engine.ticks[tick.leases] += 1
-        step_ms = 1000.0 * (times.end_s - times.start_s)
-        wait_ms = 1000.0 * (times.start_s - tick.complete_s)
-        is_aside, is_here = tick.is_aside, ~self.is_closed[tick.leases]
-        consumed: BoolArray = np.zeros(tick.leases.size, np.bool_)
-        emitted: BoolArray = consumed
-        if outputs is not None:
-            consumed, emitted = outputs.consumed, outputs.emitted
-        live = is_here & ~is_aside
-        with self.arena.turning():
-            ledger.time(tick.leases[live], wait_ms[live], step_ms)
-            if not self._takes_audio and outputs is not None:
-                self._settle_texts(tick, outputs)
-            self._count_silent(tick.leases[live & ~emitted], consumed[live & ~emitted])
-            is_flushed = live & emitted & (tick.frame < self.first_kept[tick.leases])
-            ledger.flushed_out[tick.leases[is_flushed]] += 1
-            is_wanted = is_here & emitted & ~is_flushed
-            if outputs is not None and is_wanted.any():
-                self._publish(tick, outputs, is_wanted, wait_ms, step_ms, times.end_s)
-            self._end_sessions(tick.leases[live])
-            self.in_tick[tick.leases] = False
-        self.arena.show()
-        if self._has_deadlines:
-            self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
-        self._metrics.replies.inc(int(np.count_nonzero(is_wanted & ~is_aside)))
-
-    def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
-        finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
-        flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
-        for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
-            self.guest(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
-            self._show_text(lease)
-
-    def _show_text(self, lease: int) -> None:
-        counts, text = self.arena.engine, self.guest(lease).text
-        # In this order: a row is seen to speak before a word stops waiting.
-        counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
-        counts.words_taken[lease] = text.taken
-
-    def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
-        """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
-        by_design = consumed & (self.ledger.taken[leases] <= self._silent_frames)
-        if not self._has_deadlines:
-            by_design = np.ones(leases.size, np.bool_)
-        self.ledger.silent[leases[by_design]] += 1
-        lost = leases[~by_design]
-        self.ledger.lost[lost] += 1
-        if lost.size:
-            self._metrics.lost_frames.inc(int(lost.size))
-
-    def _publish(
-        self,
-        tick: Tick,
-        outputs: StepOutputs,
-        wanted: BoolArray,
-        wait_ms: Times,
-        step_ms: float,
-        end_s: float,
-    ) -> None:
-        count = int(np.count_nonzero(wanted))
-        times = np.empty((count, 4))
-        times[:, 0], times[:, 1] = step_ms, wait_ms[wanted]
-        times[:, 2], times[:, 3] = tick.complete_s[wanted], end_s
-        tokens: IntArray = np.full(count, NO_TOKEN, np.int32)
-        if outputs.text_tokens is not None:
-            tokens = outputs.text_tokens[wanted]
-        vad = np.zeros((count, 0), np.float32) if outputs.vad is None else outputs.vad[wanted]
-        pcm = outputs.pcm
-        if pcm is not None and count < wanted.size:
-            pcm = pcm[wanted]
-        replies = Replies(tick.frame[wanted], pcm, tokens, vad, times, tick.run[wanted])
-        given_up = self.outputs.publish(tick.leases[wanted], replies)
-        if given_up:
-            self._metrics.dropped_out.inc(given_up)
-
-    def _end_sessions(self, leases: Counts) -> None:
-        """Sessions that took as many steps as they may: input that still waits is thrown away."""
-        over = leases[self.ledger.taken[leases] >= self.max_steps[leases]]
-        self.is_over[over] = True
-        if self._takes_audio:
-            self._flush(over, self.inputs.written[over])
-            return
-        for lease in over.tolist():
-            self.guest(lease).text.clear()
-            self._show_text(lease)
+    @property
+    def count(self) -> int:
+        """Sessions that the engine thread has seen."""
+        return int(np.count_nonzero(self._is_attached))
 
     def waiting_frames(self) -> int:
         """Whole frames (tts: words) that wait for the model, all sessions together."""

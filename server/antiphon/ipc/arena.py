@@ -9,8 +9,7 @@ Positions count from the lease's begin; position p of a ring lies in slot ``p mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +25,11 @@ Times = NDArray[np.float64]
 PAGE_BYTES: Final = 4096
 RING_BOUNDS: Final = 2
 """Slots of a ring, in units of what may wait in it: the side that reads enforces the bound."""
+
+IN_MARKS: Final = 2
+"""What is said of an input frame, side by side, so that a tick moves it at once: frame, complete_s."""
+OUT_MARKS: Final = 7
+"""What is said of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
 
 RECENT_TICKS: Final = 128
 """The times in statistics are those of the last so many ticks, ten seconds of speech."""
@@ -63,14 +67,9 @@ class Shape:
         if not self.input_samples:
             heard = 0
         fields: dict[str, tuple[Any, tuple[int, ...]]] = {
-            "in_frame": (np.int64, (heard,)),
-            "in_complete_s": (np.float64, (heard,)),
-            "out_frame": (np.int64, (said,)),
-            "out_run": (np.int64, (said,)),
-            "out_times": (np.float64, (said, 4)),
-            "step_ms": (np.float32, (RECENT_TICKS,)),
-            "wait_ms": (np.float32, (RECENT_TICKS,)),
-            "out_token": (np.int32, (said,)),
+            "in_marks": (np.int64, (heard, IN_MARKS)),
+            "out_marks": (np.int64, (said, OUT_MARKS)),
+            "recent_ms": (np.float32, (RECENT_TICKS, 2)),
             "out_vad": (np.float32, (said, self.heads)),
             "in_pcm": (np.float32, (heard, self.input_samples)),
             "out_pcm": (np.float32, (said, self.output_samples)),
@@ -144,14 +143,9 @@ class Arena:
         """Odd while the engine changes what statistics are made of; another number afterwards."""
         return int(self._turn[0])
 
-    @contextmanager
-    def turning(self) -> Iterator[None]:
+    def turning(self) -> Turning:
         """The engine's counters change: statistics read meanwhile are read again."""
-        self._turn += 1
-        try:
-            yield
-        finally:
-            self._turn += 1
+        return Turning(self._turn)
 
     def look(self) -> None:
         """Let the engine see what callers have counted; in one process it always does."""
@@ -172,6 +166,24 @@ class Arena:
         self.blocks["out_pcm"][lease, : int(engine.output_written[lease])] = 0.0
         self._caller[:, lease] = self._engine[:, lease] = 0
         caller.due_s[lease] = -np.inf
+
+
+class Turning:
+    """The engine's turn is odd from the beginning to the end of a block, thrice a tick."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: Counts) -> None:
+        """Count in ``turn [1]``."""
+        self._turn = turn
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._turn[0] += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End, by an error too."""
+        self._turn[0] += 1
 
 
 def _no_fence() -> None:

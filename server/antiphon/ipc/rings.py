@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray
-from antiphon.ipc.arena import RING_BOUNDS, Arena, Counts, Times
+from antiphon.backends.base import NO_TOKEN, FloatArray
+from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena, Counts, Times
 from antiphon.ipc.values import FrameReply
 
 NOT_ASIDE: Final = -1
@@ -26,7 +26,7 @@ class InputRings:
 
     The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be
     heard); the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame
-    of the session a slot holds and when its last sample had come.
+    of the session a slot holds and when its last sample had come; ``marks`` int64 ``[L, C, 2]`` are both.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -35,8 +35,9 @@ class InputRings:
         self.capacity = RING_BOUNDS * self.bound
         self.frame_samples = arena.shape.input_samples
         self.pcm: FloatArray = arena.blocks["in_pcm"]
-        self.frame: Counts = arena.blocks["in_frame"]
-        self.complete_s: Times = arena.blocks["in_complete_s"]
+        self.marks: Counts = arena.blocks["in_marks"]
+        self.frame: Counts = self.marks[:, :, 0]
+        self.complete_s: Times = self.marks[:, :, 1].view(np.float64)
         self.written, self.discarded = arena.caller.written, arena.caller.discarded
         self.taken = arena.engine.input_taken
         self.fence = arena.fence
@@ -146,14 +147,43 @@ class InputWriter:
 
 
 class Replies(NamedTuple):
-    """Replies of one lease, oldest first, each array ``[n]`` or ``[n, ...]``; see :class:`OutputRings`."""
+    """Replies, oldest first, each array ``[n, ...]``; see :class:`OutputRings`.
 
-    frame: Counts
+    ``marks`` int64 ``[n, 7]`` are what is said of each: ``frame``, ``run``, ``token`` and ``times``.
+    """
+
+    marks: Counts
     pcm: FloatArray | None
-    token: IntArray
     vad: FloatArray
-    times: Times
-    run: Counts
+
+    @classmethod
+    def of(
+        cls, frame: Counts, run: Counts | int, token: Any, pcm: FloatArray | None, vad: FloatArray | None
+    ) -> Replies:
+        """Replies whose ``times`` are still to be written."""
+        marks = np.empty((frame.size, OUT_MARKS), np.int64)
+        marks[:, 0], marks[:, 1], marks[:, 2] = frame, run, token
+        return cls(marks, pcm, np.zeros((frame.size, 0), np.float32) if vad is None else vad)
+
+    @property
+    def frame(self) -> Counts:
+        """The frame of the session that each answers."""
+        return self.marks[:, 0]
+
+    @property
+    def run(self) -> Counts:
+        """The run of silence heard aside that each answers, or NOT_ASIDE."""
+        return self.marks[:, 1]
+
+    @property
+    def token(self) -> Counts:
+        """Text tokens, NO_TOKEN where there is none."""
+        return self.marks[:, 2]
+
+    @property
+    def times(self) -> Times:
+        """Float64 ``[n, 4]``: step_ms, wait_ms, complete_s and replied_s."""
+        return self.marks[:, 3:].view(np.float64)
 
     @property
     def is_aside(self) -> NDArray[np.bool_]:
@@ -163,30 +193,21 @@ class Replies(NamedTuple):
 
     def copy(self) -> Replies:
         """The same, in memory of their own."""
-        pcm = None if self.pcm is None else self.pcm.copy()
-        frame, token, vad = self.frame.copy(), self.token.copy(), self.vad.copy()
-        return Replies(frame, pcm, token, vad, self.times.copy(), self.run.copy())
+        return Replies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
     def chosen(self, which: slice | NDArray[np.bool_]) -> Replies:
         """Some of them, in the same order."""
-        return Replies(
-            self.frame[which],
-            None if self.pcm is None else self.pcm[which],
-            self.token[which],
-            self.vad[which],
-            self.times[which],
-            self.run[which],
-        )
+        pcm = None if self.pcm is None else self.pcm[which]
+        return Replies(self.marks[which], pcm, self.vad[which])
 
 
 class OutputRings:
-    """Replies: ``frame``, ``token``, ``run`` ``[L, D]``, ``vad`` ``[L, D, heads]``, ``pcm``, ``times``.
+    """Replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
 
-    ``run`` is the run of silence heard aside that is answered, or NOT_ASIDE.
-    ``times`` float64 ``[L, D, 4]`` are step_ms, wait_ms, complete_s and replied_s. The engine writes
-    ``written`` and ``discarded`` (replies below it are given up, the oldest first); the caller's half writes
-    ``taken``. The engine overwrites only slots of replies that it had given up a whole bound before, and a
-    reader looks afterwards whether that happened to what it copied.
+    ``marks`` are those of :class:`Replies`. The engine writes ``written`` and ``discarded`` (replies below it
+    are given up, the oldest first); the caller's half writes ``taken``. The engine overwrites only slots of
+    replies that it had given up a whole bound before, and a reader looks afterwards whether that happened to
+    what it copied.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -195,11 +216,8 @@ class OutputRings:
         self.bound = arena.shape.output_frames
         self.capacity = RING_BOUNDS * self.bound
         self.pcm: FloatArray | None = blocks["out_pcm"] if arena.shape.output_samples else None
-        self.frame: Counts = blocks["out_frame"]
-        self.token: IntArray = blocks["out_token"]
+        self.marks: Counts = blocks["out_marks"]
         self.vad: FloatArray = blocks["out_vad"]
-        self.times: Times = blocks["out_times"]
-        self.run: Counts = blocks["out_run"]
         self.written, self.discarded = arena.engine.output_written, arena.engine.output_discarded
         self.taken = arena.caller.taken
         self.fence = arena.fence
@@ -217,26 +235,25 @@ class OutputRings:
         """Replies of one lease that wait and answer what its caller sent."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
         slots = np.arange(start, int(self.written[lease])) % self.capacity
-        return int((self.run[lease, slots] == NOT_ASIDE).sum())
+        return int((self.marks[lease, slots, 1] == NOT_ASIDE).sum())
 
     def publish(self, leases: Counts, replies: Replies) -> int:
         """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
         # Looked at once: a reader may take all of them between two looks, and then none is given up.
         start = np.maximum(self.taken[leases], self.discarded[leases])
-        is_full = self.written[leases] - start >= self.bound
-        full = leases[is_full]
-        self.discarded[full] = start[is_full] + 1
-        given_up = int(np.count_nonzero(self.taken[full] < self.discarded[full]))
-        slots = self.written[leases] % self.capacity
+        written, given_up = self.written[leases], 0
+        is_full = written - start >= self.bound
+        if np.count_nonzero(is_full):
+            full = leases[is_full]
+            self.discarded[full] = start[is_full] + 1
+            given_up = int(np.count_nonzero(self.taken[full] < self.discarded[full]))
+        slots = written % self.capacity
         if self.pcm is not None and replies.pcm is not None:
             self.pcm[leases, slots] = replies.pcm
-        self.frame[leases, slots] = replies.frame
-        self.token[leases, slots] = replies.token
         if self.vad.shape[2] and replies.vad.shape[1]:
             self.vad[leases, slots] = replies.vad
-        self.times[leases, slots] = replies.times
-        self.run[leases, slots] = replies.run
-        self.written[leases] += 1  # last: from here on a session may read the slots
+        self.marks[leases, slots] = replies.marks
+        self.written[leases] = written + 1  # last: from here on a session may read the slots
         return given_up
 
     def take(self, lease: int) -> tuple[Replies, int]:
@@ -265,7 +282,7 @@ class OutputRings:
         """
         written, taken = int(self.written[lease]), int(self.taken[lease])
         first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)
-        frames = self.frame[lease, np.arange(first, written) % self.capacity]
+        frames = self.marks[lease, np.arange(first, written) % self.capacity, 0]
         if not frames.size:
             return taken, frame + 1
         wanted = max(frame + 1, min(told_frame, int(frames[-1]) + 1 - replay_frames))
@@ -278,14 +295,8 @@ class OutputRings:
 
         :meth:`is_whole` says which of it was not overwritten meanwhile.
         """
-        return Replies(
-            self.frame[leases, slots],
-            None if self.pcm is None else self.pcm[leases, slots],
-            self.token[leases, slots],
-            self.vad[leases, slots],
-            self.times[leases, slots],
-            self.run[leases, slots],
-        )
+        pcm = None if self.pcm is None else self.pcm[leases, slots]
+        return Replies(self.marks[leases, slots], pcm, self.vad[leases, slots])
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
         """Which positions had, until now, not been overwritten, nor begun to be."""

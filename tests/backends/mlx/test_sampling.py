@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from antiphon.backends.mlx.sampling import RECENT_WORDS, Sampler
+from antiphon.backends.mlx.sampling import Sampler
 from antiphon.backends.mlx.state import Packing, State, Step
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
+from antiphon.models.row_parameters import RECENT_WORDS
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antiphon.backends.torch.sampling import RECENT_WORDS, Sampler
+from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
+from antiphon.models.row_parameters import RECENT_WORDS
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
 

@@ -23,7 +23,7 @@ from antiphon.backends.torch.kernels.token_kernels import (
 )
 from antiphon.backends.torch.kernels.tokens import MOST_TOKENS, PIECE, WEIGHED, WORDS_PIECE, warps_of
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS
-from antiphon.backends.torch.sampling import RECENT_WORDS
+from antiphon.models.row_parameters import RECENT_WORDS
 from tests.backends.torch.compiled import compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"

@@ -18,13 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.mlx.state import Packed, Packing, TensorSpec
-from antiphon.errors import UnsupportedError
 from antiphon.models.philox import gumbel_table
+from antiphon.models.row_parameters import RECENT_WORDS, RowParameters
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
 from antiphon.models.spec import LMSpec
-
-RECENT_WORDS = 256
-"""Words remembered for the repetition penalty; a session may ask for 200."""
 
 
 def choose(
@@ -90,7 +87,7 @@ class Sampler:
         self._text_vocabulary = int(spec.config.get("text_card_out") or spec.text_card)
         self._not_words = mx.array((spec.text_padding_id, spec.text_end_padding_id, spec.text_card))
         self._streams = np.arange(spec.dep_q, dtype=np.int64) + (TEXT_STREAM + 1)
-        self._given = [SamplingParameters()] * rows
+        self._given = RowParameters(rows)
         self._columns: dict[str, NDArray[np.generic]] = {}
         self._has_penalty = False
         self._widths = (1, 1)
@@ -101,44 +98,27 @@ class Sampler:
         yield TensorSpec("lm.recent", (RECENT_WORDS,), mx.int32, fill=-1)
 
     def set(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its parameters, from the next step on.
-
-        Raises:
-            UnsupportedError: a repetition penalty that looks back further than is remembered.
-        """
-        if parameters.repetition_penalty_context > RECENT_WORDS:
-            raise UnsupportedError(
-                f"a repetition penalty over {parameters.repetition_penalty_context} words, "
-                f"but only {RECENT_WORDS} are remembered"
-            )
-        self._given[row] = parameters
+        """Give a row its parameters, from the next step on; see :meth:`RowParameters.set`."""
+        self._given.set(row, parameters)
         self._refresh()
 
     def _refresh(self) -> None:
         """Everybody's parameters as columns."""
-        given, card, text_card = self._given, self._spec.card, self._text_vocabulary
-        temperature = np.array([(g.text_temperature, g.audio_temperature) for g in given], np.float32).T
-        topk = np.array(
-            [
-                (
-                    _kept(g.text_topk, text_card, g.text_temperature),
-                    _kept(g.audio_topk, card, g.audio_temperature),
-                )
-                for g in given
-            ],
-            np.int32,
-        ).T
-        penalty = np.array([g.repetition_penalty for g in given], np.float32)
+        temperature, inverse, penalty, pad_mult = self._given.floats
+        topk, _, context = self._given.integers.astype(np.int32)
+        vocabulary = np.array([[self._text_vocabulary], [self._spec.card]], np.int32)
+        topk = np.where((topk == 0) | (topk > vocabulary), vocabulary, topk)
+        topk[temperature == 0] = 1  # whatever was asked
         self._columns = {
             "temperature": temperature,
-            "inverse_temperature": np.reciprocal(np.where(temperature == 0, np.float32(1), temperature)),
+            "inverse_temperature": inverse,
             "topk": topk,
-            "penalty": np.stack([penalty, np.float32(1) / penalty]),
-            "context": np.array([g.repetition_penalty_context for g in given], np.int32),
-            "pad_mult": np.array([g.pad_mult for g in given], np.float32),
+            "penalty": penalty,
+            "context": context[0],
+            "pad_mult": pad_mult[0],
         }
         self._widths = (int(topk[0].max()), int(topk[1].max()))
-        self._has_penalty = any(g.repetition_penalty != 1 for g in given)
+        self._has_penalty = bool((penalty[0] != 1).any())
 
     def draw(self, packing: Packing, frames: NDArray[np.int64], *, is_silent: bool = False) -> Draw:
         """What a tick samples with, the named rows having taken ``frames [m]``. This is the host's work.
@@ -146,29 +126,29 @@ class Sampler:
         With ``is_silent`` no audio is chosen.
         """
         columns = {name: mx.array(column[..., packing.rows]) for name, column in self._columns.items()}
-        text = self._noise("text", packing, frames, np.array([TEXT_STREAM]), self._text_vocabulary)
+        text = self._noise(0, packing, frames, np.array([TEXT_STREAM]), self._text_vocabulary)
         audio = None
         if self._spec.dep_q and not is_silent:
-            audio = self._noise("audio", packing, frames, self._streams, self._spec.card)
+            audio = self._noise(1, packing, frames, self._streams, self._spec.card)
         return Draw(columns, None if text is None else text[:, 0], audio)
 
     def _noise(
         self,
-        what: str,
+        column: int,
         packing: Packing,
         frames: NDArray[np.int64],
         streams: NDArray[np.int64],
         width: int,
     ) -> mx.array | None:
-        given = [self._given[row] for row in packing.named.tolist()]
-        drawn = [index for index, g in enumerate(given) if getattr(g, f"{what}_temperature") != 0]
-        if not drawn:
+        drawn = np.flatnonzero(self._given.floats[0, column, packing.named])
+        if not drawn.size:
             return None
         noise = np.zeros((packing.size, len(streams), width), np.float32)
-        for index in drawn:  # one by one: the numbers of several no longer fit into a core's cache
-            seed = np.array([getattr(given[index], f"{what}_seed")], np.uint64)
-            place = packing.places[index]
-            noise[place] = gumbel_table(seed, frames[index : index + 1], streams, width)[0]
+        seeds = self._given.seeds[column, packing.named]
+        for at in drawn.tolist():  # one by one: the numbers of several no longer fit into a core's cache
+            noise[packing.places[at]] = gumbel_table(seeds[at : at + 1], frames[at : at + 1], streams, width)[
+                0
+            ]
         return mx.array(noise)
 
     def text(self, logits: mx.array, step: Packed, draw: Draw) -> mx.array:
@@ -197,10 +177,3 @@ class Sampler:
         noise = None if draw.audio_noise is None else draw.audio_noise[:, codebook]
         scaled = logits.astype(mx.float32) * inverse[:, None]
         return choose(scaled, temperature, topk, noise, width=self._widths[1])
-
-
-def _kept(topk: int, vocabulary: int, temperature: float) -> int:
-    """How many candidates a top-k leaves; without a temperature it is one, whatever was asked."""
-    if temperature == 0:
-        return 1
-    return vocabulary if topk == 0 or topk > vocabulary else topk

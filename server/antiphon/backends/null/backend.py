@@ -118,7 +118,8 @@ class NullRows(HostArrays):
                 f"the null device was planned to be lost at tick {lost_at}; this is tick {tick}"
             )
         rows = work.rows
-        self.reset(rows[work.is_fresh])
+        if work.is_fresh.any():
+            self.reset(rows[work.is_fresh])
         state, hashes = self._rows[rows], hash_frames(work.pcm)
         history = self._rows["history"][rows] = extend_history(state["history"], hashes)
         pcm = work.pcm.copy()
@@ -180,6 +181,8 @@ class NullRows(HostArrays):
         """Nothing to release."""
 
     def _due_failures(self, tick: int, rows: IntArray) -> tuple[int, ...]:
+        if not self._failures:
+            return ()
         named = set(rows.tolist())
         for planned_tick, planned in self._failures.items():
             failed = tuple(row for row in planned if row in named)

@@ -8,6 +8,7 @@ seen from the outside without a model. One sample carries one bit as +-0.5, whic
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ MAGIC = 0xA471F09E
 STAMP_WORDS = 6  # magic, life, frame, frame hash, history, check
 STAMP_SAMPLES = 32 * STAMP_WORDS
 _LEVEL = np.float32(0.5)
+_SHIFTS = (np.uint32(16), np.uint32(13))
+_FACTORS = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,12 @@ class Stamp:
 
 def mix_words(words: WordArray) -> WordArray:
     """Scramble 32-bit words so that every bit depends on every bit (the finaliser of MurmurHash3)."""
-    words = words ^ (words >> np.uint32(16))
-    words = words * np.uint32(0x85EBCA6B)
-    words = words ^ (words >> np.uint32(13))
-    words = words * np.uint32(0xC2B2AE35)
-    return words ^ (words >> np.uint32(16))
+    words = words ^ (words >> _SHIFTS[0])
+    words *= _FACTORS[0]
+    words ^= words >> _SHIFTS[1]
+    words *= _FACTORS[1]
+    words ^= words >> _SHIFTS[0]
+    return words
 
 
 def hash_frames(pcm: FloatArray) -> WordArray:
@@ -68,12 +72,11 @@ def write_stamps(
     pcm: FloatArray, life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray
 ) -> None:
     """Overwrite the first ``STAMP_SAMPLES`` of float32 ``pcm`` ``[n, samples]`` with a stamp per row."""
-    magic = np.full_like(life, MAGIC)
-    words = np.stack(
-        [magic, life, frame, frame_hash, history, _check(life, frame, frame_hash, history)], axis=1
-    )
-    bits = np.unpackbits(words.astype(">u4").view(np.uint8), axis=1)
-    pcm[:, :STAMP_SAMPLES] = (bits.astype(np.float32) - _LEVEL) * (2 * _LEVEL)
+    words = np.empty((life.size, STAMP_WORDS), ">u4")
+    columns = (MAGIC, life, frame, frame_hash, history, _check(life, frame, frame_hash, history))
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    np.subtract(np.unpackbits(words.view(np.uint8), axis=1), _LEVEL, out=pcm[:, :STAMP_SAMPLES])
 
 
 def read_stamp(pcm: FloatArray) -> Stamp:
@@ -93,9 +96,10 @@ def read_stamp(pcm: FloatArray) -> Stamp:
 
 
 def _check(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
-    return mix_words(mix_words(mix_words(life) + frame) + frame_hash) ^ history
+    return mix_words(life * _FACTORS[0] + frame * _FACTORS[1] + frame_hash) ^ history
 
 
+@cache
 def _odd_weights(count: int) -> NDArray[np.uint64]:
     golden = np.uint64(0x9E3779B97F4A7C15)
     return (np.arange(1, count + 1, dtype=np.uint64) * golden) | np.uint64(1)

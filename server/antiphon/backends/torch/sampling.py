@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,12 +16,9 @@ from antiphon.backends.torch.kernels.fused import load_tokens
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import PackedStep, Step
-from antiphon.errors import UnsupportedError
+from antiphon.models.row_parameters import RECENT_WORDS, RowParameters
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
 from antiphon.models.spec import LMSpec
-
-RECENT_WORDS = 256
-"""Words remembered for the repetition penalty; a session may ask for 200."""
 
 NARROW_TOPK = 512
 """Top-k up to this is found without sorting the whole vocabulary."""
@@ -93,7 +89,7 @@ class Sampler:
         self._age = torch.arange(RECENT_WORDS - 1, -1, -1, device=device)
         self._text_stream = torch.full((1,), TEXT_STREAM, device=device)
         self._streams = torch.arange(spec.dep_q, device=device) + (TEXT_STREAM + 1)
-        self._given = [SamplingParameters()] * rows
+        self._given = RowParameters(rows)
         # By name, by text and voice, by row; one row to spare as in the state, for places without one.
         self._floats = torch.ones(4, 2, rows + 1, device=device)
         self._integers = torch.zeros(3, 2, rows + 1, dtype=torch.int64, device=device)
@@ -103,37 +99,24 @@ class Sampler:
         self.is_greedy = False
         self.width = NARROW_TOPK
         for row in range(rows):
-            self.set(row, self._given[row])
+            self._send(row)
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state the repetition penalty keeps."""
         yield TensorSpec("lm.recent", (RECENT_WORDS,), torch.int64, fill=-1)
 
     def set(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its parameters, from the next step on.
+        """Give a row its parameters, from the next step on; see :meth:`RowParameters.set`."""
+        self._given.set(row, parameters)
+        self._send(row)
 
-        Raises:
-            UnsupportedError: a repetition penalty that looks back further than is remembered.
-        """
-        p = parameters
-        if p.repetition_penalty_context > RECENT_WORDS:
-            raise UnsupportedError(
-                f"a repetition penalty over {p.repetition_penalty_context} words, "
-                f"but only {RECENT_WORDS} are remembered"
-            )
-        temperature = np.array((p.text_temperature, p.audio_temperature), dtype=np.float32)
-        penalty = np.float32(p.repetition_penalty)
-        inverse = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
-        floats = (temperature, inverse, (penalty, np.float32(1) / penalty), (p.pad_mult, 0))
-        seeds = np.array((p.text_seed, p.audio_seed), dtype=np.uint64).view(np.int64)
-        integers = ((p.text_topk, p.audio_topk), seeds, (p.repetition_penalty_context, 0))
-        self._floats[..., row] = torch.from_numpy(np.array(floats, np.float32))
-        self._integers[..., row] = torch.from_numpy(np.array(integers, np.int64))
-        self._given[row] = parameters
-        self.is_greedy = self._may_skip_noise and all(
-            g.text_temperature == 0 and g.audio_temperature == 0 for g in self._given
-        )
-        widest = max(max(g.text_topk, g.audio_topk) for g in self._given)
+    def _send(self, row: int) -> None:
+        """Bring a row's parameters to the device."""
+        given = self._given
+        self._floats[..., row] = torch.from_numpy(given.floats[..., row].copy())
+        self._integers[..., row] = torch.from_numpy(given.integers[..., row].copy())
+        self.is_greedy = self._may_skip_noise and not given.floats[0].any()
+        widest = int(given.integers[0].max())
         self.width = NARROW_TOPK if widest <= NARROW_TOPK else max(self._spec.text_card, self._spec.card)
 
     @property

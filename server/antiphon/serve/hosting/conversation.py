@@ -73,7 +73,7 @@ class Conversation(ABC):
         if session is not None:
             goes_on = isinstance(session.error, ReplacedError)  # and is accounted for where it ends
             if not self._is_over and not goes_on and (used := self._used(session)).seconds:
-                self._services.access.usage.write(used)
+                self._services.access.ended(used)
             session.close()
         if not self._is_over:
             self._is_over = True

@@ -7,6 +7,7 @@ import contextlib
 import pickle
 import socket
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,8 @@ from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.door import door_limits
 from antiphon.serve.operator.agent import agent
-from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.address import bound
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.plan import Plan
 from antiphon.supervisor.supervisor import Supervisor
@@ -38,8 +39,13 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     check_files(config)
-    listeners = bind(config)
-    plan = Plan(
+    with bound(config.host, config.port) as listeners:
+        return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
+
+
+def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> Plan:
+    """What the supervisor is to run."""
+    return Plan(
         engine=ENGINE,
         front_end=FRONT_END,
         front_ends=front_ends,
@@ -54,7 +60,6 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
     )
-    return asyncio.run(_supervise(plan, config))
 
 
 async def _supervise(plan: Plan, config: ServerConfig) -> int:
@@ -86,26 +91,3 @@ def check_files(config: ServerConfig) -> None:
     tls_context(config.tls_cert, config.tls_key)
     if config.api_keys is not None:
         KeyFile(Path(config.api_keys))
-
-
-def bind(config: ServerConfig) -> list[socket.socket]:
-    """Sockets on every address of the configured host, which do not listen yet.
-
-    Raises:
-        ConfigError: nothing can listen there.
-    """
-    listeners: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise cannot_listen(config.host, config.port, error) from error
-    return listeners

@@ -102,7 +102,7 @@ def _guarded(
             try:
                 model = services.models.find(named_model(request), kinds)
                 metrics = model.metrics
-                services.access.check(caller)
+                await services.access.admit(caller)
                 # A call that is resumed counts where it was until it is here.
                 extra = int(request.query.get("resume") == Resume.AGAIN)
                 async with services.access.ledger.hold(caller, rows=services.models.rows, extra=extra):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from antiphon.supervisor.address import listen
 from antiphon.supervisor.door import Bounds
 
 LISTEN_BACKLOG: Final = 128
@@ -47,10 +48,16 @@ class Listener:
         self,
         sockets: list[socket.socket],
         factory: Callable[[], Any],
-        ssl_context: ssl.SSLContext | None,
+        ssl_context: ssl.SSLContext | None = None,
         entrance: Entrance | None = None,
     ) -> None:
-        """Listen on bound ``sockets``, which are this object's from now on; :meth:`open` binds them."""
+        """Listen on bound ``sockets``, which are this object's from now on.
+
+        ``factory`` makes the protocol of each connection. Without an ``entrance`` anybody may connect.
+
+        Raises:
+            OSError: the port of one was taken meanwhile.
+        """
         self._entrance = entrance
         self._open: dict[Any, str] = {}
         self._looked_s = 0.0
@@ -61,33 +68,8 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         for one in sockets:
-            one.setblocking(False)
-            one.listen(LISTEN_BACKLOG)
+            listen(one, LISTEN_BACKLOG)
             self._watch(one)
-
-    @classmethod
-    async def open(
-        cls,
-        factory: Callable[[], Any],
-        host: str | None,
-        port: int,
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-        entrance: Entrance | None = None,
-    ) -> Listener:
-        """Listen on every address of ``host``; ``factory`` makes the protocol of each connection.
-
-        Without an ``entrance`` anybody may connect.
-
-        Raises:
-            OSError: nothing can listen there.
-        """
-        # The loop looks up and binds; accepting is ours, on copies of its sockets.
-        bound = await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
-        try:
-            return cls([one.dup() for one in bound.sockets], factory, ssl_context, entrance)
-        finally:
-            bound.close()
 
     def close(self) -> None:
         """Accept nothing more."""
