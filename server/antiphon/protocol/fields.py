@@ -76,9 +76,23 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {known} is needed")
         return int(value)
 
-    def flag(self, name: str) -> bool:
-        """True or false; absent is false."""
-        return bool(self._of_type(name, bool, "true or false"))
+    def number(self, name: str, least: float, most: float, *, default: float) -> float:
+        """A number from ``least`` to ``most``."""
+        value = self._of_type(name, (int, float), "a number")
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            raise self.error(name, INVALID_TYPE, "is true or false, a number is needed")
+        if not least <= value <= most:
+            raise self.error(
+                name, INVALID_VALUE, f"is {shown(value)}, a number from {least:g} to {most:g} is needed"
+            )
+        return float(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._of_type(name, bool, "true or false")
+        return default if value is None else bool(value)
 
     def object(self, name: str) -> Fields:
         """An object that has to be there."""
@@ -115,7 +129,7 @@ class Fields:
         except (binascii.Error, ValueError) as error:
             raise self.error(name, INVALID_VALUE, f"is not base64: {error}") from error
 
-    def _of_type(self, name: str, kind: type, needed: str) -> Any:
+    def _of_type(self, name: str, kind: type | tuple[type, ...], needed: str) -> Any:
         value = self.values.get(name)
         if value is not None and not isinstance(value, kind):
             raise self.error(name, INVALID_TYPE, f"is {kind_of(value)}, {needed} is needed")

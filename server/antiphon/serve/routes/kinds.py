@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.models.spec import PipelineKind
-from antiphon.serve.routes import chat, live, speaking, speech
+from antiphon.serve.routes import chat, live, realtime, speaking, speech
 from antiphon.serve.routes.routing import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
-        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES),
-        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES),
+        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
+        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
         PipelineKind.STT: speech.ROUTES,
         PipelineKind.TTS: speaking.ROUTES,
     }

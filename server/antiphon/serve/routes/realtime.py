@@ -1,0 +1,117 @@
+"""``/v1/realtime``: OpenAI Realtime over a WebSocket, with models that talk and models that write.
+
+A wrong key, a foreign origin and a wrong query are refused before the upgrade. Everything else is an
+``error`` event and a close, which stock clients can read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError, SessionError
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.live_events import close_code
+from antiphon.protocol.realtime_events import Ids, encode, error_event
+from antiphon.protocol.realtime_reply import ReplyRules
+from antiphon.protocol.realtime_session import RealtimeSession
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.dialogue import SocketConversation
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.realtime_call import RealtimeCall
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
+from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import is_upgrade
+
+PATH: Final = "/v1/realtime"
+
+TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
+
+MIN_SILENCE_MS, MAX_SILENCE_MS = 400, 1000
+
+
+async def handle_realtime(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One session, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    rules = reply_rules(request.query)
+    model = services.models.find(named_model(request), TALKERS)
+    ids = Ids(secrets.token_hex(6))
+    call = RealtimeCall(services, model, RealtimeSession(model.name), ids, rules=rules, caller=caller)
+    return await converse(request, services, model, call)
+
+
+async def converse(
+    request: web.Request, services: Services, model: ServedModel, call: SocketConversation
+) -> web.StreamResponse:
+    """Upgrade, and hold a conversation; a refusal by the engine comes as an event."""
+    await check_upgrade(request, services, model, wait_s=0.0)
+    if ELSEWHERE in request.headers:
+        await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
+    socket = await Socket.open(
+        request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
+    )
+    with model.metrics.sockets.track_inprogress():
+        try:
+            await call.admit()
+        except AntiphonError as error:
+            kind = type(error).__name__
+            services.provoked.info(
+                "session refused", of=kind, path=request.path, error=kind, reason=str(error)
+            )
+            await refuse(socket, model.metrics, error)
+            call.abandon()
+        else:
+            await call.run(socket)
+    return socket.response
+
+
+def reply_rules(query: Mapping[str, str]) -> ReplyRules:
+    """What of a response's rules the query says.
+
+    Raises:
+        web.HTTPBadRequest: a value that is none.
+    """
+    interrupt, silence = query.get("duplex_interrupt", "soft"), query.get("reply_silence_ms", "600")
+    if interrupt not in ("soft", "hard"):
+        raise web.HTTPBadRequest(text="duplex_interrupt is soft or hard\n")
+    if not (silence.isascii() and silence.isdigit() and MIN_SILENCE_MS <= int(silence[:9]) <= MAX_SILENCE_MS):
+        raise web.HTTPBadRequest(text=f"reply_silence_ms is {MIN_SILENCE_MS} to {MAX_SILENCE_MS}\n")
+    return ReplyRules(int(silence[:9]), interrupt == "hard")
+
+
+async def refuse_realtime(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client in its own words why it gets no session.
+
+    Raises:
+        web.HTTPException: to one that asks for no WebSocket.
+    """
+    if not is_upgrade(request):
+        raise refusal_of(request, error)
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        await refuse(socket, metrics, error)
+    return socket.response
+
+
+async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
+    """An ``error`` event, and the close that belongs to it."""
+    socket.write(frame(encode(error_event(error), "event_1"), TEXT))
+    await socket.close(close_code(error), str(error))
+    metrics.closed(socket.close_code)
+
+
+ROUTES = (Route("GET", PATH, handle_realtime, refuse_realtime),)

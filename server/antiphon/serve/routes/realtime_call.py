@@ -1,0 +1,229 @@
+"""One conversation of OpenAI Realtime with a full-duplex model.
+
+The model hears and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses of what it
+voices, :mod:`antiphon.protocol.realtime_input` turns of what it hears. The caller's voice informs the client
+and cuts nothing by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.vad import DetectorRules, SpeechDetector, SpeechStarted
+from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
+from antiphon.ipc.port import CallSession
+from antiphon.ipc.values import FrameReply, SessionState
+from antiphon.protocol import realtime
+from antiphon.protocol.event_text import text_of
+from antiphon.protocol.live_events import close_code
+from antiphon.protocol.realtime_events import Event, Ids, encode, error_event, event
+from antiphon.protocol.realtime_input import InputTurns
+from antiphon.protocol.realtime_items import Items
+from antiphon.protocol.realtime_reply import Replies, ReplyRules, Wish
+from antiphon.protocol.realtime_session import Detection, RealtimeSession, change
+from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.duplex_call import LIFE_S, DuplexCall, line_of
+from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.transport.socket import Socket
+
+SETTLE_S: Final = 1.0
+"""How long the model waits for the client's first event, which may say who it is to be."""
+
+
+class RealtimeCall(DuplexCall):
+    """A conversation in turns, made of one without."""
+
+    def __init__(
+        self,
+        services: Services,
+        model: ServedModel,
+        session: RealtimeSession,
+        ids: Ids,
+        *,
+        rules: ReplyRules | None = None,
+        caller: Caller = ANYBODY,
+    ) -> None:
+        """Prepare ``session``; ``rules`` say when a response ends."""
+        super().__init__(services, model, session.input_format, session.output.format, caller=caller)
+        self.session = session
+        spec = model.engine.info.spec
+        self._session_id, self._expires_at = ids.new("sess"), int(time.time()) + LIFE_S
+        self._ids, self._items = ids, Items(ids)
+        self._replies = Replies(ids, self._items, session.output, frame_ms=round(spec.frame_ms), rules=rules)
+        self._turns = InputTurns(ids, self._items)
+        self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
+        self._settle_by_s: float | None = None  # until then the model waits to be told who it is
+
+    async def admit(self) -> None:
+        """Ask for a row at once: a client of this protocol knows no queue.
+
+        Raises:
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
+        """
+        await self._submit(self._model.parameters(), wait_s=0.0, format=self.session.input_format.encoding)
+
+    # What comes in.
+
+    async def follow(self, message: bytes | str, socket: Socket) -> None:
+        """Follow one event of the client.
+
+        Raises:
+            FieldError: it cannot be followed; the session goes on.
+        """
+        asked = realtime.decode(text_of(message))
+        if self._is_congested() and not isinstance(asked, realtime.AppendAudio):
+            await self._wait_for_room(socket)  # an answer can be 1 MiB long
+        if isinstance(asked, realtime.Update):
+            await self._update(asked)
+        else:
+            self._say(self._answer(asked))
+        if self._settle_by_s is not None:
+            self._settle_by_s = 0.0
+            self._lane.wake()
+
+    def _answer(self, asked: realtime.ClientEvent) -> list[Event]:
+        match asked:
+            case realtime.AppendAudio():
+                if self.hear(asked.audio, asked.event_id) is not None:
+                    self._turns.appended()
+            case realtime.Commit():
+                self._detector.reset()
+                return self._turns.commit(asked.event_id)
+            case realtime.Clear():
+                return self._turns.clear()
+            case realtime.CreateItem():
+                return self._items.create(asked.item, asked.previous, asked.event_id)
+            case realtime.RetrieveItem():
+                return self._items.retrieve(asked.item_id, asked.event_id)
+            case realtime.DeleteItem():
+                return self._items.delete(asked.item_id, asked.event_id)
+            case realtime.TruncateItem():
+                place = {"content_index": asked.content_index, "audio_end_ms": asked.audio_end_ms}
+                return [event("conversation.item.truncated", item_id=asked.item_id, **place)]
+            case realtime.CreateResponse():
+                return self._replies.create(self._wish(asked))
+            case realtime.CancelResponse():
+                return self._replies.cancel(asked.response_id, asked.event_id)
+            case realtime.Unsupported():
+                words = f"type is {asked.type}, which is for WebRTC and SIP"
+                raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
+        return []
+
+    def _wish(self, asked: realtime.CreateResponse) -> Wish:
+        output = self.session.output
+        if asked.modalities:
+            output = replace(output, modalities=asked.modalities)
+        return Wish(asked.metadata, output)
+
+    async def _update(self, asked: realtime.Update) -> None:
+        before, after = self.session, change(self.session, asked.session)
+        if self._line.clock is not None and after.output.voice != before.output.voice:
+            after = replace(after, output=replace(after.output, voice=before.output.voice))  # it is frozen
+        if (before.input_format, before.output.format) != (after.input_format, after.output.format):
+            self._line.set_formats(line_of(after.input_format), line_of(after.output.format))
+        if before.detection != after.detection:
+            self._detector.rules = rules_of(after.detection)
+            if after.detection is None:
+                self._detector.reset()
+        self.session, self._replies.output = after, after.output
+        self._say([event("session.updated", session=self._shown())])
+        if self._line.clock is None and self._session is not None:
+            await self._tell_persona(self._session, after, asked.event_id)
+
+    async def _tell_persona(self, session: CallSession, after: RealtimeSession, event_id: str | None) -> None:
+        """Say to the model who it is, before it hears anything."""
+        prompt = await prompt_of_session(
+            self._services, self._model, after.instructions, after.output.voice, event_id
+        )
+        if prompt is not None and self._line.clock is None:
+            session.prime(prompt)
+
+    def complain(self, error: AntiphonError) -> None:
+        """Say what was wrong with an event; to a client that does not read, nothing."""
+        if not self._is_congested():
+            self._say([error_event(error)])
+
+    def _heard(self, pcm: FloatArray) -> None:
+        detection = self.session.detection
+        if detection is None:
+            return
+        for found in self._detector.feed(pcm):
+            if isinstance(found, SpeechStarted):
+                self._say(self._turns.started(found.ms))
+                if detection.interrupt_response:
+                    self._say(self._replies.interrupted())
+            else:
+                self._say(self._turns.stopped(found.ms))
+
+    # What goes out.
+
+    def _begin(self) -> None:
+        self._settle_by_s = self._clock() + SETTLE_S
+        self._say(
+            [
+                event("session.created", session=self._shown()),
+                event(
+                    "conversation.created",
+                    conversation={"id": self._replies.conversation, "object": "realtime.conversation"},
+                ),
+            ]
+        )
+
+    def _advance(self, socket: Socket, session: CallSession) -> bool:
+        has_more = super()._advance(socket, session)
+        if self._line.clock is None and self._settle_by_s is not None:
+            now_s = self._clock()
+            if now_s < self._settle_by_s:
+                self._look_again_in(self._settle_by_s - now_s)
+            elif session.state is SessionState.ACTIVE:
+                self._settle_by_s = None
+                self._listen()
+                return True
+        return has_more
+
+    def _frames_of(self, reply: FrameReply) -> list[bytes]:
+        said, text = self._line.say(reply), self._text_of(reply)
+        audio = b"" if said is None else said.data
+        events = self._replies.frame(audio, is_speaking=self._line.is_speaking, text=text)
+        return [self._framed(it) for it in events]
+
+    def _say(self, events: Iterable[Event]) -> None:
+        if self._socket is not None and (written := b"".join(self._framed(it) for it in events)):
+            self._socket.write(written)
+
+    def _framed(self, it: Event) -> bytes:
+        return frame(encode(it, self._ids.new("event")), TEXT)
+
+    def _shown(self) -> dict[str, object]:
+        return self.session.shown(session_id=self._session_id, expires_at=self._expires_at)
+
+    # Time and the end.
+
+    def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
+        if self.session.detection is None:
+            self._patience.heard(now_s)  # who commits by hand sends nothing in between
+        super()._watch(socket, session, now_s)
+
+    def _finish(self, session: CallSession) -> None:
+        self._say(self._replies.finish())
+        self.end(SessionTimeoutError("the session has had all its steps"))
+
+    def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
+        self._say([error_event(error)])
+
+    def _close_code(self, error: AntiphonError) -> int:
+        return close_code(error)
+
+
+def rules_of(detection: Detection | None) -> DetectorRules:
+    """What the detector goes by."""
+    if detection is None:
+        return DetectorRules()
+    return DetectorRules(detection.level_dbfs, detection.prefix_ms, detection.silence_ms)
