@@ -28,11 +28,12 @@ def question_file(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def tiny(**settings: Any) -> AsyncIterator[Server]:
-    """The built-in model, which says the likeliest thing."""
+async def tiny(*also: str, **settings: Any) -> AsyncIterator[Server]:
+    """The built-in talker, which says the likeliest thing, and ``also`` others."""
     checkpoint = load_checkpoint("tiny")
     backend = make(checkpoint, slots=2, threads=1)
-    async with serving(model=(checkpoint, backend), **settings) as server:
+    beside = [(other, make(other, slots=2, threads=1)) for other in map(load_checkpoint, also)]
+    async with serving(model=(checkpoint, backend), beside=beside, **settings) as server:
         model = server.services.models.first
         greedy = replace(model.defaults, text_temperature=0.0, audio_temperature=0.0)
         object.__setattr__(model, "defaults", greedy)

@@ -11,7 +11,7 @@ from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 
-CLIENTS = ("openai",)
+CLIENTS = ("openai", "pipecat", "livekit")
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,19 @@ async def test_a_spoken_exchange(client: str, question: Path, caplog: pytest.Log
     async with tiny() as server:
         met = await run_client(client, f"{client}_realtime.py", server.url("/v1"), str(question), "tiny")
         await server.is_empty()
-    Path("/tmp/rt_met.json").write_text(__import__("json").dumps(met, indent=1))
+    Path(f"/tmp/rt_{client}.json").write_text(__import__("json").dumps(met, indent=1))
     assert met["errors"] == met.get("warnings", []) == []
     assert met["answers"][0] == ANSWER
     assert max(met["audio"]) > LOUD
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_transcription(client: str, question: Path) -> None:
+    async with tiny("tiny-stt") as server:
+        met = await run_client(
+            client, f"{client}_transcription.py", server.url("/v1"), str(question), "tiny-stt"
+        )
+        await server.is_empty()
+    Path(f"/tmp/rts_{client}.json").write_text(__import__("json").dumps(met, indent=1))
+    assert met["errors"] == met.get("warnings", []) == []

@@ -15,6 +15,9 @@ BLOCK_MS = 10
 ONSET_BLOCKS = 5
 """Loud blocks in a row that begin speech: a click is shorter."""
 
+PAUSE_MS = 80
+"""A pause this long is no gap within a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class DetectorRules:
@@ -67,6 +70,18 @@ class SpeechDetector:
         loud = square > 10 ** (self.rules.level_dbfs / 10)
         return [event for is_loud in loud.tolist() if (event := self._next(is_loud=is_loud)) is not None]
 
+    @property
+    def now_ms(self) -> int:
+        """How much audio came."""
+        return self._blocks * BLOCK_MS
+
+    def end(self) -> SpeechStopped | None:
+        """End speech under way for another reason than its rule, unless it is loud just now."""
+        if not self.is_speech or self._quiet * BLOCK_MS < PAUSE_MS:
+            return None
+        self.reset()
+        return SpeechStopped(self.now_ms)
+
     def reset(self) -> None:
         """Forget speech under way; the place in the audio stays."""
         self.is_speech = False
@@ -82,5 +97,5 @@ class SpeechDetector:
             return SpeechStarted(max(0, onset_ms - self.rules.prefix_ms))
         if self.is_speech and self._quiet * BLOCK_MS >= self.rules.silence_ms:
             self.is_speech = False
-            return SpeechStopped(self._blocks * BLOCK_MS)
+            return SpeechStopped(self.now_ms)
         return None

@@ -23,12 +23,13 @@ class Turn:
     """One turn of the caller, from its first word or its first sound on."""
 
     item: str
+    start_ms: int
+    end_ms: int | None = None  # once it is committed
     words: list[str] = field(default_factory=list)
-    is_committed: bool = False
 
 
 class InputTurns:
-    """The turns of one caller. The first of :attr:`open` is the one whose words come next."""
+    """The turns of one caller. Times are milliseconds of the caller's audio."""
 
     def __init__(self, ids: Ids, items: Items, *, has_transcript: bool = False) -> None:
         """Begin in silence."""
@@ -37,6 +38,7 @@ class InputTurns:
         self._turns: deque[Turn] = deque()
         self._current: Turn | None = None  # not committed
         self._has_audio = False
+        self._committed_ms = 0
 
     @property
     def is_full(self) -> bool:
@@ -50,6 +52,7 @@ class InputTurns:
     def started(self, start_ms: int) -> list[Event]:
         """The caller begins to speak."""
         turn = self._begin()
+        turn.start_ms = max(start_ms, self._committed_ms)
         return [event("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item)]
 
     def stopped(self, end_ms: int) -> list[Event]:
@@ -58,9 +61,9 @@ class InputTurns:
         if turn is None:
             return []
         stopped = event("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=turn.item)
-        return [stopped, *self._commit(turn)]
+        return [stopped, *self._commit(turn, end_ms)]
 
-    def commit(self, event_id: str | None) -> list[Event]:
+    def commit(self, at_ms: int, event_id: str | None) -> list[Event]:
         """The client says that its turn is over.
 
         Raises:
@@ -80,7 +83,7 @@ class InputTurns:
                 code="rate_limit_exceeded",
                 event_id=event_id,
             )
-        return self._commit(self._begin())
+        return self._commit(self._begin(), at_ms)
 
     def clear(self) -> list[Event]:
         """The client takes back what it has not committed. What the model heard, it has heard."""
@@ -96,23 +99,25 @@ class InputTurns:
         turn.words.append(shown)
         return [self._transcription(turn, "delta", delta=shown)]
 
-    def transcribed(self, seconds: float) -> list[Event]:
-        """The oldest committed turn has all its words; it is ``seconds`` long."""
-        if not self._turns or not self._turns[0].is_committed:
+    def transcribed(self) -> list[Event]:
+        """The oldest committed turn has all its words."""
+        if not self._turns or self._turns[0].end_ms is None:
             return []
         turn = self._turns.popleft()
-        usage = {"type": "duration", "seconds": seconds}
+        assert turn.end_ms is not None
+        usage = {"type": "duration", "seconds": max(0, turn.end_ms - turn.start_ms) / 1000}
         return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
 
     def _begin(self) -> Turn:
         if self._current is None:
-            self._current = Turn(self._ids.new("item"))
+            self._current = Turn(self._ids.new("item"), self._committed_ms)
             if self._has_transcript:
                 self._turns.append(self._current)
         return self._current
 
-    def _commit(self, turn: Turn) -> list[Event]:
-        turn.is_committed, self._current, self._has_audio = True, None, False
+    def _commit(self, turn: Turn, end_ms: int) -> list[Event]:
+        turn.end_ms = self._committed_ms = end_ms
+        self._current, self._has_audio = None, False
         previous = self._items.last
         item = user_audio(turn.item)
         return [

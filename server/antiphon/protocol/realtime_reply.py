@@ -102,7 +102,7 @@ class Replies:
         return self._wait(response) if response.item is None else self._hold(response, audio)
 
     def create(self, wish: Wish) -> list[Event]:
-        """A client asks for a response: the one in progress is complete, and the next voice is the new one's."""
+        """A client asks for a response: the one in progress is complete, what follows is the new one's."""
         return [*self.finish(), *self._open(wish)]
 
     def cancel(self, response_id: str | None, event_id: str | None) -> list[Event]:

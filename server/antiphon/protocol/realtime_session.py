@@ -80,7 +80,7 @@ class OutputFormat:
     """How a response is given."""
 
     modalities: tuple[str, ...] = ("audio",)
-    format: AudioFormat = AudioFormat()
+    format: AudioFormat = field(default_factory=AudioFormat)
     voice: str | None = None
 
     @property
@@ -100,10 +100,10 @@ class RealtimeSession:
     model: str
     type: SessionType = SessionType.REALTIME
     instructions: str = ""
-    input_format: AudioFormat = AudioFormat()
-    detection: Detection | None = Detection()
+    input_format: AudioFormat = field(default_factory=AudioFormat)
+    detection: Detection | None = field(default_factory=Detection)
     transcription: Mapping[str, Any] | None = None
-    output: OutputFormat = OutputFormat()
+    output: OutputFormat = field(default_factory=OutputFormat)
     kept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -254,7 +254,7 @@ def _read_transcription(fields: Fields) -> Mapping[str, Any] | None:
 def _read_detection(fields: Fields) -> Detection:
     kind = DetectionType(fields.choice("type", tuple(DetectionType)))
     eagerness = None
-    silence_ms = fields.number("silence_duration_ms", 0, 60_000, default=500)
+    silence_ms = fields.number("silence_duration_ms", 100, 60_000, default=500)
     if kind is DetectionType.SEMANTIC_VAD:
         eagerness = fields.choice("eagerness", tuple(EAGERNESS)) if "eagerness" in fields else "auto"
         silence_ms = EAGERNESS[eagerness]

@@ -27,7 +27,7 @@ class DuplexLine:
     """The codecs, the input clock and the output gate of one call with a model of this ``spec``."""
 
     def __init__(self, line: LineFormat, spec: ModelSpec, said: LineFormat | None = None) -> None:
-        """Prepare; time begins with :meth:`start`. The model is ``said`` in another format where one is given."""
+        """Prepare; time begins with :meth:`start`. What is ``said`` may have a format of its own."""
         self._spec = spec
         self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
@@ -40,7 +40,7 @@ class DuplexLine:
         self.clock = InputClock(self._spec.sample_rate, self._spec.frame_samples, now_s)
 
     def set_formats(self, heard: LineFormat, said: LineFormat) -> None:
-        """From now on audio comes and goes in these formats; what a resampler held back is lost, 6.4 ms at most."""
+        """From now on audio has these formats; what a resampler held back, 6.4 ms at most, is lost."""
         self._decoder = LineDecoder(heard, self._spec.sample_rate)
         self._encoder = LineEncoder(said, self._spec.sample_rate)
 

@@ -28,9 +28,6 @@ from antiphon.serve.transport.socket import Socket
 
 LAWS: Final = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
-LIFE_S: Final = 86_400
-"""From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
-
 
 class DuplexCall(SocketConversation):
     """A conversation in events. Its socket was open before."""
@@ -79,7 +76,7 @@ class DuplexCall(SocketConversation):
         """There is a row."""
 
     @abstractmethod
-    def _finish(self, session: CallSession) -> None:
+    def _finish(self, _session: CallSession) -> None:
         """All that was asked for is said: tell the client, and end."""
 
     def _heard(self, pcm: FloatArray) -> None:
@@ -206,7 +203,7 @@ class DuplexCall(SocketConversation):
     def _seconds(self, session: CallSession) -> float:
         return round(session.stats().frames_in * self._model.engine.info.spec.frame_ms / 1000, 2)
 
-    def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
+    def _watch(self, socket: Socket, _session: CallSession, now_s: float) -> None:
         silent_s = socket.silent_s()
         self._patience.check(now_s, silent_s)
         if not socket.is_congested() and self._patience.wants_ping(silent_s):

@@ -16,7 +16,7 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
         PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
         PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
-        PipelineKind.STT: speech.ROUTES,
+        PipelineKind.STT: (*speech.ROUTES, *realtime.ROUTES),
         PipelineKind.TTS: speaking.ROUTES,
     }
 )

@@ -6,7 +6,6 @@ A wrong key, a foreign origin and a wrong query are refused before the upgrade. 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,21 +15,25 @@ from antiphon.errors import AntiphonError, SessionError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_events import close_code
-from antiphon.protocol.realtime_events import Ids, encode, error_event
+from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
-from antiphon.protocol.realtime_session import RealtimeSession
+from antiphon.protocol.realtime_session import RealtimeSession, SessionType
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.realtime_call import RealtimeCall
+from antiphon.serve.routes.realtime_transcription import RealtimeTranscription
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
 
 PATH: Final = "/v1/realtime"
+
+TRANSCRIPTION: Final = "transcription"
+"""The query's ``intent`` for sessions without a conversation."""
 
 TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 
@@ -45,10 +48,16 @@ async def handle_realtime(
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
-    rules = reply_rules(request.query)
-    model = services.models.find(named_model(request), TALKERS)
-    ids = Ids(secrets.token_hex(6))
-    call = RealtimeCall(services, model, RealtimeSession(model.name), ids, rules=rules, caller=caller)
+    rules, named = reply_rules(request.query), named_model(request)
+    if request.query.get("intent") == TRANSCRIPTION or (named is None and model.kind not in TALKERS):
+        model = services.models.find(named, (PipelineKind.STT,))
+    elif named is None:
+        model = services.models.find(None, TALKERS)
+    if model.kind is PipelineKind.STT:
+        session = RealtimeSession(model.name, SessionType.TRANSCRIPTION)
+        call: SocketConversation = RealtimeTranscription(services, model, session, caller=caller)
+    else:
+        call = RealtimeCall(services, model, RealtimeSession(model.name), rules=rules, caller=caller)
     return await converse(request, services, model, call)
 
 

@@ -7,30 +7,27 @@ and cuts nothing by itself.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.vad import DetectorRules, SpeechDetector, SpeechStarted
+from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol import realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import close_code
-from antiphon.protocol.realtime_events import Event, Ids, encode, error_event, event
+from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
-from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_reply import Replies, ReplyRules, Wish
-from antiphon.protocol.realtime_session import Detection, RealtimeSession, change
+from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.duplex_call import LIFE_S, DuplexCall, line_of
+from antiphon.serve.routes.duplex_call import DuplexCall, line_of
 from antiphon.serve.routes.prompts import prompt_of_session
-from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
 
 SETTLE_S: Final = 1.0
@@ -45,7 +42,6 @@ class RealtimeCall(DuplexCall):
         services: Services,
         model: ServedModel,
         session: RealtimeSession,
-        ids: Ids,
         *,
         rules: ReplyRules | None = None,
         caller: Caller = ANYBODY,
@@ -54,10 +50,11 @@ class RealtimeCall(DuplexCall):
         super().__init__(services, model, session.input_format, session.output.format, caller=caller)
         self.session = session
         spec = model.engine.info.spec
-        self._session_id, self._expires_at = ids.new("sess"), int(time.time()) + LIFE_S
-        self._ids, self._items = ids, Items(ids)
-        self._replies = Replies(ids, self._items, session.output, frame_ms=round(spec.frame_ms), rules=rules)
-        self._turns = InputTurns(ids, self._items)
+        self._client = client = RealtimeClient()
+        self._replies = Replies(
+            client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
+        )
+        self._turns = InputTurns(client.ids, client.items)
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._settle_by_s: float | None = None  # until then the model waits to be told who it is
 
@@ -69,6 +66,11 @@ class RealtimeCall(DuplexCall):
         """
         await self._submit(self._model.parameters(), wait_s=0.0, format=self.session.input_format.encoding)
 
+    async def run(self, socket: Socket) -> None:
+        """Hold the conversation until one side ends it."""
+        self._client.socket = socket
+        await super().run(socket)
+
     # What comes in.
 
     async def follow(self, message: bytes | str, socket: Socket) -> None:
@@ -78,12 +80,12 @@ class RealtimeCall(DuplexCall):
             FieldError: it cannot be followed; the session goes on.
         """
         asked = realtime.decode(text_of(message))
-        if self._is_congested() and not isinstance(asked, realtime.AppendAudio):
+        if self._client.is_congested and not isinstance(asked, realtime.AppendAudio):
             await self._wait_for_room(socket)  # an answer can be 1 MiB long
         if isinstance(asked, realtime.Update):
             await self._update(asked)
         else:
-            self._say(self._answer(asked))
+            self._client.say(self._answer(asked))
         if self._settle_by_s is not None:
             self._settle_by_s = 0.0
             self._lane.wake()
@@ -95,15 +97,15 @@ class RealtimeCall(DuplexCall):
                     self._turns.appended()
             case realtime.Commit():
                 self._detector.reset()
-                return self._turns.commit(asked.event_id)
+                return self._turns.commit(self._detector.now_ms, asked.event_id)
             case realtime.Clear():
                 return self._turns.clear()
             case realtime.CreateItem():
-                return self._items.create(asked.item, asked.previous, asked.event_id)
+                return self._client.items.create(asked.item, asked.previous, asked.event_id)
             case realtime.RetrieveItem():
-                return self._items.retrieve(asked.item_id, asked.event_id)
+                return self._client.items.retrieve(asked.item_id, asked.event_id)
             case realtime.DeleteItem():
-                return self._items.delete(asked.item_id, asked.event_id)
+                return self._client.items.delete(asked.item_id, asked.event_id)
             case realtime.TruncateItem():
                 place = {"content_index": asked.content_index, "audio_end_ms": asked.audio_end_ms}
                 return [event("conversation.item.truncated", item_id=asked.item_id, **place)]
@@ -133,7 +135,7 @@ class RealtimeCall(DuplexCall):
             if after.detection is None:
                 self._detector.reset()
         self.session, self._replies.output = after, after.output
-        self._say([event("session.updated", session=self._shown())])
+        self._client.say([event("session.updated", session=self._client.shown(self.session))])
         if self._line.clock is None and self._session is not None:
             await self._tell_persona(self._session, after, asked.event_id)
 
@@ -147,28 +149,28 @@ class RealtimeCall(DuplexCall):
 
     def complain(self, error: AntiphonError) -> None:
         """Say what was wrong with an event; to a client that does not read, nothing."""
-        if not self._is_congested():
-            self._say([error_event(error)])
+        if not self._client.is_congested:
+            self._client.say([error_event(error)])
 
     def _heard(self, pcm: FloatArray) -> None:
         detection = self.session.detection
-        if detection is None:
-            return
         for found in self._detector.feed(pcm):
+            if detection is None:
+                continue
             if isinstance(found, SpeechStarted):
-                self._say(self._turns.started(found.ms))
+                self._client.say(self._turns.started(found.ms))
                 if detection.interrupt_response:
-                    self._say(self._replies.interrupted())
+                    self._client.say(self._replies.interrupted())
             else:
-                self._say(self._turns.stopped(found.ms))
+                self._client.say(self._turns.stopped(found.ms))
 
     # What goes out.
 
     def _begin(self) -> None:
         self._settle_by_s = self._clock() + SETTLE_S
-        self._say(
+        self._client.say(
             [
-                event("session.created", session=self._shown()),
+                event("session.created", session=self._client.shown(self.session)),
                 event(
                     "conversation.created",
                     conversation={"id": self._replies.conversation, "object": "realtime.conversation"},
@@ -191,18 +193,12 @@ class RealtimeCall(DuplexCall):
     def _frames_of(self, reply: FrameReply) -> list[bytes]:
         said, text = self._line.say(reply), self._text_of(reply)
         audio = b"" if said is None else said.data
-        events = self._replies.frame(audio, is_speaking=self._line.is_speaking, text=text)
-        return [self._framed(it) for it in events]
-
-    def _say(self, events: Iterable[Event]) -> None:
-        if self._socket is not None and (written := b"".join(self._framed(it) for it in events)):
-            self._socket.write(written)
-
-    def _framed(self, it: Event) -> bytes:
-        return frame(encode(it, self._ids.new("event")), TEXT)
-
-    def _shown(self) -> dict[str, object]:
-        return self.session.shown(session_id=self._session_id, expires_at=self._expires_at)
+        is_speaking = self._line.is_speaking
+        events: list[Event] = []
+        if is_speaking and not self._replies.has_spoken and (stopped := self._detector.end()):
+            events += self._turns.stopped(stopped.ms)  # the model answers: that is the end of the turn
+        events += self._replies.frame(audio, is_speaking=is_speaking, text=text)
+        return [self._client.framed(it) for it in events]
 
     # Time and the end.
 
@@ -211,19 +207,12 @@ class RealtimeCall(DuplexCall):
             self._patience.heard(now_s)  # who commits by hand sends nothing in between
         super()._watch(socket, session, now_s)
 
-    def _finish(self, session: CallSession) -> None:
-        self._say(self._replies.finish())
+    def _finish(self, _session: CallSession) -> None:
+        self._client.say(self._replies.finish())
         self.end(SessionTimeoutError("the session has had all its steps"))
 
     def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
-        self._say([error_event(error)])
+        self._client.say([error_event(error)])
 
     def _close_code(self, error: AntiphonError) -> int:
         return close_code(error)
-
-
-def rules_of(detection: Detection | None) -> DetectorRules:
-    """What the detector goes by."""
-    if detection is None:
-        return DetectorRules()
-    return DetectorRules(detection.level_dbfs, detection.prefix_ms, detection.silence_ms)
