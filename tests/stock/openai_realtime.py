@@ -13,24 +13,46 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter, ValidationError
 
 STEP_BYTES = 4800  # 100 ms
 STEP_S = 0.1
 
 
+EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
+
+
+def check(event: Any, invalid: list[str]) -> None:
+    """Read an event once more, strictly: the package itself reads leniently."""
+    try:
+        EVENTS.validate_python(event.model_dump(mode="json", exclude_unset=True))
+    except ValidationError as error:
+        invalid.append(f"{event.type}: {error}")
+
+
 async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
     """Ask, hear the answer, ask again, talk over that answer, ask for an answer, and leave."""
-    met: dict[str, Any] = {"answers": [], "audio": [], "errors": [], "events": [], "status": []}
+    met: dict[str, Any] = {
+        "answers": [],
+        "audio": [],
+        "errors": [],
+        "events": [],
+        "status": [],
+        "invalid": [],
+    }
     client = AsyncOpenAI(base_url=base_url, api_key="any key")
     async with client.realtime.connect(model=model) as connection:
         created = await connection.recv()
-        assert created.type == "session.created", created
+        check(created, met["invalid"])
+        met["created"] = created.session.model_dump(mode="json", exclude_none=True)
         await connection.session.update(session={"type": "realtime", "output_modalities": ["audio"]})
         updated = asyncio.Event()
 
         async def listen() -> None:
             async for event in connection:
-                met["events"].append(event.model_dump(mode="json", exclude_unset=True))
+                check(event, met["invalid"])
+                met["events"].append(event.type)
                 if event.type == "session.updated":
                     updated.set()
                 elif event.type == "response.output_audio.delta":
@@ -39,7 +61,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                 elif event.type == "response.output_audio_transcript.done":
                     met["answers"].append(event.transcript)
                 elif event.type == "response.done":
-                    met["status"].append(event.response.status)
+                    met["status"].append([event.response.status, event.response.metadata])
                 elif event.type == "error":
                     met["errors"].append(event.error.message)
 

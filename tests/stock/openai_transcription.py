@@ -23,8 +23,8 @@ async def listen(base_url: str, question: bytes, model: str) -> dict[str, Any]:
     met: dict[str, Any] = {"transcripts": [], "deltas": "", "errors": [], "types": []}
     client = AsyncOpenAI(base_url=base_url, api_key="any key")
     async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
-        update = {"type": "transcription", "audio": {"input": {"transcription": {"model": model}}}}
-        await connection.session.update(session=update)
+        heard: dict[str, Any] = {"transcription": {"model": model}}
+        await connection.session.update(session={"type": "transcription", "audio": {"input": heard}})
 
         async def read() -> None:
             async for event in connection:
@@ -47,8 +47,8 @@ async def listen(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         reading = asyncio.create_task(read())
         silence = bytes(48_000 * 3)
         await say(question + silence)
-        update["audio"]["input"]["turn_detection"] = None
-        await connection.session.update(session=update)
+        heard["turn_detection"] = None
+        await connection.session.update(session={"type": "transcription", "audio": {"input": heard}})
         await say(question)
         await connection.input_audio_buffer.commit()
         await asyncio.sleep(3)

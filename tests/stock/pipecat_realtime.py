@@ -1,4 +1,4 @@
-"""A spoken exchange by pipecat's ``OpenAIRealtimeLLMService``, unchanged, in its own environment; prints JSON.
+"""A spoken exchange by pipecat's ``OpenAIRealtimeLLMService``, unchanged, in its environment; prints JSON.
 
 python pipecat_realtime.py BASE_URL QUESTION.pcm MODEL      the question as PCM of 24 kHz
 """
@@ -24,7 +24,7 @@ from pipecat.frames.frames import (
     TTSTextFrame,
 )
 from pipecat.pipeline.pipeline import Pipeline
-from pipecat.pipeline.worker import PipelineWorker
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
@@ -32,6 +32,7 @@ from pipecat.workers.runner import WorkerRunner
 
 STEP_BYTES = 1920  # 40 ms
 STEP_S = 0.04
+PARAMS = PipelineParams(audio_in_sample_rate=24000, audio_out_sample_rate=24000)
 
 
 class Hearer(FrameProcessor):
@@ -66,7 +67,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
         base_url=url.replace("http", "ws", 1) + "/realtime",
         settings=OpenAIRealtimeLLMService.Settings(model=model),
     )
-    worker = PipelineWorker(Pipeline([service, Hearer(met)]), cancel_on_idle_timeout=False)
+    worker = PipelineWorker(Pipeline([service, Hearer(met)]), params=PARAMS, cancel_on_idle_timeout=False)
 
     @worker.event_handler("on_pipeline_error")
     async def _error(_worker: Any, frame: ErrorFrame) -> None:

@@ -21,13 +21,14 @@ from pipecat.frames.frames import (
     TranscriptionFrame,
 )
 from pipecat.pipeline.pipeline import Pipeline
-from pipecat.pipeline.worker import PipelineWorker
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.stt import OpenAIRealtimeSTTService
 from pipecat.workers.runner import WorkerRunner
 
 STEP_BYTES = 1920  # 40 ms
 STEP_S = 0.04
+PARAMS = PipelineParams(audio_in_sample_rate=24000, audio_out_sample_rate=24000)
 
 
 class Reader(FrameProcessor):
@@ -57,7 +58,7 @@ async def listen(url: str, question: bytes, model: str) -> dict[str, Any]:
         settings=OpenAIRealtimeSTTService.Settings(model=model),
         turn_detection={"type": "server_vad"},
     )
-    worker = PipelineWorker(Pipeline([service, Reader(met)]), cancel_on_idle_timeout=False)
+    worker = PipelineWorker(Pipeline([service, Reader(met)]), params=PARAMS, cancel_on_idle_timeout=False)
 
     @worker.event_handler("on_pipeline_error")
     async def _error(_worker: Any, frame: ErrorFrame) -> None:

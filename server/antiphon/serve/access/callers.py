@@ -21,6 +21,7 @@ from aiohttp import web
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
 from antiphon.serve.access.addresses import client_address, parse_networks
+from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog
 from antiphon.supervisor.leases import Leases
@@ -50,8 +51,12 @@ ANYBODY = Caller(None, "")
 class Access:
     """The server's door. Only the event loop asks it."""
 
-    def __init__(self, config: ServerConfig, book: LeaseBook | None = None) -> None:
-        """Read the keys and the trusted proxies; ``book`` is that of :class:`SessionLedger`.
+    def __init__(
+        self, config: ServerConfig, book: LeaseBook | None = None, secret: bytes | None = None
+    ) -> None:
+        """Read the keys and the trusted proxies.
+
+        ``book`` is that of :class:`SessionLedger`, ``secret`` that of :class:`EphemeralKeys`.
 
         Raises:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
@@ -63,6 +68,7 @@ class Access:
             raise ConfigError("protect is given without api_keys; there is no key to ask for")
         self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
         self.ledger = SessionLedger(config.limits, book)
+        self.ephemeral = EphemeralKeys(secret)
         self._limits = config.limits
 
     @property
@@ -113,9 +119,17 @@ class Access:
             words = "an API key is needed: as 'Authorization: Bearer KEY'"
             raise unauthorised(request.path, words, code="missing_authorization")
         key = self._keys.find(presented)
+        if key is None and PATHS.fullmatch(request.path):
+            key = self._holder_of(self._keys, presented)
         if key is None:
             raise unauthorised(request.path, "this API key is not known here", code="invalid_api_key")
         return key
+
+    def _holder_of(self, keys: KeyFile, presented: str) -> ApiKey | None:
+        """The API key with which an ephemeral one was made, as long as both are good."""
+        found = self.ephemeral.read(presented)
+        key = None if found is None else keys.named(found.name)
+        return key if found is not None and key is not None and found.is_of(key) else None
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
@@ -127,9 +141,11 @@ def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
     return web.HTTPUnauthorized(text=body, headers=headers, content_type="application/json")
 
 
-def error_body(message: str, *, code: str | None, kind: str = "invalid_request_error") -> str:
+def error_body(
+    message: str, *, code: str | None, kind: str = "invalid_request_error", param: str | None = None
+) -> str:
     """An error as clients of OpenAI's HTTP API read it."""
-    return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": None}}) + "\n"
+    return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": param}}) + "\n"
 
 
 class LeaseBook(Protocol):

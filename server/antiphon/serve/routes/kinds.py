@@ -14,9 +14,9 @@ from antiphon.serve.routes.routing import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
-        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
-        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.ROUTES),
-        PipelineKind.STT: (*speech.ROUTES, *realtime.ROUTES),
+        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
+        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
+        PipelineKind.STT: (*speech.ROUTES, *realtime.LISTENER_ROUTES),
         PipelineKind.TTS: speaking.ROUTES,
     }
 )

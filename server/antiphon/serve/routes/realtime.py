@@ -11,31 +11,32 @@ from typing import Final
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, SessionError
+from antiphon.errors import AntiphonError, FieldError, SessionError, UnknownModelError
+from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.fields import Fields
 from antiphon.protocol.live_events import close_code
 from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
-from antiphon.protocol.realtime_session import RealtimeSession, SessionType
+from antiphon.protocol.realtime_session import SessionType
+from antiphon.protocol.translation import TranslationSession
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.keys import presented_key
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.client_secrets import TALKERS, handle_client_secrets, prepared_session, session_of
 from antiphon.serve.routes.realtime_call import RealtimeCall
 from antiphon.serve.routes.realtime_transcription import RealtimeTranscription
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
+from antiphon.serve.routes.translation_call import TranslationCall
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
 
 PATH: Final = "/v1/realtime"
-
-TRANSCRIPTION: Final = "transcription"
-"""The query's ``intent`` for sessions without a conversation."""
-
-TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 
 MIN_SILENCE_MS, MAX_SILENCE_MS = 400, 1000
 
@@ -49,15 +50,45 @@ async def handle_realtime(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     rules, named = reply_rules(request.query), named_model(request)
-    if request.query.get("intent") == TRANSCRIPTION or (named is None and model.kind not in TALKERS):
-        model = services.models.find(named, (PipelineKind.STT,))
-    elif named is None:
-        model = services.models.find(None, TALKERS)
-    if model.kind is PipelineKind.STT:
-        session = RealtimeSession(model.name, SessionType.TRANSCRIPTION)
+    prepared = prepared_session(services, presented_key(request.headers, request.query))
+    try:
+        session = session_of(services, Fields(prepared or _asked(request, services, model), "session"), named)
+    except FieldError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    model = services.models.find(session.model)
+    if session.type is SessionType.TRANSCRIPTION:
         call: SocketConversation = RealtimeTranscription(services, model, session, caller=caller)
     else:
-        call = RealtimeCall(services, model, RealtimeSession(model.name), rules=rules, caller=caller)
+        call = RealtimeCall(services, model, session, rules=rules, caller=caller)
+    return await converse(request, services, model, call)
+
+
+def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
+    """The kind of session that a connection asks for; ``model`` is what answers its path."""
+    is_named = named_model(request) is not None or services.models.default_of(TALKERS) is None
+    is_writer = is_named and model.kind is PipelineKind.STT
+    if is_writer or request.query.get("intent") == SessionType.TRANSCRIPTION:
+        return {"type": SessionType.TRANSCRIPTION}
+    return {"type": SessionType.REALTIME}
+
+
+async def handle_translation(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One translation session, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    named = named_model(request)
+    translators = [it for it in services.models if it.checkpoint.spec.family in TRANSLATING]
+    if named is None and translators:
+        model = translators[0]
+    if model not in translators:
+        words = f"the model {model.name} does not translate; there is: "
+        names = [it.name for it in translators]
+        raise UnknownModelError(words + (", ".join(names) or "none that does"), known=names)
+    call = TranslationCall(services, model, TranslationSession(model.name), caller=caller)
     return await converse(request, services, model, call)
 
 
@@ -123,4 +154,8 @@ async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) ->
     metrics.closed(socket.close_code)
 
 
-ROUTES = (Route("GET", PATH, handle_realtime, refuse_realtime),)
+REALTIME = Route("GET", PATH, handle_realtime, refuse_realtime)
+SECRETS = Route("POST", f"{PATH}/client_secrets", handle_client_secrets)
+
+TALKER_ROUTES = (REALTIME, SECRETS, Route("GET", f"{PATH}/translations", handle_translation, refuse_realtime))
+LISTENER_ROUTES = (REALTIME, SECRETS)

@@ -26,7 +26,7 @@ class RealtimeClient:
         self.ids = Ids(secrets.token_hex(6))
         self.items = Items(self.ids)
         self.socket: Socket | None = None
-        self._session_id, self._expires_at = self.ids.new("sess"), int(time.time()) + LIFE_S
+        self.session_id, self.expires_at = self.ids.new("sess"), int(time.time()) + LIFE_S
 
     @property
     def is_congested(self) -> bool:
@@ -44,7 +44,7 @@ class RealtimeClient:
 
     def shown(self, session: RealtimeSession) -> dict[str, Any]:
         """A session object of this session's id."""
-        return session.shown(session_id=self._session_id, expires_at=self._expires_at)
+        return session.shown(session_id=self.session_id, expires_at=self.expires_at)
 
 
 def rules_of(detection: Detection | None) -> DetectorRules:
