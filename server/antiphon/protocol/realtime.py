@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from antiphon.errors import FieldError
 from antiphon.protocol.event_text import fields_of
 from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
 from antiphon.protocol.live_session import MAX_NAME_CHARS
@@ -183,7 +184,12 @@ def _read_response(fields: Fields) -> CreateResponse:
 
 def _read_metadata(fields: Fields) -> Mapping[str, str]:
     if len(fields.values) > MAX_METADATA:
-        raise fields.error("", INVALID_VALUE, f"has {len(fields.values)} keys, the limit is {MAX_METADATA}")
+        raise FieldError(
+            f"{fields.path} has {len(fields.values)} keys, the limit is {MAX_METADATA}",
+            param=fields.path,
+            code=INVALID_VALUE,
+            event_id=fields.event_id,
+        )
     return {name: fields.optional_text(name, max_chars=MAX_METADATA_CHARS) or "" for name in fields.values}
 
 

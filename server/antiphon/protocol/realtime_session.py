@@ -7,11 +7,13 @@ nothing here are kept and shown, or ignored where they are unknown, so that newe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from antiphon.errors import FieldError
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import (
     MAX_INSTRUCTIONS_CHARS,
@@ -22,6 +24,8 @@ from antiphon.protocol.live_session import (
 )
 
 MAX_TOOLS: Final = 128
+MAX_KEPT_CHARS: Final = 262_144
+"""Of all fields without effect, as JSON: they are shown again with every change."""
 
 
 class SessionType(StrEnum):
@@ -193,7 +197,17 @@ def change(session: RealtimeSession, fields: Fields) -> RealtimeSession:
         if (said := audio.optional_object("output")) is not None:
             output = _change_output(output, said)
             session = replace(session, kept={**session.kept, **_only(said, "speed")})
+    _check_size(fields, session)
     return replace(session, output=output)
+
+
+def _check_size(fields: Fields, session: RealtimeSession) -> None:
+    chars = len(json.dumps([session.kept, session.transcription]))
+    if chars > MAX_KEPT_CHARS:
+        words = f"has {chars} characters in fields without effect, the limit is {MAX_KEPT_CHARS}"
+        raise FieldError(
+            f"{fields.path} {words}", param=fields.path, code=INVALID_VALUE, event_id=fields.event_id
+        )
 
 
 def read_modalities(fields: Fields) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ and cuts nothing by itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -56,7 +57,7 @@ class RealtimeCall(DuplexCall):
         )
         self._turns = InputTurns(client.ids, client.items)
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
-        self._settle_by_s: float | None = None  # until then the model waits to be told who it is
+        self._settle_by_s = math.inf  # until then the model waits to be told who it is
 
     async def admit(self) -> None:
         """Ask for a row at once: a client of this protocol knows no queue.
@@ -82,13 +83,13 @@ class RealtimeCall(DuplexCall):
         asked = realtime.decode(text_of(message))
         if self._client.is_congested and not isinstance(asked, realtime.AppendAudio):
             await self._wait_for_room(socket)  # an answer can be 1 MiB long
+        self._settle_by_s = 0.0
         if isinstance(asked, realtime.Update):
             await self._update(asked)
+            self._settle()
         else:
+            self._settle()
             self._client.say(self._answer(asked))
-        if self._settle_by_s is not None:
-            self._settle_by_s = 0.0
-            self._lane.wake()
 
     def _answer(self, asked: realtime.ClientEvent) -> list[Event]:
         match asked:
@@ -167,7 +168,7 @@ class RealtimeCall(DuplexCall):
     # What goes out.
 
     def _begin(self) -> None:
-        self._settle_by_s = self._clock() + SETTLE_S
+        self._settle_by_s = min(self._settle_by_s, self._clock() + SETTLE_S)
         self._client.say(
             [
                 event("session.created", session=self._client.shown(self.session)),
@@ -180,15 +181,19 @@ class RealtimeCall(DuplexCall):
 
     def _advance(self, socket: Socket, session: CallSession) -> bool:
         has_more = super()._advance(socket, session)
-        if self._line.clock is None and self._settle_by_s is not None:
-            now_s = self._clock()
-            if now_s < self._settle_by_s:
-                self._look_again_in(self._settle_by_s - now_s)
-            elif session.state is SessionState.ACTIVE:
-                self._settle_by_s = None
-                self._listen()
-                return True
-        return has_more
+        return self._settle() or has_more
+
+    def _settle(self) -> bool:
+        """Begin to listen once the client has said who the model is to be, or has said nothing for long."""
+        if self._line.clock is not None or not self._is_ready or self._session is None:
+            return False
+        now_s = self._clock()
+        if now_s < self._settle_by_s:
+            self._look_again_in(self._settle_by_s - now_s)
+        elif self._session.state is SessionState.ACTIVE:
+            self._listen()
+            return True
+        return False
 
     def _frames_of(self, reply: FrameReply) -> list[bytes]:
         said, text = self._line.say(reply), self._text_of(reply)
