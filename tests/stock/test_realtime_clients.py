@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.stock.environments import run_client
+from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.transport.tls import tls_context
+from tests.stock.environments import run_client, run_node
 from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 
 CLIENTS = ("openai", "pipecat", "livekit")
+TLS = Path(__file__).parents[1] / "serve" / "tls"
 QUESTION = "what is your name"
 
 REPLY = [
@@ -94,3 +97,24 @@ async def test_transcription(client: str, question: Path) -> None:
         assert 4.0 < second_s < 7.0  # committed by hand: all that came since the turn before
         assert met["types"].count("conversation.item.input_audio_transcription.completed") == 2
         assert not [kind for kind in met["types"] if kind.startswith("response.")]
+
+
+async def test_the_npm_package_as_a_server_and_as_a_browser(question: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem"))
+    async with tiny(tls=tls, api_keys=str(keys)) as server:
+        met = await run_node(
+            "node_realtime.mjs",
+            server.url("/v1", "https"),
+            str(question),
+            "tiny",
+            "key-of-alice",
+            trusted=TLS / "test-cert.pem",
+        )
+        await server.is_empty()
+    said = {"answers": [ANSWER], "errors": [], "status": ["completed"], "closed": 1000}
+    assert met == {
+        "server": {**said, "instructions": ""},
+        "browser": {**said, "instructions": "Be kind."},
+    }
