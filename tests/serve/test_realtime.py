@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, HIBIKI, Closed, Server, serving, speech
 from tests.serve.live_client import parrot
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
 
-HIBIKI = replace(DUPLEX, name="null-hibiki", family="hibiki")
 SECRETS = f"{PATH}/client_secrets"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,7 @@ from antiphon.errors import FieldError, ProtocolError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
-from antiphon.protocol.payload import MAX_JSON_BYTES, decode_object
+from antiphon.protocol.payload import decode_object
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType, change
 from antiphon.serve.access.callers import Caller, error_body
 from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SECONDS
@@ -37,17 +38,22 @@ async def handle_client_secrets(
     """One key.
 
     Raises:
-        web.HTTPBadRequest: a body that cannot be used, or a session that could not be had.
+        web.HTTPException: 400 a body that cannot be used, or a session that could not be had; 408 too slow.
         UnknownModelError: the session names a model that is not here.
     """
     try:
-        asked = read_asked(await request.content.read(MAX_JSON_BYTES + 1))
+        async with asyncio.timeout(services.config.limits.upload_timeout_s):
+            body = await request.read()
+        asked = read_asked(body)
         session = session_of(services, asked.session)
         value, expires_at = services.access.ephemeral.issue(caller.key, asked.session.values, asked.seconds)
     except ProtocolError as error:
         param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, "invalid_json")
         text = error_body(str(error), code=code, param=param)
         raise web.HTTPBadRequest(text=text, content_type="application/json") from error
+    except TimeoutError as error:
+        text = error_body("the body did not come in time", code=None)
+        raise web.HTTPRequestTimeout(text=text, content_type="application/json") from error
     shown = RealtimeClient().shown(session)
     return web.json_response({"value": value, "expires_at": expires_at, "session": shown})
 
