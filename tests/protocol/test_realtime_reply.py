@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -173,13 +174,13 @@ def test_the_order_of_events_holds_on_every_schedule(steps: list[tuple[str, Any]
                 refused = it.tried(lambda: it.replies.cancel(None, "e"))
                 assert refused == (None if is_active else "response_cancel_not_active")
             case "create":
-                output = OutputFormat(("text",)) if value else None
-                assert it.tried(lambda o=output: it.replies.create(Wish({"a": "b"}, o))) is None
+                wish = Wish({"a": "b"}, OutputFormat(("text",)) if value else None)
+                assert it.tried(partial(it.replies.create, wish)) is None
             case "commit":
                 it.tried(lambda: it.turns.commit(it.now_ms, None))
             case "item":
                 item = {"id": value, "type": "message", "role": "user", "content": []}
-                it.tried(lambda i=item: it.items.create(i, None, None))
+                it.tried(partial(it.items.create, item, None, None))
             case "word":
                 it.do([*it.turns.word("w"), *it.turns.transcribed()])
     it.frames(70, is_speaking=False)
