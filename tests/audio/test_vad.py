@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.audio.pcm import FloatArray
 from antiphon.audio.vad import DetectorRules, SpeechDetector, SpeechEvent, SpeechStarted, SpeechStopped
 
 RATE = 24_000
 
 
-def sound(ms: int, level: float = 0.1) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def sound(ms: int, level: float = 0.1) -> FloatArray:
     return (level * np.sin(np.arange(RATE * ms // 1000) / 9)).astype(np.float32)
 
 
-def silence(ms: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def silence(ms: int) -> FloatArray:
     return np.zeros(RATE * ms // 1000, np.float32)
 
 
@@ -47,7 +48,7 @@ def test_the_portions_in_which_audio_comes_do_not_matter(cuts: list[int]) -> Non
     ],
     ids=["a click", "faint", "below the level that is asked for"],
 )
-def test_what_is_no_speech(said: np.ndarray[tuple[int], np.dtype[np.float32]], rules: DetectorRules) -> None:
+def test_what_is_no_speech(said: FloatArray, rules: DetectorRules) -> None:
     assert SpeechDetector(RATE, rules).feed(np.concatenate((said, silence(100)))) == []
 
 
