@@ -82,6 +82,9 @@ class DuplexCall(SocketConversation):
     def _heard(self, pcm: FloatArray) -> None:
         """The model hears this now, float32 ``[N]``."""
 
+    def _tell_input(self) -> None:
+        """Send what is known by now of what the caller has said."""
+
     # What comes in.
 
     async def _read(self, socket: Socket) -> None:
@@ -143,6 +146,7 @@ class DuplexCall(SocketConversation):
         if self._line.clock is not None:
             now_s = self._clock()
             self._push(self._line.clock.look(now_s), now_s)
+            self._tell_input()
             if self._write(socket, session):
                 return True
             self._look_at_time(now_s)
