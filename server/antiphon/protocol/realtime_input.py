@@ -40,6 +40,12 @@ class InputTurns:
         self._has_audio = False
         self._committed_ms = 0
 
+    def transcribe(self) -> None:
+        """From now on turns have transcripts."""
+        if not self._has_transcript and self._current is not None:
+            self._turns.append(self._current)
+        self._has_transcript = True
+
     @property
     def is_full(self) -> bool:
         """Whether one more turn would be too many."""
@@ -107,6 +113,13 @@ class InputTurns:
         assert turn.end_ms is not None
         usage = {"type": "duration", "seconds": max(0, turn.end_ms - turn.start_ms) / 1000}
         return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
+
+    def failed(self, message: str) -> list[Event]:
+        """No further transcripts come, for this reason: neither of turns that wait for one, nor of others."""
+        self._has_transcript = False
+        waiting, self._turns = [turn for turn in self._turns if turn.end_ms is not None], deque()
+        error = {"type": "server_error", "code": "transcription_failed", "message": message}
+        return [self._transcription(turn, "failed", error=error) for turn in waiting]
 
     def _begin(self) -> Turn:
         if self._current is None:

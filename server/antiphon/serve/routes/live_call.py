@@ -16,6 +16,7 @@ from antiphon.errors import AntiphonError, FieldError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply
 from antiphon.models.prompt import Prompt
+from antiphon.models.words import Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.live_session import SessionChange
@@ -169,8 +170,12 @@ class LiveCall(DuplexCall):
     def _tell_input(self) -> None:
         """Send what the caller has said."""
         if self._recogniser is not None:
-            for event in self._recogniser.advance(may_tell=not self.audience.is_congested):
-                self.audience.say(event)
+            for told in self._recogniser.advance(may_tell=not self.audience.is_congested):
+                if isinstance(told, Word):
+                    span = round(1000 * told.start_s), round(1000 * told.end_s)
+                    self.audience.say(events.InputTranscript(f" {told.text}", *span))
+                elif isinstance(told, events.Info):
+                    self.audience.say(told)
 
     def _begin(self) -> None:
         """There is a row: from now on the model hears."""

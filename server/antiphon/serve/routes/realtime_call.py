@@ -7,6 +7,7 @@ and cuts nothing by itself.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Final
@@ -16,6 +17,9 @@ from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
+from antiphon.models.spec import PipelineKind
+from antiphon.models.transcript import Marked
+from antiphon.models.words import Word
 from antiphon.protocol import realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import close_code
@@ -27,6 +31,7 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.duplex_call import DuplexCall, line_of
+from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
@@ -57,6 +62,8 @@ class RealtimeCall(DuplexCall):
         )
         self._turns = InputTurns(client.ids, client.items)
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
+        self._recogniser: LiveRecogniser | None = None
+        self._marks = itertools.count(1)
         self._settle_by_s = math.inf  # until then the model waits to be told who it is
 
     async def admit(self) -> None:
@@ -98,7 +105,7 @@ class RealtimeCall(DuplexCall):
                     self._turns.appended()
             case realtime.Commit():
                 self._detector.reset()
-                return self._turns.commit(self._detector.now_ms, asked.event_id)
+                return self._end_turn(self._turns.commit(self._detector.now_ms, asked.event_id))
             case realtime.Clear():
                 return self._turns.clear()
             case realtime.CreateItem():
@@ -136,6 +143,7 @@ class RealtimeCall(DuplexCall):
             if after.detection is None:
                 self._detector.reset()
         self.session, self._replies.output = after, after.output
+        await self._write_down(after.transcription_model)
         self._client.say([event("session.updated", session=self._client.shown(self.session))])
         if self._line.clock is None and self._session is not None:
             await self._tell_persona(self._session, after, asked.event_id)
@@ -148,6 +156,37 @@ class RealtimeCall(DuplexCall):
         if prompt is not None and self._line.clock is None:
             session.prime(prompt)
 
+    async def _write_down(self, named: str | None) -> None:
+        """Have a recogniser write what the caller says, if the client names one that is here."""
+        fitting = (it for it in self._services.models if it.kind is PipelineKind.STT and it.name == named)
+        model = next(fitting, None)
+        if model is None or self._recogniser is not None:
+            return
+        rate = self._model.engine.info.spec.sample_rate
+        self._recogniser = recogniser = LiveRecogniser(model, rate, self._clock)
+        self._at_end.append(recogniser.close)
+        if (notice := await recogniser.admit(self._lane.wake)) is not None:
+            self._provoked.info("no transcript", of="no transcript", reason=notice.message)
+            return
+        self._turns.transcribe()
+
+    def _end_turn(self, committed: list[Event]) -> list[Event]:
+        """A turn is over, if there was one: its transcript ends here."""
+        if committed and self._recogniser is not None:
+            self._recogniser.mark(next(self._marks))
+        return committed
+
+    def _tell_input(self) -> None:
+        if self._recogniser is None:
+            return
+        for told in self._recogniser.advance(may_tell=not self._client.is_congested):
+            if isinstance(told, Word):
+                self._client.say(self._turns.word(told.text))
+            elif isinstance(told, Marked):
+                self._client.say(self._turns.transcribed())
+            else:
+                self._client.say(self._turns.failed(told.message))
+
     def complain(self, error: AntiphonError) -> None:
         """Say what was wrong with an event; to a client that does not read, nothing."""
         if not self._client.is_congested:
@@ -155,6 +194,8 @@ class RealtimeCall(DuplexCall):
 
     def _heard(self, pcm: FloatArray) -> None:
         detection = self.session.detection
+        if self._recogniser is not None:
+            self._recogniser.hear(pcm)
         for found in self._detector.feed(pcm):
             if detection is None:
                 continue
@@ -163,7 +204,7 @@ class RealtimeCall(DuplexCall):
                 if detection.interrupt_response:
                     self._client.say(self._replies.interrupted())
             else:
-                self._client.say(self._turns.stopped(found.ms))
+                self._client.say(self._end_turn(self._turns.stopped(found.ms)))
 
     # What goes out.
 
@@ -201,7 +242,7 @@ class RealtimeCall(DuplexCall):
         is_speaking = self._line.is_speaking
         events: list[Event] = []
         if is_speaking and not self._replies.has_spoken and (stopped := self._detector.end()):
-            events += self._turns.stopped(stopped.ms)  # the model answers: that is the end of the turn
+            events += self._end_turn(self._turns.stopped(stopped.ms))  # the model answers
         events += self._replies.frame(audio, is_speaking=is_speaking, text=text)
         return [self._client.framed(it) for it in events]
 
