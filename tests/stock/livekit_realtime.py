@@ -79,7 +79,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
         "items": [],
     }
     logging.getLogger().addHandler(Warnings(met))
-    live = RealtimeModel(base_url=url, api_key="any key", model=model, input_audio_transcription=None)
+    live = RealtimeModel(base_url=url, api_key="any key", model=model)
     session: AgentSession[None] = AgentSession(llm=live)
     microphone = Microphone()
     session.input.audio = microphone
