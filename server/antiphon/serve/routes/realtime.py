@@ -157,5 +157,7 @@ async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) ->
 REALTIME = Route("GET", PATH, handle_realtime, refuse_realtime)
 SECRETS = Route("POST", f"{PATH}/client_secrets", handle_client_secrets)
 
-TALKER_ROUTES = (REALTIME, SECRETS, Route("GET", f"{PATH}/translations", handle_translation, refuse_realtime))
+TRANSLATIONS = Route("GET", f"{PATH}/translations", handle_translation, refuse_realtime)
+
+TALKER_ROUTES = (REALTIME, SECRETS, TRANSLATIONS)
 LISTENER_ROUTES = (REALTIME, SECRETS)
