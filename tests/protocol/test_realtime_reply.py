@@ -15,8 +15,10 @@ from antiphon.errors import FieldError
 from antiphon.protocol.realtime_events import Event, Ids
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_items import Items
-from antiphon.protocol.realtime_reply import Replies, ReplyRules, Wish
+from antiphon.protocol.realtime_reply import MAX_SAID_MS, Replies, ReplyRules, Wish
 from antiphon.protocol.realtime_session import OutputFormat
+
+pytestmark = pytest.mark.product  # thousands of schedules
 
 FRAME_MS = 80
 SCHEDULES = 2000
@@ -306,6 +308,14 @@ def test_a_hard_interruption_cuts_at_once() -> None:
     assert it.hear(is_speech=True) == ["input_audio_buffer.speech_started", *AFTER]
     assert it.frames(10, is_speaking=True) == []  # until the model has been silent
     assert it.frames(1, is_speaking=False) == []
+    assert it.frames(1, is_speaking=True)[0] == "response.created"
+
+
+def test_a_response_is_bounded_however_long_the_model_talks() -> None:
+    it = Conversation()
+    it.frames(MAX_SAID_MS // FRAME_MS, is_speaking=True, text=" on and on")
+    (done,) = it.of("response.done")
+    assert done["response"]["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
     assert it.frames(1, is_speaking=True)[0] == "response.created"
 
 

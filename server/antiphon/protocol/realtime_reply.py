@@ -20,11 +20,14 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 from antiphon.protocol.realtime_items import Items, message
 from antiphon.protocol.realtime_session import OutputFormat
 
-COMPLETED, CANCELLED = "completed", "cancelled"
-TURN_DETECTED, CLIENT_CANCELLED = "turn_detected", "client_cancelled"
+COMPLETED, CANCELLED, INCOMPLETE = "completed", "cancelled", "incomplete"
+TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled", "max_output_tokens"
 
 WAIT_MS: Final = 5000
 """A response that was asked for, and in which the model says nothing for so long, is empty."""
+
+MAX_SAID_MS: Final = 600_000
+"""A response is no longer: its text is kept until it ends, and a model may talk all day."""
 
 YIELD_MS: Final = 1500
 """A model that falls silent within this time of the caller's voice was interrupted by it."""
@@ -57,6 +60,7 @@ class _Response:
     previous: str | None = None
     transcript: list[str] = field(default_factory=list)
     waited_ms: int = 0
+    said_ms: int = 0
     quiet_ms: int = 0
     held: list[bytes] = field(default_factory=list)  # silence that may be the end
     yield_by_ms: int | None = None
@@ -164,7 +168,8 @@ class Replies:
                 events.append(self._of_part(response, "response.output_audio.delta", delta=sound))
         response.held.clear()
         response.quiet_ms = 0
-        return events
+        response.said_ms += self._frame_ms
+        return events if response.said_ms < MAX_SAID_MS else [*events, *self.finish(INCOMPLETE, TOO_LONG)]
 
     def _hold(self, response: _Response, audio: bytes) -> list[Event]:
         response.held.append(audio)
