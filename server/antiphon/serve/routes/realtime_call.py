@@ -39,6 +39,9 @@ from antiphon.serve.transport.socket import Socket
 SETTLE_S: Final = 1.0
 """How long the model waits for the client's first event, which may say who it is to be."""
 
+MAX_OWED: Final = 8
+"""Changes that are confirmed when the model hears; a client makes two or three before."""
+
 
 class RealtimeCall(DuplexCall):
     """A conversation in turns, made of one without."""
@@ -64,6 +67,8 @@ class RealtimeCall(DuplexCall):
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._recogniser: LiveRecogniser | None = None
         self._marks = itertools.count(1)
+        self._is_updating = False
+        self._updates_owed = 0  # of which the client has not been told
         self._settle_by_s = math.inf  # until then the model waits to be told who it is
 
     async def admit(self) -> None:
@@ -92,7 +97,11 @@ class RealtimeCall(DuplexCall):
             await self._wait_for_room(socket)  # an answer can be 1 MiB long
         self._settle_by_s = 0.0
         if isinstance(asked, realtime.Update):
-            await self._update(asked)
+            self._is_updating = True
+            try:
+                await self._update(asked)
+            finally:
+                self._is_updating = False
             self._settle()
         else:
             self._settle()
@@ -144,9 +153,16 @@ class RealtimeCall(DuplexCall):
                 self._detector.reset()
         self.session, self._replies.output = after, after.output
         await self._write_down(after.transcription_model)
-        self._client.say([event("session.updated", session=self._client.shown(self.session))])
         if self._line.clock is None and self._session is not None:
             await self._tell_persona(self._session, after, asked.event_id)
+        self._updates_owed = min(self._updates_owed + 1, MAX_OWED)
+        if self._line.clock is not None:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Say that the session is changed, once the model hears: a client takes it as its sign to speak."""
+        owed, self._updates_owed = self._updates_owed, 0
+        self._client.say([event("session.updated", session=self._client.shown(self.session))] * owed)
 
     async def _tell_persona(self, session: CallSession, after: RealtimeSession, event_id: str | None) -> None:
         """Say to the model who it is, before it hears anything."""
@@ -226,13 +242,14 @@ class RealtimeCall(DuplexCall):
 
     def _settle(self) -> bool:
         """Begin to listen once the client has said who the model is to be, or has said nothing for long."""
-        if self._line.clock is not None or not self._is_ready or self._session is None:
+        if self._line.clock is not None or self._is_updating or not self._is_ready or self._session is None:
             return False
         now_s = self._clock()
         if now_s < self._settle_by_s:
             self._look_again_in(self._settle_by_s - now_s)
         elif self._session.state is SessionState.ACTIVE:
             self._listen()
+            self._confirm()
             return True
         return False
 
