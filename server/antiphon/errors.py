@@ -16,6 +16,7 @@
     ├── ProtocolError                the peer sent bytes that mean nothing here
     │   └── FieldError               a field of a JSON event (carries its path, a code, the event's id)
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
+    │   └── RecordingTooLongError    more seconds than a recording may have
     └── SessionError                 a session could not start, or could not go on
         ├── ServerFullError          no free row (carries ``retry_after_s``)
         ├── DrainingError            the server is leaving
@@ -114,6 +115,10 @@ class FieldError(ProtocolError):
 
 class AudioError(AntiphonError):
     """Audio that cannot be decoded, or has the wrong shape."""
+
+
+class RecordingTooLongError(AudioError):
+    """A recording has more seconds than one may have."""
 
 
 class SessionError(AntiphonError):

@@ -179,7 +179,10 @@ async def test_text_to_speech_by_its_path_and_told_in_its_own_words_when_full(
     model = str(make_checkpoint(tmp_path / "tts", kind="tts", seed=3))
     values = {"TTS_MODEL": model, "TTS_BACKEND": "torch", "TTS_SLOTS": "2"}
     async with start(values=values, tts=1) as stack:
-        assert (await stack.get(f"{stack.url}/v1/voices"))[0] == 200
+        for path in ("/v1/voices", "/v1/audio/voices"):
+            assert (await stack.get(stack.url + path))[0] == 200
+        async with stack.http.post(f"{stack.url}/v1/audio/speech", json={}) as refused:
+            assert refused.status == 400, "another service has no model for it: 404"
         url = f"{stack.url}/m/tts/api/tts_streaming?format=PcmMessagePack".replace("http", "ws")
         async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
             for socket in (first, second):

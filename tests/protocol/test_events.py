@@ -50,6 +50,7 @@ ERRORS = {
     "ProtocolError": 1007,
     "FieldError": 1007,
     "AudioError": 1007,
+    "RecordingTooLongError": 1007,
     "SessionError": 1011,
     "ServerFullError": 1013,
     "DrainingError": 1001,

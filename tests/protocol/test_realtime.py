@@ -258,7 +258,7 @@ def test_semantic_detection_is_a_length_of_silence(eagerness: str | None, silenc
             (
                 "session.audio.input.turn_detection.threshold",
                 "invalid_value",
-                "session.audio.input.turn_detection.threshold is 2, a number from 0 to 1 is needed",
+                "session.audio.input.turn_detection.threshold is 2, 0 to 1 are allowed",
             ),
         ),
         (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import msgpack
@@ -145,9 +145,10 @@ class Upgraded:
 
 @dataclass(frozen=True)
 class Asked:
-    """A route that is asked once: bodies to post."""
+    """A route that is asked once: bodies to post, with these headers, and without."""
 
     bodies: Callable[[Random], list[bytes]] = lambda random: []
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 LIVE_TYPES = (
@@ -254,6 +255,55 @@ def bodies_of_sound(random: Random) -> list[bytes]:
     return [giant, *rates, channels, *magic, *broken_oggs(random), b"", wav[:20], garbled(random, wav)]
 
 
+def orders_of_speech(random: Random) -> list[bytes]:
+    """JSON that is none, or orders nothing, for ``POST /v1/audio/speech``."""
+    names = ("input", "model", "voice", "response_format", "speed", "stream_format", "instructions")
+    values: list[Any] = [{name: random_value(random) for name in names} for _ in range(8)]
+    values += [{"input": "a", name: random_value(random)} for name in names]
+    values += [{"input": "a", "speed": speed} for speed in (0, -1, 5, True, 1e308)]
+    values += [{"input": " "}, {"input": "a" * 5000}, {"input": "a", "voice": {"id": []}}]
+    return [*(json.dumps(value).encode() for value in values), DEEP_JSON, b"", b" " * 70_000]
+
+
+BOUNDARY: Final = "antiphon"
+FORM: Final = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def form_of(**fields: bytes) -> bytes:
+    """A form with these fields; ``file`` is a file."""
+    parts = [
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"'.encode()
+        + (b'; filename="a.wav"' if name == "file" else b"")
+        + b"\r\n\r\n"
+        + value
+        + b"\r\n"
+        for name, value in fields.items()
+    ]
+    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def forms_of_sound(random: Random) -> list[bytes]:
+    """Forms that are none, and recordings that are none in forms that are."""
+    whole = form_of(model=b"scribe", file=encode_wav(np.zeros(4000, np.float32), 24_000))
+    fields = [
+        form_of(file=b"RIFF", **{name: value})
+        for name in ("response_format", "stream", "timestamp_granularities[]", "language", "model")
+        for value in (b"nonsense", b"\xff\xfe", b"x" * 70_000)
+    ]
+    head = f"--{BOUNDARY}\r\n".encode()
+    return [
+        *(form_of(file=recording) for recording in bodies_of_sound(random)),
+        *fields,
+        *(whole[: int(end)] for end in random.integers(1, len(whole), size=8)),
+        *(garbled(random, whole) for _ in range(4)),
+        head + b"x" * 20_000,
+        head + b"Content-Disposition: form-data\r\n\r\nabc\r\n" + head,
+        b"\n" * 100_000,
+        (head + b'Content-Disposition: form-data; name="a"\r\n\r\n\r\n') * 200,
+        b"",
+    ]
+
+
 ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/chat": Upgraded(
         (
@@ -288,6 +338,8 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),
+    "POST /v1/audio/speech": Asked(orders_of_speech),
+    "POST /v1/audio/transcriptions": Asked(forms_of_sound, {"Content-Type": FORM}),
     "GET /healthz": Asked(),
     "GET /readyz": Asked(),
     "GET /metrics": Asked(),
@@ -295,6 +347,8 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/modules_info": Asked(),
     "GET /api/models": Asked(),
     "GET /v1/models": Asked(),
+    "GET /v1/models/{id}": Asked(),
+    "GET /v1/audio/voices": Asked(),
     "GET /v1/voices": Asked(),
     "GET /{path:.*}": Asked(),
 }

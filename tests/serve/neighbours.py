@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
-from antiphon.protocol import kyutai, kyutai_tts, moshi
+from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_order, transcription_order
 from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
 from tests.serve.speech_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
@@ -73,6 +74,13 @@ async def ask(server: Server, method: str, path: str, **body: Any) -> Any:
         return response.status, await response.read()
 
 
+def form() -> aiohttp.FormData:
+    """Four words, to be written down with their times."""
+    data = aiohttp.FormData({"response_format": "verbose_json"})
+    data.add_field("file", encode_wav(spoken(sentence(4)[0]), 24_000), filename="a.wav")
+    return data
+
+
 NEIGHBOURS: dict[str, Callable[[Server], Coroutine[Any, Any, Any]]] = {
     "codec": talk,
     "duplex": lambda server: talk(server, "model=null-duplex&text_seed=7"),
@@ -82,6 +90,10 @@ NEIGHBOURS: dict[str, Callable[[Server], Coroutine[Any, Any, Any]]] = {
         server, "POST", kyutai.PATH, data=encode_wav(spoken(sentence(4)[0]), 24_000)
     ),
     "text": lambda server: ask(server, "POST", kyutai_tts.PATH, json={"text": "abc a bcdef"}),
+    "speech": lambda server: ask(
+        server, "POST", speech_order.PATH, json={"input": "abc a bcdef", "response_format": "flac"}
+    ),
+    "transcript": lambda server: ask(server, "POST", transcription_order.PATH, data=form()),
     "health": lambda server: ask(server, "GET", "/healthz"),
 }
 

@@ -9,21 +9,29 @@ from typing import Any, BinaryIO, Final
 import av
 import numpy as np
 
+from antiphon.audio.mp4 import check_mp4
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import MAX_RATE, MIN_RATE
 from antiphon.errors import AudioError
 
-KINDS: Final = ("wav", "flac", "mp3", "ogg")
+KINDS: Final = ("wav", "flac", "mp3", "ogg", "mp4", "webm", "aac")
 """Containers that are read, by FFmpeg's names. It knows others that fetch what they name: those must not be
 opened with what a stranger sent, so the container is told by its first bytes and never guessed."""
 
-CODECS: Final = ("flac", "mp3", "mp3float", "opus", "libopus", "vorbis")
+NAMES: Final = "WAV, FLAC, MP3, Ogg, MP4, WebM or AAC"
+
+CODECS: Final = ("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis")
 """What may be in them, besides PCM."""
 
 MAX_CHANNELS: Final = 8
 """Surround sound has so many; each is decoded before they become one."""
 
 _HEAD_BYTES: Final = 12
+_STATED: Final = ("wav", "flac", "mp4")
+"""Containers whose header states a length; elsewhere it is an estimate."""
+
+_OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
+"""Nothing that a file names is opened."""
 
 
 def container_of(head: bytes) -> str:
@@ -38,9 +46,15 @@ def container_of(head: bytes) -> str:
         return "flac"
     if head[:4] == b"OggS":
         return "ogg"
+    if head[4:8] == b"ftyp":
+        return "mp4"
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return "webm"
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:
+        return "aac"
     if head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
         return "mp3"
-    raise AudioError(f"this is no recording that can be read: WAV, FLAC, MP3 or Ogg; it begins {head[:4]!r}")
+    raise AudioError(f"this is no recording that can be read: {NAMES}; it begins {head[:4]!r}")
 
 
 def stated_seconds(file: BinaryIO) -> float | None:
@@ -50,8 +64,7 @@ def stated_seconds(file: BinaryIO) -> float | None:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
     with _opened(file) as (container, stream):
-        is_stated = container.format.name in ("wav", "flac")  # elsewhere it is an estimate
-        if not is_stated or stream.duration is None:
+        if container.format.name not in _STATED or not stream.duration:
             return None
         seconds = float(stream.duration * stream.time_base)
         bits_per_s = stream.codec_context.bit_rate
@@ -60,27 +73,35 @@ def stated_seconds(file: BinaryIO) -> float | None:
 
 
 def decode_pieces(file: BinaryIO, sample_rate: int) -> Iterator[FloatArray]:
-    """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet or so at a time.
+    """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
+
+    N is 0 for a packet that brings no audio, of which a file may have any number.
 
     Raises:
         AudioError: no audio that can be read, of a rate or with channels out of range, or damaged beyond use.
     """
     with _opened(file) as (container, stream):
         resampler = av.AudioResampler(format="fltp", rate=sample_rate)
-        for frame in container.decode(stream):
-            _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way
-            yield from map(_samples, resampler.resample(frame))
+        for packet in container.demux():
+            pieces: list[FloatArray] = [np.zeros(0, np.float32)]
+            for frame in packet.decode() if packet.stream is stream else ():
+                _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way
+                pieces += map(_samples, resampler.resample(frame))
+            yield np.concatenate(pieces)
         yield from map(_samples, resampler.resample(None))
 
 
 @contextlib.contextmanager
 def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
     """The container in a file and its audio, whose header was checked; FFmpeg's errors become ours."""
+    file.seek(0)
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     kind = container_of(head)
+    if kind == "mp4":
+        check_mp4(file)
     try:
-        with av.open(file, mode="r", format=kind) as container:
+        with av.open(file, mode="r", format=kind, options=_OPTIONS) as container:
             if not container.streams.audio:
                 raise AudioError("there is no audio in this file")
             stream = container.streams.audio[0]

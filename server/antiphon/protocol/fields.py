@@ -64,6 +64,10 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, not one of {', '.join(choices)}")
         return value
 
+    def optional_choice(self, name: str, choices: Sequence[str]) -> str | None:
+        """One of these strings, or None."""
+        return self.choice(name, choices) if name in self else None
+
     def whole(self, name: str, choices: Sequence[int], *, default: int) -> int:
         """One of these whole numbers."""
         value = self._of_type(name, int, "a whole number")
@@ -76,17 +80,15 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {known} is needed")
         return int(value)
 
-    def number(self, name: str, least: float, most: float, *, default: float) -> float:
-        """A number from ``least`` to ``most``."""
+    def number(self, name: str, low: float, high: float, *, default: float) -> float:
+        """A number from ``low`` to ``high``."""
         value = self._of_type(name, (int, float), "a number")
         if value is None:
             return default
         if isinstance(value, bool):
             raise self.error(name, INVALID_TYPE, "is true or false, a number is needed")
-        if not least <= value <= most:
-            raise self.error(
-                name, INVALID_VALUE, f"is {shown(value)}, a number from {least:g} to {most:g} is needed"
-            )
+        if not low <= value <= high:
+            raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {low:g} to {high:g} are allowed")
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -28,6 +29,8 @@ class Answer(Conversation):
         self._request = request
         self._changed = asyncio.Event()
         self._error: AntiphonError | None = None
+        self._headers: Mapping[str, str] = {}
+        self._response: web.StreamResponse | None = None
 
     async def give(self) -> web.StreamResponse:
         """The whole answer.
@@ -63,6 +66,48 @@ class Answer(Conversation):
         if self._request.transport is None or self._request.transport.is_closing():
             return SessionFailedError("whoever sent this request has left")
         return None
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send a piece of an answer that is sent as it is made, or its end.
+
+        The first piece sends ``_headers``. Other callers have a turn after each, however much is ready.
+
+        Raises:
+            TimeoutError: the peer takes nothing any more.
+        """
+        if not (data or is_last):
+            return
+        if self._response is None:
+            self._response = web.StreamResponse(headers=self._headers)
+            await self._response.prepare(self._request)
+        async with asyncio.timeout(self._limits.liveness_timeout_s):
+            if data:
+                await self._response.write(data)
+            if is_last:
+                await self._response.write_eof()
+        await asyncio.sleep(0)
+
+    def _cut(self, error: AntiphonError) -> web.StreamResponse:
+        """End an answer that is under way so that nobody takes it for a whole one."""
+        assert self._response is not None
+        self._log_cut(error)
+        if self._request.transport is not None:
+            self._request.transport.abort()
+        return self._response
+
+    async def _end_with(self, event: bytes, error: AntiphonError) -> web.StreamResponse:
+        """End a stream of events with one that says why."""
+        assert self._response is not None
+        try:
+            await self._write(event, is_last=True)
+        except TimeoutError:
+            return self._cut(error)
+        self._log_cut(error)
+        return self._response
+
+    def _log_cut(self, error: AntiphonError) -> None:
+        kind = type(error).__name__
+        self._provoked.warning("answer cut", of=f"cut {kind}", error=kind, reason=str(error))
 
     async def _wait(self) -> None:
         """Until the engine or the server tells of a change, or it is time to look at the peer again."""

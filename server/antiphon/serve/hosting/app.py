@@ -28,7 +28,9 @@ from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
 from antiphon.serve.operator.overview import Overview, OwnOverview
+from antiphon.serve.routes import openai_models
 from antiphon.serve.routes.kinds import ROUTES
+from antiphon.serve.routes.openai_errors import openai_bodies
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.speaking import list_voices
 from antiphon.serve.routes.static import StaticFiles, web_root
@@ -69,7 +71,8 @@ def build_app(
     served, door = Models(models), access or Access(config)
     hosts = allowed_hosts(config, asks_for_keys=door.asks_for_keys)
     app = web.Application(
-        client_max_size=config.limits.max_message_bytes, middlewares=[_no_sniffing, host_check(hosts)]
+        client_max_size=config.limits.max_message_bytes,
+        middlewares=[_no_sniffing, openai_bodies, host_check(hosts)],
     )
 
     recorder, own_log = make_recorder(config), log or Log()
@@ -113,7 +116,9 @@ def build_app(
     add_question(app, "/api/build_info", http.build_info)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
-    add_question(app, "/v1/models", http.openai_models)
+    add_question(app, "/v1/models", openai_models.list_models)
+    add_question(app, openai_models.MODEL_PATH, openai_models.one_model)
+    add_question(app, "/v1/audio/voices", openai_models.list_voices)
     add_question(app, "/v1/voices", list_voices)
     _add_page(app, page or web_root())
     return app

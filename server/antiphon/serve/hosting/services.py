@@ -19,6 +19,7 @@ from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.reading import Reading
 from antiphon.serve.hosting.served import Models
 from antiphon.serve.hosting.turns import Turns
+from antiphon.serve.hosting.uploads import Uploads
 from antiphon.serve.media.recording import Recorder
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.operator.overview import Overview
@@ -74,6 +75,7 @@ class Services:
     recorder: Recorder | None = None
     calls: set[Conversation] = field(default_factory=set)
     reading: Reading = field(default_factory=Reading)
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 SERVICES = web.AppKey("services", Services)

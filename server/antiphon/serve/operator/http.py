@@ -65,17 +65,6 @@ async def list_models(
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
-async def openai_models(
-    _request: web.Request, _services: Services, models: Sequence[ServedModel]
-) -> web.Response:
-    """The models as OpenAI's API lists them: what a client may name as ``model``."""
-    listed = [
-        {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}
-        for model in models
-    ]
-    return web.json_response({"object": "list", "data": listed})
-
-
 def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
     translates = model.checkpoint.spec.family in TRANSLATING
     fitting = [route for route in routes if translates or route is not TRANSLATIONS]

@@ -14,13 +14,7 @@ from typing import TypeAlias
 
 from aiohttp import hdrs, web
 
-from antiphon.errors import (
-    ServerFullError,
-    SessionError,
-    SessionLimitError,
-    UnknownModelError,
-    UnknownSessionError,
-)
+from antiphon.errors import SessionError, SessionLimitError, UnknownModelError, UnknownSessionError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import Caller
@@ -28,6 +22,12 @@ from antiphon.serve.access.security import check_origin
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.openai_errors import (
+    DRAINING_RETRY_AFTER_S,
+    api_error,
+    is_openai,
+    retry_after_of,
+)
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -48,9 +48,6 @@ MODEL_PREFIX = "/m/{model}"
 ELSEWHERE = "X-Antiphon-Elsewhere"
 """A header of a proxy that has other workers to ask: whoever gets no row at once is told so with a status,
 which the proxy can read, even a client that would be told otherwise, or would wait."""
-
-DRAINING_RETRY_AFTER_S = 10
-"""What callers are told while the server drains: by then another one should have taken its place."""
 
 
 async def refuse_over_http(
@@ -169,18 +166,20 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model or session, 429 for too many sessions, 503 where it is full or leaving.
 
     The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
-    where a WebSocket was asked for it is one line, since that is what its clients show.
+    on OpenAI's paths it is OpenAI's. Where a WebSocket was asked for it is one line, since that is what its
+    clients show.
     """
-    headers = {}
+    if is_openai(request):
+        return api_error(error).exception()
     if isinstance(error, UnknownModelError | UnknownSessionError):
         status: type[web.HTTPException] = web.HTTPNotFound
     elif isinstance(error, SessionLimitError):
         status = web.HTTPTooManyRequests
-        headers["Retry-After"] = str(error.retry_after_s)
     else:
         status = web.HTTPServiceUnavailable
-        retry_after_s = error.retry_after_s if isinstance(error, ServerFullError) else DRAINING_RETRY_AFTER_S
-        headers["Retry-After"] = str(retry_after_s)
+    headers = {}
+    if status is not web.HTTPNotFound:
+        headers["Retry-After"] = str(retry_after_of(error) or DRAINING_RETRY_AFTER_S)
     if hdrs.UPGRADE in request.headers:
         return status(text=f"{error}\n", headers=headers)
     models = {"models": list(error.known)} if isinstance(error, UnknownModelError) else {}

@@ -27,6 +27,7 @@ from antiphon.serve.media.voices import MAX_NAME
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.kyutai import error_message
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.spoken_file import handle_text
 from antiphon.serve.routes.synthesis import Synthesis
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -138,7 +139,10 @@ async def handle_post(
         async with asyncio.timeout(services.config.limits.upload_timeout_s):
             text, name = kyutai_tts.parse_post(await request.read())
         voice = await voice_of(model, name, services)
-        return await handle_text(request, services, model, caller, text, voice.prompt, headers=voice.headers)
+        body = SpeechBody("wav", model.checkpoint.spec.sample_rate)
+        return await handle_text(
+            request, services, model, caller, text, voice.prompt, body, headers=voice.headers
+        )
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
     except ProtocolError as error:

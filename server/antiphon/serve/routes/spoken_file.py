@@ -1,26 +1,26 @@
-"""``POST /api/tts_streaming``: a text in, a WAV out, sent as it is spoken.
+"""A text in, its speech out, sent as it is spoken: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
-The WAV's header gives the largest length there is, since nobody knows it yet; players read to the end.
+A WAV's header gives the largest length there is, since nobody knows it yet; players read to the end.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Final
 
 from aiohttp import web
 
-from antiphon.audio.pcm import s16le_from_float
-from antiphon.audio.wav import streamed_header
-from antiphon.errors import AntiphonError, DrainingError, SessionFailedError
+from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.answer import Answer
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.routing import ELSEWHERE, refusal_of
+from antiphon.serve.routes.openai_errors import api_error
+from antiphon.serve.routes.routing import ELSEWHERE
+from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.voicing import Voicing
 
 WAIT_S: Final = 100.0
@@ -34,19 +34,18 @@ async def handle_text(
     caller: Caller,
     text: str,
     voice: Prompt | None,
+    body: SpeechBody,
     *,
     headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    """Speak one text; ``headers`` are further ones of the answer.
+    """Speak one text; ``headers`` are those of the answer.
 
     Raises:
-        ServerFullError: there is no row, and none became free in time.
+        ServerFullError, DrainingError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
-    try:
-        return await SpokenFile(services, model, request, caller, headers).speak(text, voice)
-    except DrainingError as error:
-        raise refusal_of(request, error) from error
+    with closing(body):
+        return await SpokenFile(services, model, request, caller, body, headers).speak(text, voice)
 
 
 class SpokenFile(Answer):
@@ -58,13 +57,14 @@ class SpokenFile(Answer):
         model: ServedModel,
         request: web.Request,
         caller: Caller,
+        body: SpeechBody,
         headers: Mapping[str, str],
     ) -> None:
         """Prepare to answer ``request``."""
         super().__init__(services, model, request, caller)
-        self._headers = headers
+        self._body = body
+        self._headers = {"Content-Type": body.content_type, **headers}
         self._voicing = Voicing(model, services.clock)
-        self._response: web.StreamResponse | None = None
         self._text = ""
         self._voice: Prompt | None = None
 
@@ -88,7 +88,7 @@ class SpokenFile(Answer):
             pass
         wait_s = 0.0 if ELSEWHERE in self._request.headers else WAIT_S
         self._voicing.session = await self._submit(
-            self._model.parameters(), wait_s=wait_s, prompt=self._voice, route="tts_streaming post"
+            self._model.parameters(), wait_s=wait_s, prompt=self._voice, route="text post"
         )
         return await self._say_all()
 
@@ -100,23 +100,24 @@ class SpokenFile(Answer):
         unread = self._voicing.put(self._text)
         while True:
             await self._read(unread)
-            pieces = self._voicing.advance()
-            audio = b"".join(s16le_from_float(it.clip(-1, 1)) for it in pieces if not isinstance(it, Spoken))
+            pieces = [it for it in self._voicing.advance() if not isinstance(it, Spoken)]
             is_done = self._voicing.is_done
             error = None if is_done else self._failure()
-            if error is not None and self._response is None:
-                raise error
             if error is not None:
-                return self._cut(error)
-            if audio or is_done:
-                try:
-                    await self._write(audio, is_last=is_done)
-                except TimeoutError:
-                    return self._cut(SessionFailedError("what was said was not taken"))
+                return await self._fail_with(error)
+            try:
+                for pcm in pieces:
+                    await self._write(self._body.feed(pcm))
+                if is_done:
+                    await self._write(self._body.finish(self.words, self._voicing.frames), is_last=True)
+            except TimeoutError:
+                return self._cut(SessionFailedError("what was said was not taken"))
+            except SessionFailedError as broken:
+                return await self._fail_with(broken)
             if is_done:
                 assert self._response is not None
                 return self._response
-            if not audio:
+            if not pieces:
                 await self._wait()
 
     async def _read(self, unread: Iterator[int]) -> None:
@@ -124,26 +125,14 @@ class SpokenFile(Answer):
             if not await self._services.reading.step(unread):
                 self._voicing.finish()
 
-    async def _write(self, audio: bytes, *, is_last: bool) -> None:
-        """Send what was said, and the end.
+    async def _fail_with(self, error: AntiphonError) -> web.StreamResponse:
+        """End the answer with an error: as one, before the first sound; then by an event, or by a cut.
 
         Raises:
-            TimeoutError: the peer takes nothing any more.
+            AntiphonError: the error.
         """
         if self._response is None:
-            self._response = web.StreamResponse(headers={"Content-Type": "audio/wav", **self._headers})
-            await self._response.prepare(self._request)
-            audio = streamed_header(self._model.checkpoint.spec.sample_rate) + audio
-        async with asyncio.timeout(self._limits.liveness_timeout_s):
-            await self._response.write(audio)
-            if is_last:
-                await self._response.write_eof()
-
-    def _cut(self, error: AntiphonError) -> web.StreamResponse:
-        """End an answer that is under way so that nobody takes it for a whole one."""
-        assert self._response is not None
-        kind = type(error).__name__
-        self._provoked.warning("speech cut", of=f"cut {kind}", error=kind, reason=str(error))
-        if self._request.transport is not None:
-            self._request.transport.abort()
-        return self._response
+            raise error
+        if self._body.is_sse:
+            return await self._end_with(api_error(error).event, error)
+        return self._cut(error)

@@ -53,6 +53,11 @@ class Voicing:
         self._word: tuple[str, float] | None = None
 
     @property
+    def frames(self) -> int:
+        """Frames of speech so far."""
+        return self._frames
+
+    @property
     def is_full(self) -> bool:
         """Whether the caller should be read no further for now."""
         return len(self._pending) > MAX_PENDING_WORDS

@@ -1,0 +1,78 @@
+"""Faster or slower speech at the same pitch: FFmpeg's ``atempo`` (WSOLA), through PyAV, as a stream."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Final
+
+import av
+import numpy as np
+from av.filter import Graph
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AudioError
+
+MIN_SPEED: Final = 0.25
+MAX_SPEED: Final = 4.0
+
+_ONE_FILTER: Final = 2.0
+"""Beyond it a filter leaves samples out, and below its inverse there is none: two in a row do both well."""
+
+
+class Tempo:
+    """Mono float32 to ``1 / speed`` of its length.
+
+    80 ms take less than 0.3 ms; the filter holds 80 to 160 ms.
+    """
+
+    def __init__(self, speed: float, sample_rate: int) -> None:
+        """Make the filters.
+
+        Raises:
+            AudioError: a speed out of range.
+        """
+        if not MIN_SPEED <= speed <= MAX_SPEED:
+            raise AudioError(f"a speed of {speed:g} is out of range: {MIN_SPEED:g} to {MAX_SPEED:g}")
+        self._sample_rate = sample_rate
+        self._samples = 0
+        graph = self._graph = Graph()  # the filters do not keep it
+        self._source: Any = graph.add(
+            "abuffer",
+            f"time_base=1/{sample_rate}:sample_rate={sample_rate}:sample_fmt=fltp:channel_layout=mono",
+        )
+        self._sink: Any = graph.add("abuffersink")
+        is_one = 1 / _ONE_FILTER <= speed <= _ONE_FILTER
+        last = self._source
+        for factor in (speed,) if is_one else (math.sqrt(speed),) * 2:
+            follower = graph.add("atempo", f"{factor:.9f}")
+            last.link_to(follower)
+            last = follower
+        last.link_to(self._sink)
+        graph.configure()
+
+    def feed(self, pcm: FloatArray) -> FloatArray:
+        """What float32 ``[N]`` brings out by now, float32 ``[M]``, M perhaps 0."""
+        if not pcm.size:
+            return pcm
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = self._sample_rate, self._samples
+        frame.time_base = Fraction(1, self._sample_rate)
+        self._samples += pcm.size
+        self._source.push(frame)
+        return self._drain()
+
+    def finish(self) -> FloatArray:
+        """The rest, float32 ``[M]``. Nothing may be fed afterwards."""
+        if not self._samples:
+            return np.zeros(0, np.float32)
+        self._source.push(None)
+        return self._drain()
+
+    def _drain(self) -> FloatArray:
+        pieces: list[FloatArray] = [np.zeros(0, np.float32)]
+        while True:
+            try:
+                pieces.append(self._sink.pull().to_ndarray()[0])
+            except (av.BlockingIOError, av.EOFError):
+                return np.concatenate(pieces)

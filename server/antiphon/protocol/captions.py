@@ -1,0 +1,92 @@
+"""Words with their times as segments, and as the subtitle files SRT and WebVTT.
+
+A segment ends at a pause, or where it is as long as a line under a picture, as on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+PAUSE_S: Final = 1.0
+MAX_CHARS: Final = 64
+WORD_S: Final = 0.4
+"""Of a word whose end was not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWord:
+    """A word, in seconds of the recording."""
+
+    text: str
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """At least one word."""
+
+    words: tuple[TimedWord, ...]
+
+    @property
+    def text(self) -> str:
+        """The words with a space between them."""
+        return text_of(self.words)
+
+    @property
+    def start_s(self) -> float:
+        """Where the first word begins."""
+        return self.words[0].start_s
+
+    @property
+    def stop_s(self) -> float:
+        """Where the last word ends."""
+        return self.words[-1].stop_s
+
+
+def text_of(words: Iterable[TimedWord]) -> str:
+    """The words with a space between them."""
+    return " ".join(word.text.strip() for word in words)
+
+
+def segments_of(words: Sequence[TimedWord]) -> list[Segment]:
+    """Every word in order, in segments."""
+    found: list[list[TimedWord]] = []
+    chars = 0
+    for word in words:
+        is_new = not found or word.start_s - found[-1][-1].stop_s > PAUSE_S
+        if is_new or chars + len(word.text) >= MAX_CHARS:
+            found.append([])
+            chars = 0
+        found[-1].append(word)
+        chars += len(word.text) + 1
+    return [Segment(tuple(line)) for line in found]
+
+
+def as_srt(segments: Iterable[Segment]) -> str:
+    """The SubRip file."""
+    blocks = (
+        f"{number}\n{_time(it.start_s, ',')} --> {_time(it.stop_s, ',')}\n{it.text}\n"
+        for number, it in enumerate(segments, 1)
+    )
+    return "\n".join(blocks)
+
+
+def as_vtt(segments: Iterable[Segment]) -> str:
+    """The WebVTT file."""
+    blocks = (
+        f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{_escaped(it.text)}\n" for it in segments
+    )
+    return "\n".join(("WEBVTT\n", *blocks))
+
+
+def _escaped(text: str) -> str:
+    """In WebVTT these begin entities and tags; ``>`` could make an arrow."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _time(seconds: float, point: str) -> str:
+    ms = max(0, round(1000 * seconds))
+    return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"

@@ -1,0 +1,82 @@
+"""What OpenAI's clients ask before they begin: ``/v1/models``, ``/v1/models/{id}``, ``/v1/audio/voices``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from antiphon.errors import FieldError, UnknownModelError
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol.fields import INVALID_VALUE
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.routing import named_model, refusal_of
+
+MODEL_PATH = "/v1/models/{id:.+}"
+
+
+async def list_models(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
+    """The models that a client may name."""
+    return web.json_response({"object": "list", "data": [_described(model) for model in models]})
+
+
+async def one_model(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
+    """The model of this name.
+
+    Raises:
+        web.HTTPNotFound: there is none.
+    """
+    try:
+        return web.json_response(_described(services.models.find(request.match_info["id"])))
+    except UnknownModelError as error:
+        raise refusal_of(request, error) from error
+
+
+async def list_voices(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
+    """The voices that a client may name, each once for every model that has it.
+
+    ``data`` is OpenAI's list; ``voices`` is the same, where clients of other servers look for it.
+    """
+    voices = [
+        {
+            "id": name,
+            "object": "audio.voice",
+            "name": name,
+            "created_at": model.since_s,
+            "type": "audio_sample",
+            "model": model.name,
+        }
+        for model in models
+        if model.kind is PipelineKind.TTS and model.speakers is not None
+        for name in model.speakers.names()
+    ]
+    return web.json_response({"object": "list", "data": voices, "voices": voices})
+
+
+def named_in_body(
+    request: web.Request, services: Services, name: str | None, kinds: Collection[PipelineKind]
+) -> ServedModel:
+    """The model that the body names, or that of the path or the query.
+
+    Raises:
+        FieldError: they differ.
+        UnknownModelError: there is none of that name and these kinds.
+    """
+    named = named_model(request)
+    if None not in (named, name) and named != name:
+        raise FieldError(
+            f"model is {(name or '')[:100]!r}, and the address names {(named or '')[:100]!r}",
+            param="model",
+            code=INVALID_VALUE,
+        )
+    return services.models.find(name if name is not None else named, kinds)
+
+
+def _described(model: ServedModel) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}

@@ -1,0 +1,61 @@
+"""``POST /v1/audio/speech``: a text in, its speech in the format that was asked for, sent as it is spoken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError, SessionError
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol import speech_order
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.openai_errors import api_error
+from antiphon.serve.routes.openai_models import named_in_body
+from antiphon.serve.routes.routing import Route
+from antiphon.serve.routes.speaking import voice_of
+from antiphon.serve.routes.speech_body import SpeechBody
+from antiphon.serve.routes.spoken_file import handle_text
+
+IGNORED_HEADER: Final = "Antiphon-Ignored"
+"""Of an answer: the fields that had no effect, with commas."""
+
+
+async def handle_order(
+    request: web.Request, services: Services, _model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One text, for as long as it takes.
+
+    Raises:
+        web.HTTPException, SessionError: refused, with OpenAI's body.
+    """
+    try:
+        async with asyncio.timeout(services.config.limits.upload_timeout_s):
+            order = speech_order.parse_order(await request.read())
+        model = named_in_body(request, services, order.model, (PipelineKind.TTS,))
+        voice = await voice_of(model, order.voice, services)
+        body = SpeechBody(
+            order.format, model.checkpoint.spec.sample_rate, speed=order.speed, is_sse=order.is_sse
+        )
+        headers = {**voice.headers, **ignored_header(order.ignored)}
+        return await handle_text(
+            request, services, model, caller, order.text, voice.prompt, body, headers=headers
+        )
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
+    except SessionError:
+        raise
+    except AntiphonError as error:
+        raise api_error(error, param="input").exception() from error
+
+
+def ignored_header(names: Sequence[str]) -> Mapping[str, str]:
+    """What an answer says of the fields without effect."""
+    return {IGNORED_HEADER: ", ".join(names)} if names else {}
+
+
+ROUTES = (Route("POST", speech_order.PATH, handle_order),)

@@ -1,0 +1,192 @@
+"""``POST /v1/audio/transcriptions``: a recording in a form, its transcript as a file or as events."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import BinaryIO, Final, cast
+
+from aiohttp import hdrs, web
+
+from antiphon.errors import (
+    AntiphonError,
+    ProtocolError,
+    RecordingTooLongError,
+    SessionError,
+    SessionFailedError,
+)
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol import kyutai, transcript_file, transcription_order
+from antiphon.protocol.captions import WORD_S, TimedWord
+from antiphon.protocol.multipart import FormReader, Piece, boundary_of
+from antiphon.protocol.speech_order import EVENTS
+from antiphon.protocol.transcript_file import Written
+from antiphon.protocol.transcription_order import MAX_FIELD_BYTES, TranscriptionOrder
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.heard_file import IN_MEMORY_BYTES, HeardFile, check_length
+from antiphon.serve.routes.openai_errors import api_error
+from antiphon.serve.routes.openai_models import named_in_body
+from antiphon.serve.routes.openai_speech import ignored_header
+from antiphon.serve.routes.routing import Route
+from antiphon.serve.routes.upload import receive, too_large, too_long
+
+FORM_BYTES: Final = 1_048_576
+"""What a form may have beside its recording: fields, headers and boundaries."""
+
+
+async def handle_form(
+    request: web.Request, services: Services, _model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One recording, for as long as it takes.
+
+    Raises:
+        web.HTTPException, SessionError: refused, with OpenAI's body.
+    """
+    try:
+        with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+            file = cast("BinaryIO", spooled)
+            form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
+            await receive(request, services, form.take, spare_bytes=FORM_BYTES)
+            order = form.order()
+            model = named_in_body(request, services, order.model, (PipelineKind.STT,))
+            await check_length(file, services)
+            transcript = Transcript(services, model, request, caller, file, order)
+            return await transcript.give()
+    except RecordingTooLongError as error:
+        raise too_long(error) from error
+    except SessionError:
+        raise
+    except AntiphonError as error:
+        raise api_error(error, param="file").exception() from error
+
+
+class _Form:
+    """The form of one request, as it comes: its recording goes into a file, its fields are kept."""
+
+    def __init__(self, file: BinaryIO, boundary: bytes, services: Services) -> None:
+        self._file, self._reader = file, FormReader(boundary)
+        self._max_file_bytes = services.config.limits.max_upload_bytes
+        self._file_bytes = self._field_bytes = 0
+        self._has_file = False
+        self._values: defaultdict[str, list[bytearray]] = defaultdict(list)
+
+    def take(self, data: bytes) -> None:
+        """More of the body.
+
+        Raises:
+            ProtocolError: it is no form, or has two files or too long fields.
+            web.HTTPException: its file is too large.
+        """
+        for piece in self._reader.feed(data):
+            if piece.name == "file":
+                self._take_file(piece)
+            else:
+                self._take_field(piece)
+
+    def order(self) -> TranscriptionOrder:
+        """What the whole form asks for.
+
+        Raises:
+            ProtocolError: it has not come whole, or has a field that cannot be used.
+        """
+        if not self._reader.is_complete:
+            raise ProtocolError("this form ends before its last boundary")
+        values: Mapping[str, Sequence[str]] = {
+            name: [value.decode("utf-8", "replace") for value in entries]
+            for name, entries in self._values.items()
+        }
+        return transcription_order.parse_form(values, has_file=self._has_file)
+
+    def _take_file(self, piece: Piece) -> None:
+        if piece.is_first and self._has_file:
+            raise ProtocolError("this form has two files; one is transcribed at a time")
+        self._has_file = True
+        self._file_bytes += len(piece.data)
+        if self._file_bytes > self._max_file_bytes:
+            raise too_large(self._max_file_bytes)
+        self._file.write(piece.data)
+
+    def _take_field(self, piece: Piece) -> None:
+        self._field_bytes += len(piece.data)
+        if self._field_bytes > MAX_FIELD_BYTES:
+            raise ProtocolError(f"fields of over {MAX_FIELD_BYTES} bytes together, which is the limit")
+        if piece.is_first:
+            self._values[piece.name].append(bytearray())
+        self._values[piece.name][-1] += piece.data
+
+
+class Transcript(HeardFile):
+    """A recording that is answered with its transcript."""
+
+    def __init__(
+        self,
+        services: Services,
+        model: ServedModel,
+        request: web.Request,
+        caller: Caller,
+        file: BinaryIO,
+        order: TranscriptionOrder,
+    ) -> None:
+        """Prepare to answer ``request``, whose recording is in ``file``."""
+        super().__init__(services, model, request, caller)
+        self._file, self._order = file, order
+        self._headers = ignored_header(order.ignored)
+        self._words: list[TimedWord] = []
+
+    async def _answer(self) -> web.StreamResponse:
+        if self._order.is_stream:
+            return await self._stream()
+        async with aclosing(self._hear(self._file, "audio transcriptions")) as heard:
+            async for message in heard:
+                self._note(message)
+        return web.Response(
+            body=transcript_file.encode_transcript(self._order, self._written),
+            headers=self._headers,
+            content_type=transcript_file.CONTENT_TYPES[self._order.format],
+            charset="utf-8",
+        )
+
+    async def _stream(self) -> web.StreamResponse:
+        """Words as they are heard; an error after the first ends the events.
+
+        Raises:
+            AntiphonError: before the first event.
+        """
+        self._headers = {hdrs.CONTENT_TYPE: EVENTS, **self._headers}
+        try:
+            async with aclosing(self._hear(self._file, "audio transcriptions stream")) as heard:
+                async for message in heard:
+                    self._note(message)
+                    if isinstance(message, kyutai.Word):
+                        is_first = len(self._words) == 1
+                        await self._write(transcript_file.text_delta(message.text.strip(), is_first=is_first))
+            await self._write(transcript_file.text_done(self._written), is_last=True)
+        except AntiphonError as error:
+            if self._response is None:
+                raise
+            return await self._end_with(api_error(error, param="file").event, error)
+        except TimeoutError:
+            return self._cut(SessionFailedError("what was written was not taken"))
+        assert self._response is not None
+        return self._response
+
+    @property
+    def _written(self) -> Written:
+        return Written(self._words, self.heard_s)
+
+    def _note(self, message: kyutai.Word | kyutai.EndWord) -> None:
+        """Keep a word, or learn where the last one ended."""
+        if isinstance(message, kyutai.Word):
+            start_s = round(message.start_time, 3)
+            self._words.append(TimedWord(message.text, start_s, round(start_s + WORD_S, 3)))
+        elif self._words:
+            last = self._words[-1]
+            self._words[-1] = replace(last, stop_s=max(last.start_s, round(message.stop_time, 3)))
+
+
+ROUTES = (Route("POST", transcription_order.PATH, handle_form),)

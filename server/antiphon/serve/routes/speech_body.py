@@ -1,0 +1,55 @@
+"""What a model says as the body of an answer: a file as it grows, or events with pieces of it."""
+
+from __future__ import annotations
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.speech_file import SpeechFile, speech_file
+from antiphon.audio.tempo import Tempo
+from antiphon.errors import AudioError, SessionFailedError
+from antiphon.protocol import speech_order
+
+
+class SpeechBody:
+    """One body, made frame by frame on the event loop: less than 1 ms for each."""
+
+    def __init__(
+        self,
+        file_format: str,
+        sample_rate: int,
+        *,
+        speed: float = 1.0,
+        is_sse: bool = False,
+    ) -> None:
+        """Begin a file of this format; ``is_sse`` sends it in events.
+
+        Raises:
+            AudioError: no such format, or a speed out of range.
+        """
+        self.content_type = speech_order.EVENTS if is_sse else speech_order.CONTENT_TYPES[file_format]
+        self.is_sse = is_sse
+        self._tempo = None if speed == 1.0 else Tempo(speed, sample_rate)
+        self._file: SpeechFile = speech_file(file_format, sample_rate)
+
+    def feed(self, pcm: FloatArray) -> bytes:
+        """What one frame adds, float32 ``[N]``; perhaps nothing yet.
+
+        Raises:
+            SessionFailedError: what the model said cannot be encoded.
+        """
+        try:
+            return self._framed(self._file.feed(pcm if self._tempo is None else self._tempo.feed(pcm)))
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+
+    def finish(self, words: int, frames: int) -> bytes:
+        """The end, after so many words and frames of 80 ms."""
+        rest = b"" if self._tempo is None else self._file.feed(self._tempo.finish())
+        data = self._framed(rest + self._file.finish())
+        return data + speech_order.audio_done(words, frames) if self.is_sse else data
+
+    def close(self) -> None:
+        """Give native memory back."""
+        self._file.close()
+
+    def _framed(self, data: bytes) -> bytes:
+        return speech_order.audio_delta(data) if self.is_sse and data else data

@@ -1,0 +1,238 @@
+"""``/v1/audio/speech`` over real sockets: sound from the first frame, and refusals in OpenAI's words."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.audio.pcm import FloatArray, float_from_s16le
+from antiphon.errors import AudioError
+from antiphon.protocol.speech_order import PATH
+from antiphon.serve.routes import speech_body
+from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
+from tests.serve.speaking_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
+from tests.serve.test_speaking_by_post import voices
+
+assert voices  # the fixture
+
+
+def pcm_of(data: bytes) -> FloatArray:
+    return float_from_s16le(data)
+
+
+async def order(server: Server, path: str = PATH, **fields: Any) -> tuple[int, Any, Any]:
+    """Status, headers and body of an answer; without a format the samples are bare."""
+    body = {"response_format": "pcm", **fields}
+    async with server.http.post(server.url(path), json=body) as response:
+        data = await response.read()
+        is_json = response.content_type == "application/json"
+        return response.status, response.headers, json.loads(data) if is_json else data
+
+
+def events_of(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix(b"data: ")) for line in data.split(b"\n\n") if line]
+
+
+async def test_the_words_are_heard_and_begin_before_they_are_whole() -> None:
+    async with speaking(step_s=0.05) as (server, _):
+        body = {"input": SENTENCE, "response_format": "pcm"}
+        async with server.http.post(server.url(PATH), json=body) as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "audio/pcm"
+            first = await response.content.readany()
+            data = first + await response.read()
+        assert levels(pcm_of(data)) == SAID
+        assert len(first) == FRAME_SAMPLES * 2
+        await server.is_empty()
+
+
+async def test_mp3_is_what_an_order_without_a_format_gets() -> None:
+    async with speaking() as (server, _):
+        status, headers, data = await order(server, input="abc", response_format=None)
+        assert (status, headers["Content-Type"]) == (200, "audio/mpeg")
+        assert data[0] == 0xFF
+
+
+async def test_a_voice_is_named_by_its_id_or_is_the_first(voices: Path) -> None:
+    async with speaking(voices=voices) as (server, _):
+        for voice, spoken, level in (
+            ("deep/bass", "deep%2Fbass", 201),
+            ({"id": "deep/bass"}, "deep%2Fbass", 201),
+            ("alloy", "alto", 101),
+            (None, "alto", 101),
+        ):
+            _, headers, data = await order(server, input="a", voice=voice)
+            assert levels(pcm_of(data)) == [level]
+            assert headers["Antiphon-Voice"].replace("/", "%2F") == spoken
+        _, text, _ = await server.get("/v1/audio/voices")
+        found = json.loads(text)
+    assert found["voices"] == found["data"]
+    assert [(it["id"], it["object"], it["model"]) for it in found["data"]] == [
+        ("alto", "audio.voice", "speaker"),
+        ("deep/bass", "audio.voice", "speaker"),
+    ]
+
+
+async def test_a_speed_changes_the_length_and_instructions_are_named_as_ignored() -> None:
+    async with speaking() as (server, _):
+        _, headers, data = await order(server, input="abcdefgh " * 4, speed=2, instructions="Whisper.")
+        assert headers["Antiphon-Ignored"] == "instructions"
+        frames = len(data) / 2 / FRAME_SAMPLES
+        assert frames == pytest.approx(8 * 4 / 2, abs=1)
+        _, headers, _ = await order(server, input="a", speed=1.0, instructions="")
+        assert "Antiphon-Ignored" not in headers
+
+
+async def test_events_hold_the_same_sound_and_end_with_the_usage() -> None:
+    async with speaking() as (server, _):
+        _, headers, data = await order(server, input="abc ab", stream_format="sse")
+    assert headers["Content-Type"] == "text/event-stream"
+    *deltas, done = events_of(data)
+    sound = b"".join(base64.b64decode(event["audio"]) for event in deltas)
+    assert levels(pcm_of(sound)) == [3, 3, 3, 2, 2]
+    assert done["usage"] == {"input_tokens": 2, "output_tokens": 5, "total_tokens": 7}
+
+
+async def begin_and_break(server: Server, backend: SpeakerBackend, **fields: Any) -> bytes:
+    """What comes of an answer whose row breaks after the first sound."""
+    body = {"input": "abcdefgh " * 40, "response_format": "pcm", **fields}
+    async with server.http.post(server.url(PATH), json=body) as response:
+        assert response.status == 200
+        first = await response.content.readany()
+        backend.failing_rows = set(backend.named)
+        return first + await response.read()
+
+
+async def test_what_fails_midway_is_cut_or_ends_its_events_with_an_error() -> None:
+    async with speaking(step_s=0.01) as (server, backend):
+        with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
+            await begin_and_break(server, backend)
+        *_, last = events_of(await begin_and_break(server, backend, stream_format="sse"))
+        assert last["error"]["type"] == "server_error"
+        assert last["error"]["code"] == "server_error"
+        await server.is_empty()
+
+
+async def test_sound_that_cannot_be_encoded_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def feed(self, pcm: FloatArray) -> bytes:
+            raise AudioError("a sample to be encoded is not finite")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(speech_body, "speech_file", lambda *_: Broken())
+    async with speaking() as (server, _):
+        status, _, body = await order(server, input="a")
+        assert status == 500
+        assert body["error"]["message"].startswith("the model's audio cannot be encoded: a sample")
+        assert body["error"]["type"] == "server_error"
+        await server.is_empty()
+
+
+async def test_a_full_server_says_when_to_come_again() -> None:
+    async with speaking(slots=1) as (server, _), listening(server) as client:
+        await client.receive()
+        headers = {"X-Antiphon-Elsewhere": "1"}
+        async with server.http.post(server.url(PATH), json={"input": "a"}, headers=headers) as response:
+            assert response.status == 503
+            assert int(response.headers["Retry-After"]) > 0
+            body = await response.json()
+        assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "server_full")
+        waiting = asyncio.create_task(order(server, input="abc"))
+        await server.eventually(lambda: server.engine.health().queued == 1)
+        await client.ws.close()
+        assert levels(pcm_of((await waiting)[2])) == [3, 3, 3]
+
+
+async def test_a_server_that_leaves_says_when_to_come_again() -> None:
+    async with speaking() as (server, _):
+        server.engine.drain()
+        status, headers, body = await order(server, input="a")
+        assert (status, headers["Retry-After"]) == (503, "10")
+        assert body["error"]["code"] == "server_draining"
+
+
+async def test_too_many_sessions_of_an_address_are_429() -> None:
+    limits = {"max_sessions_per_address": 1}
+    async with speaking(slots=2, limits=limits) as (server, _), listening(server) as client:
+        await client.receive()
+        status, headers, body = await order(server, input="a")
+        assert (status, headers["Retry-After"]) == (429, "10")
+        assert (body["error"]["type"], body["error"]["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+
+
+async def test_a_model_is_named_in_the_body_or_in_the_address() -> None:
+    async with speaking(also=[("talker", DUPLEX)]) as (server, _):
+        for path, model in ((PATH, "speaker"), (f"/m/speaker{PATH}", None), (f"/m/speaker{PATH}", "speaker")):
+            assert (await order(server, path, input="a", model=model))[0] == 200
+        status, _, body = await order(server, f"/m/speaker{PATH}", input="a", model="talker")
+        assert (status, body["error"]["param"]) == (400, "model")
+        assert body["error"]["message"] == "model is 'talker', and the address names 'speaker'"
+        status, _, body = await order(server, input="a", model="talker")
+        assert (status, body["error"]["code"]) == (404, "model_not_found")
+    async with serving() as server:
+        status, _, body = await order(server, input="a")
+        assert status == 404
+        assert body["error"]["message"] == "no tts model here; there is: null-echo (codec)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"input": "x" * 5000}, "input", "a word of 5000 letters"),
+        ({"input": ""}, "input", "input is empty, 1 to"),
+        ({"input": "a", "speed": 9}, "speed", "speed is 9, 0.25 to 4 are allowed"),
+    ],
+)
+async def test_an_order_that_cannot_be_followed_takes_no_row(
+    fields: dict[str, Any], param: str, message: str
+) -> None:
+    async with speaking() as (server, backend):
+        status, _, body = await order(server, **fields)
+        assert (status, body["error"]["param"]) == (400, param)
+        assert body["error"]["message"].startswith(message)
+        assert backend.steps == 0
+
+
+async def test_whatever_refuses_does_so_in_the_words_of_the_api() -> None:
+    async with speaking() as (server, _):
+        for method, path, headers, status, code in (
+            ("GET", "/v1/nothing", {}, 404, "not_found"),
+            ("POST", "/v1/models", {}, 405, "method_not_allowed"),
+            ("POST", PATH, {"Origin": "https://elsewhere.example"}, 403, "forbidden"),
+            ("POST", PATH, {"Host": "elsewhere.example"}, 421, "misdirected_request"),
+            ("GET", "/v1/models?model=nobody", {}, 404, "model_not_found"),
+            ("GET", "/v1/models/nobody", {}, 404, "model_not_found"),
+            ("GET", "/v1/live/sessions", {}, 404, "model_not_found"),
+        ):
+            async with server.http.request(method, server.url(path), headers=headers) as response:
+                assert response.status == status, path
+                body = await response.json()
+                assert body["error"]["code"] == code, path
+                assert body["error"]["message"]
+        large = b" " * 300_000
+        async with server.http.post(server.url(PATH), data=large) as response:
+            assert response.status == 413
+            assert (await response.json())["error"]["code"] == "request_too_large"
+
+
+async def test_a_model_may_be_asked_for_by_its_name() -> None:
+    async with speaking() as (server, _):
+        _, text, _ = await server.get("/v1/models/speaker")
+        found = json.loads(text)
+        assert (found["id"], found["object"], found["owned_by"]) == ("speaker", "model", "antiphon")
+        _, text, _ = await server.get("/v1/models")
+        assert json.loads(text) == {"object": "list", "data": [found]}
+
+
+async def test_who_leaves_before_the_end_gives_the_row_back() -> None:
+    async with speaking(step_s=0.02) as (server, _):
+        async with server.http.post(server.url(PATH), json={"input": "abcdefgh " * 40}) as response:
+            await response.content.readany()
+        await server.is_empty()
