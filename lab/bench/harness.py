@@ -44,14 +44,13 @@ class RunningServer:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """CPU time it has used, all threads together.
+        """CPU time that it and its processes have used, all threads together.
 
         Raises:
             BenchError: it is gone.
         """
         with _alive():
-            times = self.process.cpu_times()
-        return float(times.user + times.system)
+            return sum(cpu_s_of(each) for each in (self.process, *self.process.children()))
 
     def rss_bytes(self) -> int:
         """Memory it holds now.
@@ -61,6 +60,12 @@ class RunningServer:
         """
         with _alive():
             return int(self.process.memory_info().rss)
+
+
+def cpu_s_of(process: psutil.Process) -> float:
+    """CPU time that one process has used, all threads together."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 @contextmanager

@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from antiphon.engine.capacity import rows_that_fit
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized
+from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized, memory_facts, with_rings
 from antiphon.errors import BackendError, ConfigError
+from antiphon.ipc.arena import Shape
+from antiphon.ipc.memory import Plan, RingBytes, leases_of, ring_bytes
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 
@@ -228,3 +231,36 @@ def test_memory_that_runs_out_while_a_backend_is_resized_is_a_backend_error() ->
     workshop = Workshop({})
     with pytest.raises(BackendError, match="a backend with 65 rows could not be made: out of memory"):
         make_sized(lambda _: ElasticBackend.one(workshop), EngineConfig(slots=65), workshop.clock)
+
+
+def test_rings_count_on_the_machine_beside_the_rows() -> None:
+    workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
+    config = replace(AUTO, slots=None)
+    backend = make_sized(workshop, config, workshop.clock, ALONE, lambda _: RingBytes(100, 30))
+    assert backend.info.slots == 6  # 900 usable, less 200 and 100, in parts of 70 + 30
+    with pytest.raises(
+        ConfigError,
+        match=r"8 rows do not fit: weights 200 bytes \+ spare rings 100 bytes \+ 8 x 100 bytes",
+    ):
+        make_sized(workshop, replace(AUTO, slots=8), workshop.clock, ALONE, lambda _: RingBytes(100, 30))
+
+
+def test_rings_of_a_card_are_in_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.engine.sizing.host_bytes", lambda: 1000)
+    workshop = Workshop({"total": 10**9, "weights": 200, "state_per_row": 70})
+    backend = workshop(1)
+    card = replace(backend.info, device="cuda:0")
+    share = DeviceShare({"cpu": 300})
+    memories = with_rings(memory_facts(card, share), card, RingBytes(100, 30), share)
+    rows = [rows_that_fit(it, reserve_fraction=0.1, at_most=10**6) for it in memories]
+    assert rows == [10**6, (900 - 300 - 100) // 30]
+
+
+@pytest.mark.parametrize("pools", [1, 2, 3, 15])
+@pytest.mark.parametrize("kind", [PipelineKind.DUPLEX, PipelineKind.STT, PipelineKind.TTS])
+def test_rings_take_no_more_than_is_counted(pools: int, kind: PipelineKind) -> None:
+    shape = Shape.of(fake_spec(kind), input_frames=16, output_frames=25)
+    rings = ring_bytes(shape, pools)
+    for slots in (1, 7, 64, 2048):
+        total = Plan(shape, pools, leases_of(slots, pools)).total_bytes
+        assert total <= rings.fixed + slots * rings.row <= 1.1 * total + pools * 20 * shape.block.itemsize

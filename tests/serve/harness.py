@@ -21,11 +21,11 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, Families
+from antiphon.ipc.local import LocalEngine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.hosting.app import build_app, make_runner
-from antiphon.serve.hosting.engines import OwnEngine
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.routes.call import Call
@@ -238,7 +238,7 @@ async def serving(
         core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name))
         core.start()
         cores.append(core)
-        served.append(serve_model(config.served[0], name, files, OwnEngine(core), families))
+        served.append(serve_model(config.served[0], name, files, LocalEngine(core), families))
     app = build_app(served, config, families, page=page)
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()

@@ -19,7 +19,7 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
 from antiphon.protocol import events
 from antiphon.serve.access.addresses import client_address, parse_networks
-from antiphon.serve.access.callers import Access, Caller, SessionLedger
+from antiphon.serve.access.callers import Access, Caller, OwnBook, SessionLedger
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
 from antiphon.serve.access.security import allowed_hosts, host_allowed
 from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
@@ -239,7 +239,7 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = SessionLedger(Limits(max_sessions_per_key=2, max_sessions_per_address=3))
+        self.ledger = SessionLedger(Limits(max_sessions_per_key=2, max_sessions_per_address=3), OwnBook())
         self.open: list[tuple[Caller, AbstractAsyncContextManager[None]]] = []
 
     @rule(name=st.sampled_from("ab") | st.none(), address=st.sampled_from(["1.1.1.1", "2.2.2.2", ""]))

@@ -11,10 +11,10 @@ import pytest
 
 from antiphon.audio.wav import streamed_header
 from antiphon.errors import ServerFullError
+from antiphon.ipc.local import LocalEngine
 from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
-from antiphon.serve.hosting.engines import OwnEngine
 from antiphon.serve.hosting.helper import MAX_JOBS, Helper
 from antiphon.serve.routes.call import Call
 from tests.serve.harness import Server, serving
@@ -24,14 +24,14 @@ from tests.serve.speech_fakes import transcribing
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Admission is decided at once, and told when this is set."""
-    is_open, submit = asyncio.Event(), OwnEngine.submit
+    is_open, submit = asyncio.Event(), LocalEngine.submit
 
-    async def slow(engine: OwnEngine, *args: Any, **options: Any) -> CallSession:
+    async def slow(engine: LocalEngine, *args: Any, **options: Any) -> CallSession:
         session = await submit(engine, *args, **options)
         await is_open.wait()
         return session
 
-    monkeypatch.setattr(OwnEngine, "submit", slow)
+    monkeypatch.setattr(LocalEngine, "submit", slow)
     return is_open
 
 

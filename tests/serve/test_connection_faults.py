@@ -23,6 +23,7 @@ from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.address import bind
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
 from tests.serve.neighbours import assert_no_fault
@@ -225,7 +226,7 @@ async def test_connections_wait_in_a_queue_of_the_usual_length() -> None:
     runner = web.AppRunner(web.Application())
     await runner.setup()
     try:
-        site = Site(runner, "127.0.0.1", 0)
+        site = Site(runner, bind("127.0.0.1", 0))
         await site.start()
         (listening,) = cast("Listener", site._server).sockets
         info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

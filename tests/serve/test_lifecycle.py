@@ -79,12 +79,15 @@ async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
         assert "Traceback" not in await server.log()
 
 
-async def test_ctrl_c_while_the_model_is_loading(split: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+async def test_a_signal_while_the_model_is_loading(
+    split: tuple[str, str], number: signal.Signals, code: int
+) -> None:
     process = await start_process(*split, make_s=60.0)
     await asyncio.wait_for(said(process, "making the backend"), START_S)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, stderr = await asyncio.wait_for(process.communicate(), START_S)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stderr == b""
 
 
@@ -185,6 +188,35 @@ async def test_a_taken_port_is_found_before_any_model_is_looked_at() -> None:
     assert code == 2
     assert "choose another with --port" in stderr
     assert "no-such-model" not in stderr
+
+
+@pytest.mark.parametrize("front_ends", ["0", "1"])
+async def test_a_port_is_held_while_the_models_load(front_ends: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    first = await start_process("--port", port, "--front-ends", front_ends, make_s=60.0)
+    try:
+        await asyncio.wait_for(said(first, "making the backend"), START_S)
+        code, stderr = await run("--model", "./no-such-model", "--port", port, "--front-ends", front_ends)
+    finally:
+        first.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(first.communicate(), START_S)
+    assert code == 2
+    assert "choose another with --port" in stderr
+    assert "no-such-model" not in stderr
+
+
+async def test_a_server_begins_again_where_one_has_just_ended(split: tuple[str, str]) -> None:
+    options = (*split, "--drain-timeout-s", "0.3")
+    async with serve_process(*options) as server, server.call("") as stock:
+        await stock.receive()
+        port = server.url.rsplit(":", 1)[1]
+        server.signal(signal.SIGTERM)  # it closes the connection first, so its address is kept a while
+        await stock.closed()
+        await server.exit_code()
+    async with serve_process(*split, "--port", port) as server:
+        assert await server.status("/healthz") == 200
 
 
 async def test_an_address_of_another_machine_gets_the_remedy_for_the_host() -> None:

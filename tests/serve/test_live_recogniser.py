@@ -14,8 +14,8 @@ import pytest
 from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.engine.engine import Engine
+from antiphon.ipc.local import LocalEngine
 from antiphon.protocol import kyutai
-from antiphon.serve.hosting.engines import OwnEngine
 from antiphon.serve.routes import live_recogniser
 from tests.serve.harness import FRAME_SAMPLES, Server, serving, speech
 from tests.serve.live_client import LiveClient, live_client, parrot
@@ -38,7 +38,8 @@ async def beside_a_talker(
 def recogniser_of(server: Server) -> Engine:
     """The recogniser's engine."""
     hosted = server.services.models.find("scribe").engine
-    assert isinstance(hosted, OwnEngine)
+    assert isinstance(hosted, LocalEngine)
+    assert isinstance(hosted._engine, Engine)
     return hosted._engine
 
 

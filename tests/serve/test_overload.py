@@ -24,6 +24,9 @@ from tests.serve.speech_fakes import transcribing
 HANDLER_S = 0.02
 """A quarter of a frame: what one handler may keep every other session waiting."""
 
+BURST = 200
+"""Connections at once."""
+
 LAG_MS = 40.0
 OPENS_S = 5.0
 
@@ -146,6 +149,28 @@ async def test_no_message_of_a_live_call_keeps_the_loop_long(
         await send_all(server, path, [OPUS] if audio_format == "opus" else [])  # libraries are loaded
         watch = Watch(monkeypatch)
         await send_all(server, path, messages)
+    assert watch.longest_s < HANDLER_S, watch.what
+
+
+async def test_a_burst_of_connections_keeps_the_loop_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call_all(url: str) -> None:
+        async def call(http: aiohttp.ClientSession) -> None:
+            async with http.ws_connect(url) as ws:
+                await ws.receive()
+                await asyncio.sleep(1.0)
+
+        async def call_together() -> None:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+                await asyncio.gather(*(call(http) for _ in range(BURST)))
+
+        asyncio.run(call_together())
+
+    async with serving(slots=2 * BURST) as server:
+        async with server.call(""):
+            pass  # libraries are loaded
+        watch = Watch(monkeypatch)
+        await asyncio.to_thread(call_all, server.url("/api/chat", "ws"))
+        await server.is_empty()
     assert watch.longest_s < HANDLER_S, watch.what
 
 

@@ -28,6 +28,9 @@ EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08
 BACK_S = 3.0
 STOPPED_S = 5.0
+EVEN = ("--front-ends", "2", "--slots", "64", "--host-lag-ms", "10000")
+"""A machine that is busy with other work refuses none of them."""
+
 SILENCE_S = 8.0
 """Longer than anything is stopped."""
 
@@ -283,7 +286,7 @@ async def test_without_its_engine_every_call_is_told_and_the_server_ends_with_70
 
 
 async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left() -> None:
-    async with serve_process("--front-ends", "2", "--slots", "64") as server, AsyncExitStack() as stack:
+    async with serve_process(*EVEN) as server, AsyncExitStack() as stack:
 
         async def arrive(calls: int) -> list[AsyncExitStack]:
             begun = []
@@ -352,6 +355,39 @@ async def test_an_ephemeral_key_is_good_at_every_front_end(tmp_path: Path) -> No
                 ws = await stack.enter_async_context(server.http.ws_connect(url, headers=headers))
                 assert (await ws.receive_json())["type"] == "session.created"
             assert min((await shares(server)).values()) >= 2  # both have read it
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+async def test_a_keys_day_is_that_of_all_front_ends(tmp_path: Path, has_file: bool) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(format_key(ApiKey("alice", digest_of("secret"), seconds=2)) + "\n")
+    options = ("--front-ends", "2", "--slots", "8", "--api-keys", str(keys))
+    async with serve_process(*options, *(("--usage", str(tmp_path / "usage")) if has_file else ())) as server:
+        headers, url = {"Authorization": "Bearer secret"}, f"{server.url}/api/chat"
+        async with AsyncExitStack() as stack:
+            talk = f"{url}?{EXTENDED}"
+            calls = [
+                Client(await stack.enter_async_context(server.http.ws_connect(talk, headers=headers)))
+                for _ in "12"  # one on each front end
+            ]
+            for call in calls:
+                await call.event("ready")
+                await call.speak(speech(15))  # 1.2 s
+                await call.reply()
+
+        async def call_again() -> None:
+            async with server.http.ws_connect(url, headers=headers):
+                await asyncio.sleep(0.05)
+
+        async def call_until_refused() -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:  # until both calls are over
+                    await call_again()
+
+        for _ in range(4):  # on whichever front end
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await call_until_refused()
+            assert refused.value.status == 429
 
 
 async def test_places_in_the_queue_are_those_of_the_whole_server() -> None:

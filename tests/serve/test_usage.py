@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
+from antiphon.supervisor.leases import DaySeconds
+from antiphon.supervisor.messages import Use
 from tests.serve.harness import DUPLEX, serving, speech
 from tests.serve.live_client import live_client
 
@@ -99,6 +102,35 @@ def test_what_is_no_record_is_passed_over_and_said(tmp_path: Path, caplog: pytes
     assert caplog.messages.count("a line of the usage file is no record") == 6
 
 
+def test_a_record_that_was_cut_short_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, write = tmp_path / "usage", os.write
+    log = UsageLog(path, clock=Day())
+    log.write(record(log))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+        log.write(record(log))  # a disk that is nearly full
+    assert "usage not kept" in caplog.messages
+    log.write(record(log))
+    assert log.seconds_today("alice") == 30
+    assert UsageLog(path, clock=Day()).seconds_today("alice") == 20
+
+
+def test_seconds_of_a_day_are_those_of_all_front_ends_and_of_ended_ones() -> None:
+    seconds = DaySeconds()
+    assert seconds.report(1, Use("2001-09-09", (("alice", 5.0),))).seconds == (("alice", 5.0),)
+    assert seconds.report(2, Use("2001-09-09", (("alice", 1.0), ("bob", 2.0)))).seconds == (
+        ("alice", 6.0),
+        ("bob", 2.0),
+    )
+    assert seconds.report(2, Use("2001-09-09", (("alice", 3.0),))).seconds == (("alice", 8.0),)
+    seconds.gone(1)
+    assert seconds.report(1, Use("2001-09-09", (("alice", 0.5),))).seconds == (("alice", 8.5),)
+    assert seconds.report(1, Use("2001-09-10", (("alice", 0.25),))).seconds == (("alice", 0.25),)
+    assert seconds.report(2, Use("2001-09-09", (("alice", 9.0),))).seconds == (("alice", 0.25),), "too late"
+
+
 def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^usage cannot be kept in .*/usage: No such file or directory$"):
         UsageLog(tmp_path / "no" / "usage")
@@ -129,31 +161,32 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_key_may_use_its_seconds_and_no_more(keys: Path) -> None:
+async def test_a_key_may_use_its_seconds_and_no_more(keys: Path) -> None:
     access = Access(ServerConfig(api_keys=str(keys), limits=Limits(max_seconds_per_key=100)))
     alice, bob = Caller(ALICE, "1.1.1.1"), Caller(BOB, "1.1.1.1")
     for caller in (alice, bob):
-        access.check(caller)
-        access.check(caller, running_s=29.9)
+        access.check(caller, {})
+        access.check(caller, {caller.name: 29.9})
     with pytest.raises(UsageLimitError, match=r"^the key 'alice' has used 30 of 30 s today \(UTC\)$"):
-        access.check(alice, running_s=30.0)
-    access.usage.write(record(access.usage, key="bob", seconds=90))
-    access.check(bob)
+        access.check(alice, {"alice": 30.0})
+    access.ended(record(access.usage, key="bob", seconds=90))
+    await access.admit(bob)
+    access.running = {"bob": 10.0}
     with pytest.raises(UsageLimitError, match=r"'bob' has used 100 of 100 s") as caught:
-        access.check(bob, running_s=10.0)
+        await access.admit(bob)
     assert 0 < caught.value.retry_after_s <= 86_400
 
 
 def test_a_key_taken_out_of_the_file_is_revoked(keys: Path) -> None:
     access = Access(ServerConfig(api_keys=str(keys)))
     keys.write_text(f"# alice has left\n{format_key(BOB)}\n")
-    access.check(Caller(BOB, "1.1.1.1"))
+    access.check(Caller(BOB, "1.1.1.1"), {})
     with pytest.raises(KeyRevokedError, match=r"^the key 'alice' is no longer valid$"):
-        access.check(Caller(ALICE, "1.1.1.1"))
+        access.check(Caller(ALICE, "1.1.1.1"), {})
 
 
 def test_where_no_keys_are_asked_for_nothing_is_limited() -> None:
-    Access(ServerConfig(limits=Limits(max_seconds_per_key=1))).check(Caller(None, "1.1.1.1"), running_s=9.0)
+    Access(ServerConfig(limits=Limits(max_seconds_per_key=1))).check(Caller(None, "1.1.1.1"), {"": 9.0})
 
 
 def write(path: Path, *keys: ApiKey) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -27,7 +28,13 @@ def spread(running: Running) -> Counter[int]:
     return Counter(caller.front_end for caller in running.callers)
 
 
-@pytest.mark.parametrize("calls", [16, 64])
+async def at_work(running: Running) -> int:
+    """Connections that front ends have, the question's own included."""
+    found: int = sum(each["at_work"] for each in (await running.health())["front_ends"])
+    return found
+
+
+@pytest.mark.parametrize("calls", [16, 64, 200])
 async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
     async with supervised(front_ends=3) as running:
         for _ in range(calls // 4):
@@ -35,6 +42,23 @@ async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
         shares = spread(running)
         assert max(shares.values()) - min(shares.values()) <= 1
         assert len(shares) == 3
+
+
+@pytest.mark.parametrize("calls", [16, 64, 200])
+async def test_arrivals_even_out_what_a_random_half_has_left(calls: int) -> None:
+    async with supervised(front_ends=3) as running:
+        await asyncio.gather(*(running.call() for _ in range(calls)))
+        for caller in random.Random(calls).sample(running.callers, calls // 2):
+            caller.close()
+            running.callers.remove(caller)
+        async with asyncio.timeout(PATIENCE_S):
+            while await at_work(running) > calls // 2 + 1:  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.02)
+        left = spread(running)
+        while max(spread(running).values()) - min(spread(running).values()) > 1:
+            await running.call()
+        arrived = len(running.callers) - left.total()
+        assert arrived <= 3 * max(left.values()) - left.total(), "none went where there were more"
 
 
 async def test_arrivals_even_out_what_leavers_left_uneven() -> None:

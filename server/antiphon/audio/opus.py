@@ -20,7 +20,7 @@ PACKET_MS = (20, 40, 80)
 """Lengths of the packets we make. One of 80 ms is one call into libopus for a whole frame of the model."""
 
 BITRATE = 48_000
-COMPLEXITY = 5
+COMPLEXITY = 4
 """With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than what
 upstream's servers send; measured in docs/adr/0002-opus-through-libopus.md."""
 

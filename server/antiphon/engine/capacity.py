@@ -18,7 +18,8 @@ class MemoryFacts:
     """Bytes: what there is on the device, what the weights take, and what each row takes on top.
 
     ``taken_bytes`` of the total belong to other models already. ``cache_bytes`` are the most that kept
-    prompts and voices take.
+    prompts and voices take. ``spare_bytes`` of rings are there for any number of rows; a row's rings are
+    part of ``row_bytes``.
     """
 
     total_bytes: int
@@ -26,17 +27,19 @@ class MemoryFacts:
     row_bytes: int
     taken_bytes: int = 0
     cache_bytes: int = 0
+    spare_bytes: int = 0
 
     @property
     def fixed_bytes(self) -> int:
         """What is taken whatever the number of rows."""
-        return self.weights_bytes + self.cache_bytes
+        return self.weights_bytes + self.cache_bytes + self.spare_bytes
 
     @property
     def fixed_words(self) -> str:
         """Of what that consists."""
         caches = f" + caches {self.cache_bytes:,} bytes" if self.cache_bytes else ""
-        return f"weights {self.weights_bytes:,} bytes{caches}"
+        spare = f" + spare rings {self.spare_bytes:,} bytes" if self.spare_bytes else ""
+        return f"weights {self.weights_bytes:,} bytes{caches}{spare}"
 
     @property
     def left_bytes(self) -> int:

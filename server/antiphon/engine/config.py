@@ -21,7 +21,8 @@ class EngineConfig:
     # Beyond some hundreds the process that feeds the card is the limit, not the card.
     max_slots: int = option(256, "the most that slots = auto may choose", minimum=1)
     # A queue longer than callers are willing to wait only hides the refusal.
-    max_queue: int = option(64, "callers that may wait for a row", minimum=0)
+    # All who wait hear of every move, in one message each, and a front end has room for 4,096 messages.
+    max_queue: int = option(64, "callers that may wait for a row", minimum=0, maximum=1024)
     # One second of audio is 12.5 frames: the largest chunk stock clients send, and the longest network
     # stall a conversation forgives. What is older than that is better lost than answered.
     input_frames: int = option(16, "whole frames a session may have waiting for the model", minimum=2)

@@ -30,12 +30,15 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
+from antiphon.ipc.arena import Shape
 from antiphon.ipc.health import Health
+from antiphon.ipc.memory import RingBytes, ring_bytes
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -127,7 +130,11 @@ class Engine:
     def prepare(self, progress: Progress = _no_progress) -> None:
         """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
         source = self._source
-        backend = make_sized(source, self.config, self.clock, self._share) if callable(source) else source
+        backend = (
+            make_sized(source, self.config, self.clock, self._share, self.rings_of)
+            if callable(source)
+            else source
+        )
         info = backend.info
         if self.config.slots not in (None, info.slots):
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
@@ -165,6 +172,12 @@ class Engine:
         )
         self._add_gauges()
         self._is_prepared = True
+
+    def rings_of(self, spec: ModelSpec) -> RingBytes:
+        """What calls of a model take of the machine's memory, beside the backend's."""
+        config = self.config
+        shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
+        return ring_bytes(shape, self._pools)
 
     def submit(
         self,

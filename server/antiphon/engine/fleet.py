@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
 import socket
@@ -14,7 +15,7 @@ from typing import Final
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_end import FrontEnd
 from antiphon.engine.pools import Pools
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
 from antiphon.ipc.memory import hush, ring
 from antiphon.ipc.post import Post, close_all
@@ -76,18 +77,22 @@ class Fleet:
         """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
         post = Post(control, self._clock)
         with self._lock:
-            if pool not in self._bells:
-                self._bells[pool] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            bell = self._bells[pool]
-            models, descriptors = [], [bell]
-            for pools in self._engines:
-                facts, shared = pools.lend(pool, bell)
-                models.append(facts)
-                descriptors += shared
             self._front_ends[pool] = FrontEnd(pool, post, self._engines)
-            post.send(messages.Hello(pool, models), descriptors)
             self._selector.register(post, selectors.EVENT_READ, pool)
+            self._attend(pool, self._greet)
         ring(self._wake)
+
+    def _greet(self, front_end: FrontEnd) -> None:
+        pool = front_end.pool
+        if pool not in self._bells:
+            self._bells[pool] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        bell = self._bells[pool]
+        models, descriptors = [], [bell]
+        for pools in self._engines:
+            facts, shared = pools.lend(pool, bell)
+            models.append(facts)
+            descriptors += shared
+        front_end.post.send(messages.Hello(pool, models), descriptors)
 
     def take_back(self, pool: int) -> None:
         """The front end's process has ended: nothing writes to its leases any more, and all are free."""
@@ -104,38 +109,50 @@ class Fleet:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            is_full = any(it.post.has_waiting for it in tuple(self._front_ends.values()))
-            found = self._selector.select(FULL_TURN_S if is_full else TURN_S)
-            with self._lock:
-                for key, _ in found:
-                    if key.data is None:
-                        hush(self._wake)
-                    else:
-                        self._read(key.data)
-                self._look_after(self._clock())
+            try:
+                self._turn()
+            except Exception as error:  # a boundary: without this thread every front end is deaf
+                Log(__name__).error("a turn of the fleet failed", exc_info=error)
+                time.sleep(FULL_TURN_S)
 
-    def _read(self, pool: int) -> None:
+    def _turn(self) -> None:
+        is_full = any(it.post.has_waiting for it in tuple(self._front_ends.values()))
+        found = self._selector.select(FULL_TURN_S if is_full else TURN_S)
+        with self._lock:
+            for key, _ in found:
+                if key.data is None:
+                    hush(self._wake)
+                else:
+                    self._attend(key.data, FrontEnd.read)
+            now_s = self._clock()
+            is_due = now_s - self._told_s >= TURN_S
+            if is_due:
+                self._told_s = now_s
+            for pool in tuple(self._front_ends):
+                self._attend(pool, functools.partial(self._look_after, now_s=now_s, is_due=is_due))
+
+    def _attend(self, pool: int, work: Callable[[FrontEnd], None]) -> None:
+        """Do something for one front end; what fails there drops it, and the others go on."""
         front_end = self._front_ends.get(pool)
         if front_end is None:
             return
         try:
-            front_end.read()
+            work(front_end)
         except EOFError:
             self._drop(pool, "its process has gone")
         except AntiphonError as error:
             self._drop(pool, str(error))
+        except Exception as error:  # a boundary
+            Log(__name__).error("a front end could not be served", pool=pool, exc_info=error)
+            self._drop(pool, f"it could not be served: {error!r}")
 
-    def _look_after(self, now_s: float) -> None:
-        is_due = now_s - self._told_s >= TURN_S
-        if is_due:
-            self._told_s = now_s
-        for pool, front_end in tuple(self._front_ends.items()):
-            front_end.post.flush()
-            if front_end.post.is_stuck(now_s):
-                self._drop(pool, "it takes no messages")
-            elif is_due and not front_end.post.has_waiting:
-                for model, pools in enumerate(self._engines):
-                    front_end.post.send(messages.HealthNow(model, asdict(pools.engine.health())))
+    def _look_after(self, front_end: FrontEnd, *, now_s: float, is_due: bool) -> None:
+        front_end.post.flush()
+        if front_end.post.is_stuck(now_s):
+            raise ProtocolError("it takes no messages")
+        if is_due and not front_end.post.has_waiting:
+            for model, pools in enumerate(self._engines):
+                front_end.post.send(messages.HealthNow(model, asdict(pools.engine.health())))
 
     def _drop(self, pool: int, reason: str) -> None:
         front_end = self._front_ends.pop(pool, None)

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from antiphon.engine.engine import Engine
 from antiphon.engine.guests import Guest
 from antiphon.engine.pools import Pools
+from antiphon.engine.requests import check_call, check_words, read_open, read_parameters, read_sent, read_tail
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
 from antiphon.ipc.post import Post, close_all, read_bytes
 from antiphon.log import Log
-from antiphon.models.sampling import SamplingParameters
 
 MESSAGES_A_TURN: Final = 64
 """Taken from one front end before the others have their turn."""
+
+
+MAX_CALLS: Final = 16_384
+"""Of one front end, ended ones that it has not let go included: more than it can have connections."""
 
 
 class Call(NamedTuple):
@@ -97,7 +99,10 @@ class FrontEnd:
         for name, call in self._calls.items():
             Log(__name__).warning("session ends", session=name, reason=f"its front end was dropped: {reason}")
             call.pools.engine.metrics.abandoned.inc()
-            call.guest.close()
+            try:
+                call.guest.close()
+            except Exception as error:  # a boundary: the other calls end all the same
+                Log(__name__).error("a call could not be closed", session=name, exc_info=error)
             if call.guest.leased is not None:
                 held[call.pools].append(call.guest.leased)
         self._calls.clear()
@@ -108,7 +113,7 @@ class FrontEnd:
             case messages.Open():
                 self._open(message, descriptors)
             case messages.Check(model, number, wait_s):
-                self._check(self._engines[model].engine, number, wait_s)
+                self._check(self._of_model(model).engine, number, wait_s)
             case messages.Close(call):
                 self._close(call)
             case messages.Sent():
@@ -117,35 +122,49 @@ class FrontEnd:
                 raise ProtocolError(f"a front end sent {type(message).__name__}")
             case _:
                 found = self._calls.get(message.call)
-                if found is not None:  # else it ended meanwhile
-                    self._tell(found.guest, message, descriptors)
+                if found is None:  # it ended meanwhile
+                    return
+                try:
+                    self._tell(found, message, descriptors)
+                except AntiphonError as error:  # what one call is given harms no other
+                    found.guest.end(error)
 
-    def _tell(self, guest: Guest, message: messages.Message, descriptors: Sequence[int]) -> None:
+    def _of_model(self, number: int) -> Pools:
+        if not 0 <= number < len(self._engines):
+            raise ProtocolError(f"model {number} of {len(self._engines)}")
+        return self._engines[number]
+
+    def _tell(self, call: Call, message: messages.Message, descriptors: Sequence[int]) -> None:
+        guest, engine = call.guest, call.pools.engine
         match message:
             case messages.SetParameters(_, parameters):
-                guest.set_parameters(SamplingParameters(**parameters))
+                guest.set_parameters(read_parameters(parameters))
             case messages.Prime(_, number, parts):
                 guest.prime(number, messages.unpack_prompt(parts, read_bytes(descriptors)))
             case messages.Words(_, entries, received_s):
-                guest.push_text(messages.unpack_words(entries), received_s)
+                words = messages.unpack_words(entries)
+                check_words(words, engine.info, room=engine.config.text_entries - guest.text.waiting)
+                guest.push_text(words, received_s)
             case messages.EndText():
                 guest.end_text()
             case messages.ClearText():
                 guest.clear_text()
-            case messages.ListenAside(_, run, upto, frames, tail, now_s):
-                guest.listen_aside(run, upto, frames, np.frombuffer(tail, np.float32), now_s)
+            case messages.ListenAside(_, run, upto, frames, _, now_s):
+                tail = read_tail(message, engine.info.spec.frame_samples)
+                guest.listen_aside(run, upto, frames, tail, now_s)
             case _:
                 raise ProtocolError(f"a front end sent {type(message).__name__}")
 
     def _open(self, message: messages.Open, descriptors: Sequence[int]) -> None:
-        pools, call = self._engines[message.model], message.call
-        if call in self._calls:
-            raise ProtocolError(f"a front end opened call {call} twice")
+        pools, call = self._of_model(message.model), message.call
+        if call in self._calls or len(self._calls) >= MAX_CALLS:
+            raise ProtocolError(f"a front end opened call {call} twice, or more than {MAX_CALLS}")
+        check_call(call)
         try:
+            parameters = read_open(message)
             prompt = None
             if message.prompt is not None:
                 prompt = messages.unpack_prompt(message.prompt, read_bytes(descriptors))
-            parameters = SamplingParameters(**message.parameters)
             guest = pools.engine.guest(call, parameters, pool=self.pool, prompt=prompt)
             guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
             self._calls[call] = Call(pools, guest)
@@ -172,12 +191,12 @@ class FrontEnd:
             call.pools.let_go([call.guest.leased])
 
     def _sent(self, message: messages.Sent) -> None:
-        engine = self._engines[message.model].engine
+        engine = self._of_model(message.model).engine
+        latency_s, first_s = read_sent(message)
         deliveries, sent_s = engine.deliveries, min(message.sent_s, engine.clock())
-        latency_s = np.frombuffer(message.latencies, np.float32).astype(np.float64)
         if latency_s.size:
             deliveries.sent_many(sent_s, latency_s, late=message.late, pressing=message.pressing)
-        for seconds in np.frombuffer(message.first_audio, np.float32).tolist():
+        for seconds in first_s.tolist():
             deliveries.first_audio(seconds)
         if message.refused:
             deliveries.refused(message.refused)

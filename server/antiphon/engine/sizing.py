@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -22,8 +22,9 @@ from antiphon.engine.capacity import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
+from antiphon.ipc.memory import RingBytes
 from antiphon.log import Log
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import ModelSpec, PipelineKind
 
 BackendFactory: TypeAlias = Callable[[int], Backend]
 """Makes a backend with so many rows."""
@@ -44,6 +45,14 @@ class DeviceShare:
 
 ALONE = DeviceShare()
 
+Rings: TypeAlias = Callable[[ModelSpec], RingBytes]
+"""What the calls of a model take of the machine's memory."""
+
+
+def _no_rings(_: ModelSpec) -> RingBytes:
+    return RingBytes(0, 0)
+
+
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 AGED_FRAMES = 250
@@ -51,7 +60,11 @@ AGED_FRAMES = 250
 
 
 def make_sized(
-    factory: BackendFactory, config: EngineConfig, clock: Callable[[], float], share: DeviceShare = ALONE
+    factory: BackendFactory,
+    config: EngineConfig,
+    clock: Callable[[], float],
+    share: DeviceShare = ALONE,
+    rings: Rings = _no_rings,
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
@@ -59,26 +72,30 @@ def make_sized(
     rows, up to what memory holds. A backend whose ticks always compute all its rows (:meth:`Backend.plan`)
     is doubled until it is too slow. Of another the ready rows of a tick are timed, and more calls fit than
     that. A tts model cannot be timed without a text: there memory decides, and what the backend says a row
-    takes.
+    takes. ``rings`` says what calls take of the machine's memory, beside the model's on its device.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
         BackendError: memory ran out nevertheless.
     """
     backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
-    facts = memory_facts(backend.info, share)
+    found = memory_facts(backend.info, share)
+    facts = with_rings(found, backend.info, rings(backend.info.spec), share)
     if config.slots is not None:
         return _make_fixed(backend, factory, config.slots, facts)
-    if facts is None:
+    if found is None:
         backend.close()
         raise ConfigError(
             f"backend {backend.info.name} does not say what memory a row takes; give a number of slots"
         )
-    fitting = rows_that_fit(
-        facts,
-        reserve_fraction=config.memory_reserve_fraction,
-        at_most=config.max_slots,
-        models_waiting=share.models_waiting,
+    fitting = min(
+        rows_that_fit(
+            each,
+            reserve_fraction=config.memory_reserve_fraction,
+            at_most=config.max_slots,
+            models_waiting=share.models_waiting,
+        )
+        for each in facts
     )
     if backend.info.kind is PipelineKind.TTS:
         return _remake(backend, factory, min(fitting, _spoken_in_time(backend.info, config, share)))
@@ -122,10 +139,12 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
     return rows
 
 
-def _make_fixed(backend: Backend, factory: BackendFactory, rows: int, facts: MemoryFacts | None) -> Backend:
+def _make_fixed(
+    backend: Backend, factory: BackendFactory, rows: int, facts: Sequence[MemoryFacts]
+) -> Backend:
     try:
-        if facts is not None:
-            check_fit(facts, rows)
+        for each in facts:
+            check_fit(each, rows)
     except ConfigError:
         backend.close()
         raise
@@ -175,6 +194,17 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
         return None
     taken = share.taken_bytes.get(info.device, 0)
     return MemoryFacts(total, weights, row, taken, info.memory.get("caches", 0))
+
+
+def with_rings(
+    facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
+) -> list[MemoryFacts]:
+    """The memories that bound the rows: the device's, and the machine's, where rings are."""
+    found = [facts] if facts is not None else []
+    if info.device != "cpu":
+        host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
+        return [*found, host]
+    return [replace(it, row_bytes=it.row_bytes + rings.row, spare_bytes=rings.fixed) for it in found]
 
 
 def tick_sizes(slots: int) -> tuple[int, ...]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from antiphon.ipc.health import Health
 from antiphon.ipc.port import CallSession, ModelFacts, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
+Failed: TypeAlias = Callable[[Exception], None]
+
 
 class DirectEngine(Protocol):
-    """The synchronous engine: its ``notify`` may be called from any thread."""
+    """The synchronous engine: what a port asks of it, with a ``notify`` that any thread may call."""
 
     @property
     def info(self) -> ModelFacts:
-        """See :class:`antiphon.ipc.port.EnginePort`."""
+        """See :class:`antiphon.ipc.port.EnginePort`, here and below."""
         ...
 
     def submit(
@@ -40,6 +42,14 @@ class DirectEngine(Protocol):
         """How the engine is."""
         ...
 
+    def drain(self) -> None:
+        """Admit nobody any more."""
+        ...
+
+    def note_host(self, host: str, lag_s: float) -> None:
+        """Tell admission how late an event loop runs."""
+        ...
+
 
 class Doorbell:
     """Calls on an event loop's thread, asked for from any thread: one wake-up a turn, however many."""
@@ -47,14 +57,14 @@ class Doorbell:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call on the thread of ``loop``."""
         self._loop = loop
-        self._waiting: dict[Notify, None] = {}
+        self._waiting: dict[Notify, Failed] = {}
         self._lock = threading.Lock()
 
-    def ring(self, notify: Notify) -> None:
-        """Call ``notify`` soon; again before that changes nothing."""
+    def ring(self, notify: Notify, failed: Failed) -> None:
+        """Call ``notify`` soon, ``failed`` with what it raises; again before that changes nothing."""
         with self._lock:
             is_called = bool(self._waiting)
-            self._waiting[notify] = None
+            self._waiting[notify] = failed
         if is_called:
             return
         try:
@@ -65,16 +75,20 @@ class Doorbell:
     def _answer(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        for notify in waiting:
-            notify()
+        for notify, failed in waiting.items():
+            try:
+                notify()
+            except Exception as error:  # a boundary: the wake-ups of other sessions follow
+                failed(error)
 
 
 class LocalEngine:
     """:class:`antiphon.ipc.port.EnginePort` in one process."""
 
-    def __init__(self, engine: DirectEngine, doorbell: Doorbell) -> None:
-        """Stand for a started ``engine``; ports of one event loop share its ``doorbell``."""
+    def __init__(self, engine: DirectEngine, doorbell: Doorbell | None = None) -> None:
+        """Stand for a started ``engine``; without a ``doorbell`` it has its own, on the loop that submits."""
         self._engine, self._doorbell = engine, doorbell
+        self.health, self.drain = engine.health, engine.drain
 
     @property
     def info(self) -> ModelFacts:
@@ -90,13 +104,21 @@ class LocalEngine:
         prompt: Prompt | None = None,
     ) -> CallSession:
         """A new session; see :meth:`antiphon.ipc.port.EnginePort.submit`."""
+        if self._doorbell is None:
+            self._doorbell = Doorbell(asyncio.get_running_loop())
         ring = self._doorbell.ring
-        return self._engine.submit(parameters, wait_s=wait_s, notify=lambda: ring(notify), prompt=prompt)
+        session = self._engine.submit(
+            parameters,
+            wait_s=wait_s,
+            notify=lambda: ring(notify, lambda error: session.notify_failed(error)),
+            prompt=prompt,
+        )
+        return session
 
     async def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now."""
         self._engine.check_room(wait_s)
 
-    def health(self) -> Health:
-        """How the engine is."""
-        return self._engine.health()
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop runs."""
+        self._engine.note_host("loop", lag_s)

@@ -18,7 +18,7 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,22 @@ def leases_of(slots: int, pools: int) -> int:
     """
     share = -(-slots // pools)
     return share + max(8, share // 2)
+
+
+class RingBytes(NamedTuple):
+    """Memory of the machine that calls take beside the model's: ``fixed`` for any number, and by row."""
+
+    fixed: int
+    row: int
+
+
+def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
+    """The most that leases of this shape take; ``pools`` as :class:`antiphon.engine.engine.Engine` has it."""
+    lease = shape.block.itemsize + (CallerCounts.ROWS + EngineCounts.ROWS) * 8
+    if pools is None:
+        return RingBytes(0, lease)  # leases of calls that have left are used again first
+    # leases_of(slots, pools) is at most 1.5 (slots / pools + 1) + 8, of which pages are whole.
+    return RingBytes(pools * (-(-19 * lease // 2) + PAGE_BYTES), -(-3 * lease // 2))
 
 
 def allocate(plan: Plan) -> int:

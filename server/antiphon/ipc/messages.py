@@ -5,6 +5,7 @@ A ``call`` is a session's id, a ``model`` the number of an engine. A lease is co
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,6 +21,9 @@ from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 
 Parts: TypeAlias = list[Any]
 """A prompt's arrays, ``[type, shape]`` or None each; their bytes, in a row, come as a descriptor."""
+
+FORMS: Final = (("<i4", 2), ("<f4", 2), ("<f4", 2), ("<f4", 3), ("<f4", 5))
+"""Type and number of axes of a prompt's arrays: frames, voice, embedded, speakers, keys_values."""
 
 MAX_PROMPT_BYTES: Final = 256 << 20
 """Some minutes of embedded persona; what is larger is a mistake."""
@@ -259,13 +263,17 @@ def unpack_prompt(parts: Parts, data: bytes) -> Prompt:
             if part is None:
                 arrays.append(None)
                 continue
-            kind, shape = np.dtype(part[0]), tuple(part[1])
-            count = int(np.prod(shape))
+            wanted, kind, shape = FORMS[len(arrays)], np.dtype(part[0]), tuple(part[1])
+            if (kind.str, len(shape)) != wanted or min(shape, default=0) < 0:
+                raise ValueError(f"an array {kind.str} {list(shape)}, not {wanted[0]} of {wanted[1]} axes")
+            count = math.prod(shape)
             arrays.append(np.frombuffer(data, kind, count, offset).reshape(shape))
             offset += count * kind.itemsize
         frames, *others = arrays
-        if frames is None:
-            raise ValueError("its frames are missing")
+        if frames is None or len(others) + 1 != len(FORMS):
+            raise ValueError("arrays are missing")
+        if not all(array is None or np.isfinite(array).all() for array in others):
+            raise ValueError("not all of it are numbers")
         return Prompt(frames, *others)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise ProtocolError(f"{len(data)} bytes are no prompt: {error}") from error

@@ -57,3 +57,11 @@ class EnginePort(Protocol):
     def health(self) -> Health:
         """How the engine is, as far as this process knows; it never blocks."""
         ...
+
+    def drain(self) -> None:
+        """Admit nobody any more; who is active goes on."""
+        ...
+
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop of this process runs."""
+        ...

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from antiphon.errors import ProtocolError
+from antiphon.errors import ProtocolError, ServerFullError
 from antiphon.ipc.messages import MAX_PROMPT_BYTES, Message, pack, unpack
 
 MESSAGE_BYTES: Final = 128 << 10
@@ -20,6 +20,9 @@ MAX_WAITING: Final = 4096
 
 STUCK_S: Final = 2.0
 """A reader that takes no message for so long counts as dead."""
+
+SHORTAGE_S: Final = 5
+"""For a caller to come again after open files ran out: calls that end give theirs back."""
 
 DESCRIPTORS: Final = 64
 """That come with one message: those of thirty models."""
@@ -53,7 +56,11 @@ class Post:
         return self.has_lost or (since_s is not None and now_s - since_s > STUCK_S)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send, now or once there is room; the descriptors are duplicated, the caller keeps its own."""
+        """Send, now or once there is room; the descriptors are duplicated, the caller keeps its own.
+
+        Raises:
+            OSError: no open file is left for a duplicate; the message is not sent.
+        """
         data = pack(message)
         with self._lock:
             if self._is_closed:
@@ -61,9 +68,28 @@ class Post:
             if len(self._waiting) >= MAX_WAITING:
                 self.has_lost = True
                 return
-            self._waiting.append((data, tuple(os.dup(it) for it in descriptors)))
+            self._waiting.append((data, duplicates(descriptors)))
             if len(self._waiting) == 1:
                 self._flush()
+
+    def send_with(self, message: Message, data: bytes) -> None:
+        """Send a message with a descriptor of memory that holds ``data``.
+
+        Raises:
+            ServerFullError: this process has no open file left for it.
+        """
+        try:
+            memory = write_bytes(data)
+            try:
+                self.send(message, [memory])
+            finally:
+                os.close(memory)
+        except OSError as error:
+            raise ServerFullError(
+                f"a prompt of {len(data)} bytes could not be passed on: {error.strerror}; "
+                f"try again in {SHORTAGE_S} s",
+                retry_after_s=SHORTAGE_S,
+            ) from error
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
@@ -123,11 +149,34 @@ def close_all(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
+def duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
+    """A duplicate of each.
+
+    Raises:
+        OSError: no open file is left; none of them stays open.
+    """
+    done: list[int] = []
+    try:
+        done.extend(map(os.dup, descriptors))
+    except OSError:
+        close_all(done)
+        raise
+    return tuple(done)
+
+
 def write_bytes(data: bytes) -> int:
-    """A descriptor of memory that holds these bytes."""
+    """A descriptor of memory that holds these bytes.
+
+    Raises:
+        OSError: no open file, or no memory, is left.
+    """
     descriptor = os.memfd_create("antiphon-prompt", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from antiphon.errors import AntiphonError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Counts
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import ring
 from antiphon.ipc.port import ModelFacts, Notify
-from antiphon.ipc.post import close_all, write_bytes
 from antiphon.ipc.remote_link import RemoteLink
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide
@@ -61,22 +61,29 @@ class RemoteEngine:
             parameters,
             side=self.side,
             link=link,
-            notify=lambda: doorbell.ring(notify),
+            notify=lambda: doorbell.ring(notify, lambda error: session.notify_failed(error)),
             is_primed=prompt is None,
         )
-        parts, memory = None, []
-        if prompt is not None:
-            parts, data = messages.pack_prompt(prompt)
-            memory.append(write_bytes(data))
         answer = self._desk.expect(name, self, session)
-        self._desk.post.send(messages.Open(self.number, name, asdict(parameters), wait_s, parts), memory)
-        close_all(memory)
+        try:
+            self._open(name, parameters, wait_s, prompt)
+        except AntiphonError:
+            self._desk.forget(name)
+            raise
         try:
             await answer
         except asyncio.CancelledError:
             session.close()
             raise
         return session
+
+    def _open(self, name: str, parameters: SamplingParameters, wait_s: float, prompt: Prompt | None) -> None:
+        opening = messages.Open(self.number, name, asdict(parameters), wait_s, None)
+        if prompt is None:
+            self._desk.post.send(opening)
+            return
+        parts, data = messages.pack_prompt(prompt)
+        self._desk.post.send_with(opening._replace(prompt=parts), data)
 
     async def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now."""
@@ -89,6 +96,12 @@ class RemoteEngine:
             return self._known
         detail = f"the engine's process has said nothing for {silent_s:.1f} s"
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
+
+    def drain(self) -> None:
+        """No effect: the supervisor tells the engine."""
+
+    def note_lag(self, lag_s: float) -> None:
+        """No effect: the supervisor asks for it, and tells the engine."""
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Call back once when the engine's process is gone, after all sessions have ended."""

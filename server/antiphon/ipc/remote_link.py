@@ -11,7 +11,7 @@ import numpy as np
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.ipc import messages
-from antiphon.ipc.post import Post, close_all, write_bytes
+from antiphon.ipc.post import Post
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -57,9 +57,7 @@ class RemoteLink:
     def prime(self, number: int, prompt: Prompt) -> None:
         """Let the row read a prompt."""
         parts, data = messages.pack_prompt(prompt)
-        memory = write_bytes(data)
-        self._post.send(messages.Prime(self._call, number, parts), [memory])
-        close_all([memory])
+        self._post.send_with(messages.Prime(self._call, number, parts), data)
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words."""

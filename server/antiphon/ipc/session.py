@@ -150,17 +150,17 @@ class Session:
         """Let the row read this prompt before anything else, instead of the one given before, if any.
 
         Raises:
-            SessionError: something was pushed already.
+            SessionError: something was pushed already, or no open file is left to pass it on.
         """
         with self._lock:
             if self.state is SessionState.CLOSED:
                 return
             if self._frames.is_begun:
                 raise SessionError("a prompt came after what is to be answered; it comes first")
+            self.link.prime(self._prompts + 1, prompt)
             self._prompts, self._is_primed = self._prompts + 1, False
             if self.state is SessionState.ACTIVE:
                 self.state = SessionState.PRIMING
-            self.link.prime(self._prompts, prompt)
 
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
@@ -272,5 +272,10 @@ class Session:
         try:
             self._notify()
         except Exception as error:  # the caller's code: what breaks in it ends its session, not the engine
-            Log(__name__).error("notify failed", session=self.id, exc_info=error)
-            self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))
+            self.notify_failed(error)
+
+    def notify_failed(self, error: Exception) -> None:
+        """End the session, whose ``notify`` has raised."""
+        Log(__name__).error("notify failed", session=self.id, exc_info=error)
+        self._notify = None  # the end is one more change
+        self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))

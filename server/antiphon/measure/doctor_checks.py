@@ -16,8 +16,8 @@ from antiphon.backends.machine import Gpu, list_gpus
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import AudioError, ConfigError
 from antiphon.install import install_command
-from antiphon.serve.transport.address import check_address
 from antiphon.serve.transport.open_files import raise_open_file_limit
+from antiphon.supervisor.address import bound
 
 LEAST_PYTHON = (3, 11)
 LEAST_MEMORY_BYTES = 1_000_000_000
@@ -166,7 +166,8 @@ def _is_there(module: str, find: ModuleFinder) -> bool:
 def check_port(host: str, port: int) -> Finding:
     """Whether a server could listen there now."""
     try:
-        check_address(host, port)
+        with bound(host, port):
+            pass
     except ConfigError as error:
         words, _, remedy = str(error).rpartition("; ")
         return Finding("port", State.MISSING, words, remedy)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antiphon.errors import UnsupportedError
 from antiphon.models.philox import gumbel, random_words
 
 FloatArray: TypeAlias = NDArray[np.float32]
@@ -46,6 +48,46 @@ class SamplingParameters:
             audio_temperature=0.0 if is_greedy else float(given.get("temp", default.audio_temperature)),
             audio_topk=int(given.get("top_k", default.audio_topk)),
         )
+
+
+LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "text_temperature": (0, 100),
+        "text_topk": (0, 2**31 - 1),
+        "audio_temperature": (0, 100),
+        "audio_topk": (0, 2**31 - 1),
+        "pad_mult": (-1000, 1000),
+        "repetition_penalty_context": (0, 200),
+        "repetition_penalty": (0.01, 100),
+        "text_seed": (0, 2**63 - 1),
+        "audio_seed": (0, 2**63 - 1),
+        "max_steps": (1, 2**31 - 1),
+    }
+)
+"""What a sampler can be given. Protocols allow their callers less."""
+
+
+def check_parameters(parameters: SamplingParameters) -> None:
+    """Check that every parameter is a number of its kind, in the range of :data:`LIMITS`.
+
+    Raises:
+        UnsupportedError: one is not.
+    """
+    for name, (low, high) in LIMITS.items():
+        value = getattr(parameters, name)
+        if name == "max_steps" and value is None:
+            continue
+        is_whole = name in _WHOLE
+        kinds = int if is_whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise UnsupportedError(f"{name} is {value!r:.40}, not a {'whole ' if is_whole else ''}number")
+        if not low <= value <= high:
+            raise UnsupportedError(f"{name} is {value}, out of range: {low} to {high}")
+
+
+_WHOLE = frozenset(
+    ("text_topk", "audio_topk", "repetition_penalty_context", "text_seed", "audio_seed", "max_steps")
+)
 
 
 def penalise(logits: FloatArray, recent: IntArray, penalty: FloatArray) -> FloatArray:

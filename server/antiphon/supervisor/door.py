@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Counter as CounterMetric
 
 from antiphon.log import Log, SparseLog
+from antiphon.supervisor.address import cannot_listen, listen
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.messages import Connection, Load
 
@@ -126,10 +127,17 @@ class Door:
         self._hand_out()
 
     def open(self) -> None:
-        """Listen and let connections in."""
+        """Listen and let connections in.
+
+        Raises:
+            ConfigError: a port was taken meanwhile.
+        """
         for listener in self._listeners:
-            listener.listen(LISTEN_BACKLOG)
-            listener.setblocking(False)
+            try:
+                listen(listener, LISTEN_BACKLOG)
+            except OSError as error:
+                host, port, *_ = listener.getsockname()
+                raise cannot_listen(host, port, error) from error
         self._resume()
 
     def close(self) -> None:

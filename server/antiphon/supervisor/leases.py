@@ -1,10 +1,10 @@
-"""Sessions of API keys and addresses, counted over all front ends, so that a limit holds for the server."""
+"""Sessions and seconds of API keys and addresses over all front ends, so that limits hold for the server."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from antiphon.supervisor.messages import Take
+from antiphon.supervisor.messages import Take, Use, Used
 
 
 class Leases:
@@ -46,6 +46,34 @@ class Leases:
         for lease in list(self._held.get(front_end, ())):
             self.give_back(front_end, lease)
         self._held.pop(front_end, None)
+
+
+class DaySeconds:
+    """The seconds of calls with each key on a day, as front ends report them, and those of ended ones."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._day = ""
+        self._by_front_end: dict[int, dict[str, float]] = {}
+        self._past: Counter[str] = Counter()
+
+    def report(self, front_end: int, use: Use) -> Used:
+        """Take what a front end says in place of what it said last; the sums for the keys it names."""
+        if use.day > self._day:  # days are dates, as ISO 8601 writes them
+            self._day = use.day
+            self._by_front_end.clear()
+            self._past.clear()
+        if use.day == self._day:
+            self._by_front_end[front_end] = dict(use.seconds)
+        sums = [
+            (key, self._past[key] + sum(each.get(key, 0.0) for each in self._by_front_end.values()))
+            for key, _ in use.seconds
+        ]
+        return Used(tuple(sums))
+
+    def gone(self, front_end: int) -> None:
+        """Keep what a front end said last: its process has ended, and its successor begins at 0."""
+        self._past.update(self._by_front_end.pop(front_end, {}))
 
 
 def refused(who: str, sessions: int, limit: int) -> str:

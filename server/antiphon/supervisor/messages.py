@@ -172,6 +172,21 @@ class GiveBack(Message):
     lease: int
 
 
+@dataclass(frozen=True)
+class Use(Message):
+    """From a front end: the seconds that its calls with each key have had on a day, by key."""
+
+    day: str
+    seconds: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Used(Message):
+    """The answer to ``Use``: the seconds of calls with these keys in all front ends."""
+
+    seconds: tuple[tuple[str, float], ...]
+
+
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 

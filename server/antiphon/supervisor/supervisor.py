@@ -21,7 +21,7 @@ from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
 from antiphon.supervisor.door import Door
-from antiphon.supervisor.leases import Leases
+from antiphon.supervisor.leases import DaySeconds, Leases
 from antiphon.supervisor.messages import (
     Begin,
     Cut,
@@ -40,6 +40,7 @@ from antiphon.supervisor.messages import (
     Take,
     Taken,
     Traced,
+    Use,
 )
 from antiphon.supervisor.peer import Reply
 from antiphon.supervisor.plan import Plan
@@ -73,7 +74,7 @@ class Supervisor:
             registry=registry,
             log=self._log,
         )
-        self._leases = Leases()
+        self._leases, self._seconds = Leases(), DaySeconds()
         self._restarts = Counter(
             "antiphon_front_end_restarts",
             "Front-end processes that ended and were replaced.",
@@ -97,30 +98,42 @@ class Supervisor:
         Raises:
             ConfigError: a process cannot start; the message is its own.
         """
-        tasks = [asyncio.create_task(self._watch())]
+        # First of all: without a handler, process 1 of a container does not get the signal.
+        for number in EXIT_CODES:
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        signalled = asyncio.create_task(self._until(lambda: bool(self._signals)))
+        tasks = [asyncio.create_task(self._watch()), signalled]
+        starting = asyncio.create_task(self._start())
         try:
-            self._engine = await Child.start(
-                "engine", self._plan.engine, Begin(0, self._plan.task), self._hear_engine
-            )
-            described = await self._engine.ready
-            self._engine.ended.add_done_callback(lambda _: self._changed.set())
-            numbers = range(1, self._plan.front_ends + 1)
-            first = [await self._start_front_end(number) for number in numbers]
-            await asyncio.gather(*(child.ready for child in first))
-            tasks += [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
-            self._door.open()
-            for number in EXIT_CODES:
-                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
-            self._plan.announce(described.lines)
+            await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return EXIT_CODES[self._signals[0]]
+            tasks += await starting
             await self._until(lambda: bool(self._signals or self._lost) or not self._has_engine)
             code = EXIT_CODES[self._signals[0]] if self._signals else EXIT_DEVICE_LOST
             await self._drain()
             await (self._saving or self._save_trace())
             return code if self._has_engine and not self._lost else EXIT_DEVICE_LOST
         finally:
+            starting.cancel()
+            await asyncio.wait([starting])
             await self._end_all()
             for task in tasks:
                 task.cancel()
+
+    async def _start(self) -> list[asyncio.Task[None]]:
+        """Start all processes and let callers come; the tasks that replace front ends."""
+        self._engine = await Child.start(
+            "engine", self._plan.engine, Begin(0, self._plan.task), self._hear_engine
+        )
+        described = await asyncio.shield(self._engine.ready)  # a signal cancels this task alone
+        self._engine.ended.add_done_callback(lambda _: self._changed.set())
+        numbers = range(1, self._plan.front_ends + 1)
+        first = [await self._start_front_end(number) for number in numbers]
+        await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
+        self._door.open()
+        self._plan.announce(described.lines)
+        return [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
 
     @property
     def _has_engine(self) -> bool:
@@ -181,6 +194,7 @@ class Supervisor:
         """Take back whatever a front end had, now that its process has been reaped."""
         self._door.remove(number)
         self._leases.gone(number)
+        self._seconds.gone(number)
         self.answers.totals.ended(child.name)
         self._running_engine().peer.tell(GoneFrontEnd(number))
         self._changed.set()
@@ -230,6 +244,8 @@ class Supervisor:
                 return Taken(self._leases.take(number, message))
             case GiveBack():
                 self._leases.give_back(number, message.lease)
+            case Use():
+                return self._seconds.report(number, message)
             case Question():
                 return self.answers.of(message.what)
             case Drained():

@@ -123,6 +123,8 @@ export async function openFirefox() {
       "media.navigator.streams.fake": true,
       "media.navigator.permission.disabled": true,
       "media.autoplay.default": 0,
+      // PulseAudio through ALSA: Firefox's own way to it now and then waits for itself, and its page with it.
+      "media.cubeb.backend": "alsa",
     },
   });
   browser.on("disconnected", () => sound.stop());

@@ -11,9 +11,10 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from aiohttp import web
@@ -23,9 +24,9 @@ from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, Usa
 from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
-from antiphon.serve.access.usage import UsageLog
+from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.leases import Leases
-from antiphon.supervisor.messages import Take
+from antiphon.supervisor.messages import Take, Use
 
 OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
 """Paths whose clients are OpenAI's, or made for its API."""
@@ -56,7 +57,9 @@ class Access:
     ) -> None:
         """Read the keys and the trusted proxies.
 
-        ``book`` is that of :class:`SessionLedger`, ``secret`` that of :class:`EphemeralKeys`.
+        ``book`` counts for the whole server, which is this process when None. ``running`` is what calls under
+        way have used so far, in seconds by key, as of the last look at them. ``secret`` is that of
+        :class:`EphemeralKeys`.
 
         Raises:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
@@ -67,7 +70,9 @@ class Access:
         if self._protected and self._keys is None:
             raise ConfigError("protect is given without api_keys; there is no key to ask for")
         self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
-        self.ledger = SessionLedger(config.limits, book)
+        self.running: Mapping[str, float] = {}
+        self._book = book or OwnBook()
+        self.ledger = SessionLedger(config.limits, self._book)
         self.ephemeral = EphemeralKeys(secret)
         self._limits = config.limits
 
@@ -92,8 +97,44 @@ class Access:
         """Where a request comes from; what a proxy says counts when we trust that proxy."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
-    def check(self, caller: Caller, running_s: float = 0.0) -> None:
-        """Whether a caller may begin, or go on while its calls under way have taken ``running_s`` together.
+    async def admit(self, caller: Caller) -> None:
+        """Whether a caller may begin; raises as :meth:`check`."""
+        limited = [caller.name] if self.limit_s(caller) else []
+        self.check(caller, await self.used(limited))
+
+    def limit_s(self, caller: Caller) -> int:
+        """The seconds that a caller may use on a day; 0 for any number."""
+        key = caller.key
+        if key is None or self._keys is None:
+            return 0
+        return key.seconds if key.seconds is not None else self._limits.max_seconds_per_key
+
+    async def used(self, keys: Iterable[str]) -> dict[str, float]:
+        """Seconds that each of these keys has used today on the whole server, calls under way included."""
+        names = dict.fromkeys(keys, 0.0)
+        if not names:
+            return {}
+        sums = await self._book.used(self._use(names))
+        if self.usage.is_shared:
+            return {name: sums.get(name, 0.0) + self.usage.seconds_today(name) for name in names}
+        return sums
+
+    def ended(self, record: UsageRecord) -> None:
+        """Keep the record of a call that has ended."""
+        self.usage.write(record)
+        if record.key:
+            left_s = max(0.0, self.running.get(record.key, 0.0) - record.seconds)
+            self.running = {**self.running, record.key: left_s}
+            self._book.report(self._use())
+
+    def _use(self, others: Mapping[str, float] = MappingProxyType({})) -> Use:
+        used = {**others, **self.usage.seconds_here}
+        for name, seconds in self.running.items():
+            used[name] = used.get(name, 0.0) + seconds
+        return Use(self.usage.day, tuple(used.items()))
+
+    def check(self, caller: Caller, used: Mapping[str, float]) -> None:
+        """Whether a caller may begin, or go on, of whose key ``used`` has the seconds of today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.
@@ -104,8 +145,8 @@ class Access:
             return
         if not self._keys.holds(key):
             raise KeyRevokedError(f"the key '{key.name}' is no longer valid")
-        limit = key.seconds if key.seconds is not None else self._limits.max_seconds_per_key
-        if 0 < limit <= (used_s := self.usage.seconds_today(key.name) + running_s):
+        limit = self.limit_s(caller)
+        if 0 < limit <= (used_s := used.get(key.name, 0.0)):
             raise UsageLimitError(
                 f"the key '{key.name}' has used {used_s:.0f} of {limit} s today (UTC)",
                 retry_after_s=self.usage.seconds_left(),
@@ -163,6 +204,14 @@ class LeaseBook(Protocol):
         """End one."""
         ...
 
+    async def used(self, use: Use) -> dict[str, float]:
+        """Report what keys have used in this process; what they have used on the server, in seconds."""
+        ...
+
+    def report(self, use: Use) -> None:
+        """Report alone."""
+        ...
+
 
 class OwnBook:
     """The server is this process."""
@@ -179,14 +228,21 @@ class OwnBook:
         """End one."""
         self._leases.give_back(0, lease)
 
+    async def used(self, use: Use) -> dict[str, float]:
+        """What keys have used, in seconds."""
+        return dict(use.seconds)
+
+    def report(self, use: Use) -> None:
+        """No effect: :meth:`used` has it from its caller."""
+
 
 class SessionLedger:
     """How many sessions each key and each address has in this process, and whether it may have another."""
 
-    def __init__(self, limits: Limits, book: LeaseBook | None = None) -> None:
-        """Begin without a session; ``book`` counts for the whole server, this process when None."""
+    def __init__(self, limits: Limits, book: LeaseBook) -> None:
+        """Begin without a session; ``book`` counts for the whole server."""
         self._limits = limits
-        self._book = book or OwnBook()
+        self._book = book
         self._numbers = itertools.count(1)
         self._by_key: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()

@@ -13,6 +13,9 @@ from antiphon.serve.access.callers import Access, Caller
 PERIOD_S: Final = 5.0
 """From one look to the next: a call ends within 10 s of the change that ends it."""
 
+CALLS_A_TURN: Final = 32
+"""Calls whose seconds are counted before other handlers have their turn: some milliseconds."""
+
 
 class Counted(Protocol):
     """A call under way."""
@@ -36,17 +39,22 @@ async def watch_keys(access: Access, calls: Iterable[Counted], period_s: float =
     """Look at all calls now and then, for as long as the server runs."""
     while True:
         await asyncio.sleep(period_s)
-        check_calls(access, tuple(calls))
+        await check_calls(access, tuple(calls))
 
 
-def check_calls(access: Access, calls: Iterable[Counted]) -> None:
+async def check_calls(access: Access, calls: Iterable[Counted]) -> None:
     """End the calls whose key is no longer valid, or has used up its day, those under way included."""
     keyed = [call for call in calls if call.caller.key is not None]
     running_s: Counter[str] = Counter()
-    for call in keyed:
-        running_s[call.caller.name] += round(call.seconds)
+    for number, call in enumerate(keyed, start=1):
+        if access.limit_s(call.caller):
+            running_s[call.caller.name] += round(call.seconds)
+        if number % CALLS_A_TURN == 0:
+            await asyncio.sleep(0)
+    access.running = running_s
+    used = await access.used(running_s)
     for call in keyed:
         try:
-            access.check(call.caller, running_s[call.caller.name])
+            access.check(call.caller, used)
         except SessionError as error:
             call.end(error)

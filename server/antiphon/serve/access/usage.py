@@ -6,6 +6,7 @@ the others have written, so that a day's seconds are those of all of them, and o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -86,17 +87,24 @@ class UsageLog:
             return
         line = json.dumps(asdict(record)).encode() + b"\n"
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-            try:
-                os.write(file, line)
-            finally:
-                os.close(file)
+            _append(self._path, line)
         except OSError as error:
             self._log.error("usage not kept", file=self._path, reason=error.strerror)
             self._count(record)
 
+    @property
+    def seconds_here(self) -> dict[str, float]:
+        """What calls of this process alone have used today, by key; nothing where a file has them."""
+        self._turn_day()
+        return {} if self.is_shared else dict(self._by_key)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether :meth:`seconds_today` has the calls of other processes too."""
+        return self._path is not None
+
     def seconds_today(self, key: str) -> float:
-        """What calls with this key have used today, of all processes that keep the same file."""
+        """What calls with this key have used today; with a file, those of all processes that keep it."""
         if self._path is not None:
             try:
                 self._read()
@@ -120,6 +128,8 @@ class UsageLog:
                     self._count_line(line)
 
     def _count_line(self, line: bytes) -> None:
+        if line == b"\n":  # it ended a torn line
+            return
         try:
             self._count(UsageRecord(**json.loads(line)))
         except (ValueError, TypeError):
@@ -134,3 +144,20 @@ class UsageLog:
         if self.day != self._day:
             self._day = self.day
             self._by_key.clear()
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line in one write, behind whatever a write that failed has left.
+
+    Raises:
+        OSError: not all of it was written.
+    """
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+    try:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(file)

@@ -13,7 +13,7 @@ from antiphon.errors import ServerFullError, SessionFailedError
 from antiphon.ipc.health import Health
 from antiphon.serve.hosting.served import Models
 from antiphon.serve.operator.overview import ServerHealth
-from antiphon.supervisor.messages import Body, GiveBack, Question, Take, Taken
+from antiphon.supervisor.messages import Body, GiveBack, Question, Take, Taken, Use, Used
 from antiphon.supervisor.peer import Peer
 
 ASK_S: Final = 0.3
@@ -58,6 +58,18 @@ class Central:
         if lease in self._held:
             self._held.discard(lease)
             self._peer.tell(GiveBack(lease))
+
+    async def used(self, use: Use) -> dict[str, float]:
+        """What keys have used on the whole server, in seconds; in this process, without an answer."""
+        try:
+            used = await asyncio.wait_for(self._peer.ask(use), ASK_S)
+        except (TimeoutError, SessionFailedError):
+            used = None
+        return dict(used.seconds if isinstance(used, Used) else use.seconds)
+
+    def report(self, use: Use) -> None:
+        """Report what keys have used in this process."""
+        self._peer.tell(use)
 
     async def health(self) -> ServerHealth:
         """How everything is: as the supervisor says, else as far as this process knows."""

@@ -72,7 +72,7 @@ class Conversation(ABC):
         session = self._session
         if session is not None:
             if not self._is_over and (used := self._used(session)).seconds:
-                self._services.access.usage.write(used)
+                self._services.access.ended(used)
             session.close()
         if not self._is_over:
             self._is_over = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,64 +18,14 @@ from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError, ConfigError
-from antiphon.ipc.health import Health
-from antiphon.ipc.local import Doorbell, LocalEngine
-from antiphon.ipc.port import CallSession, ModelFacts, Notify
+from antiphon.ipc.local import LocalEngine
+from antiphon.ipc.port import ModelFacts
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.prompt import Prompt
-from antiphon.models.sampling import SamplingParameters
 from antiphon.option import AUTO
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 STOP_TIMEOUT_S = 10.0
 """For the step that still runs, of each engine."""
-
-
-class OwnEngine:
-    """An engine of this process behind the port of conversations; its loop is that of the first submit."""
-
-    def __init__(self, engine: Engine) -> None:
-        """``engine`` has been started."""
-        self._engine = engine
-        self._port: LocalEngine | None = None
-
-    @property
-    def info(self) -> ModelFacts:
-        """Facts about the model and its backend."""
-        return self._engine.info
-
-    async def submit(
-        self,
-        parameters: SamplingParameters,
-        *,
-        wait_s: float,
-        notify: Notify,
-        prompt: Prompt | None = None,
-    ) -> CallSession:
-        """A new session; see the port.
-
-        Raises:
-            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
-        """
-        if self._port is None:
-            self._port = LocalEngine(self._engine, Doorbell(asyncio.get_running_loop()))
-        return await self._port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
-
-    async def check_room(self, wait_s: float) -> None:
-        """Whether there would be one; raises as :meth:`submit` does."""
-        self._engine.check_room(wait_s)
-
-    def health(self) -> Health:
-        """How the engine is now."""
-        return self._engine.health()
-
-    def drain(self) -> None:
-        """Admit nobody any more."""
-        self._engine.drain()
-
-    def note_lag(self, lag_s: float) -> None:
-        """Tell admission how late the event loop runs."""
-        self._engine.note_host("loop", lag_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +77,8 @@ def running_engines(
             engines.callback(stop_engine, engine)
             waiting[entry.device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
+            rings = engine.rings_of(engine.info.spec)
+            taken_bytes["cpu"] += rings.fixed + engine.info.slots * rings.row
             running.append(RunningEngine(entry, name, checkpoint, engine))
         yield running
 
@@ -135,7 +86,7 @@ def running_engines(
 def serve_here(running: Sequence[RunningEngine], families: Families) -> list[ServedModel]:
     """Engines of this process as the models of its conversations."""
     return [
-        serve_model(each.config, each.name, each.checkpoint, OwnEngine(each.engine), families)
+        serve_model(each.config, each.name, each.checkpoint, LocalEngine(each.engine), families)
         for each in running
     ]
 

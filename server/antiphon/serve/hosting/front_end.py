@@ -24,7 +24,6 @@ from antiphon.config import ServerConfig
 from antiphon.engine.metrics import Families
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.remote import connect
-from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
@@ -41,21 +40,6 @@ from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import Message
 from antiphon.supervisor.peer import Peer, Reply
 from antiphon.supervisor.totals import read_registry
-
-
-class Elsewhere:
-    """An engine of another process behind the port of conversations; the supervisor drains it."""
-
-    def __init__(self, engine: RemoteEngine) -> None:
-        """Stand for ``engine``."""
-        self.info, self.health = engine.info, engine.health
-        self.submit, self.check_room = engine.submit, engine.check_room
-
-    def drain(self) -> None:
-        """Nothing: the supervisor has told the engine."""
-
-    def note_lag(self, lag_s: float) -> None:
-        """Nothing: the supervisor asks for it, and tells the engine."""
 
 
 class Connections:
@@ -149,7 +133,7 @@ class FrontEnd:
         """
         engines = await connect(socket.socket(fileno=self._link))
         served = [
-            serve_model(entry, name, checkpoint, Elsewhere(engines[name]), self._families)
+            serve_model(entry, name, checkpoint, engines[name], self._families)
             for entry, name, checkpoint in name_models(self._config.served)
         ]
         central = Central(self.peer)

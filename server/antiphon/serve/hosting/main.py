@@ -7,8 +7,12 @@ be served.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
@@ -30,14 +34,32 @@ def main(argv: Sequence[str]) -> int:
     else:
         set_up_logging(config.log_level)
     raise_open_file_limit()
-    # Either needs much that the other does not: a supervisor stays small.
-    if front_ends:
-        from antiphon.serve.hosting.processes import supervise
+    with ending_at_once():
+        # Either needs much that the other does not: a supervisor stays small.
+        if front_ends:
+            from antiphon.serve.hosting.processes import supervise
 
-        return supervise(config, front_ends)
-    from antiphon.serve.hosting.one_process import serve
+            return supervise(config, front_ends)
+        from antiphon.serve.hosting.one_process import serve
 
-    return serve(config)
+        return serve(config)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let SIGTERM end the process until a server takes it over.
+
+    Process 1 of a container gets no signal for which it has no handler.
+    """
+
+    def leave(_number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(0)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -26,11 +27,11 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, saved_trace
 from antiphon.serve.operator.agent import agent
-from antiphon.serve.transport.address import cannot_listen, check_address
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.address import bound, cannot_listen
 
 
 def serve(config: ServerConfig) -> int:
@@ -40,17 +41,17 @@ def serve(config: ServerConfig) -> int:
         AntiphonError: the server cannot start.
     """
     # The event loop gives the interpreter away in every system call and must wait this long to get it back
-    # from a codec thread that computes in Python.
+    # from an engine's thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take their time
-    check_address(config.host, config.port)
     families = Families(CollectorRegistry())
     tracer = make_tracer(config)
     lifecycle = Lifecycle(config.limits)
     progress = show_progress(sys.stderr.isatty())
-    with running_engines(
+    engines = running_engines(
         config, families, on_lost=lifecycle.device_lost, tracer=tracer, progress=progress
-    ) as running:
+    )
+    with bound(config.host, config.port) as listeners, engines as running:
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
         # here now stays anyway.
         gc.collect()
@@ -58,11 +59,15 @@ def serve(config: ServerConfig) -> int:
         models = serve_here(running, families)
         app = build_app(models, config, families, access=access, tracer=tracer)
         with saved_trace(tracer if config.trace else None, Path(config.trace_file)):
-            return run(_serve(app, models, config, lifecycle))
+            return run(_serve(app, models, config, lifecycle, listeners))
 
 
 async def _serve(
-    app: web.Application, models: Sequence[ServedModel], config: ServerConfig, lifecycle: Lifecycle
+    app: web.Application,
+    models: Sequence[ServedModel],
+    config: ServerConfig,
+    lifecycle: Lifecycle,
+    listeners: Sequence[socket.socket],
 ) -> int:
     asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
     runner = make_runner(app, shutdown_timeout=2 * config.limits.close_timeout_s)
@@ -70,7 +75,7 @@ async def _serve(
     port = config.agent_port
     try:
         async with agent(config.host, port, partial(_health, app)) if port else contextlib.nullcontext():
-            await _listen(runner, config, app[FAULTS])
+            await _listen(runner, config, app[FAULTS], listeners)
             lifecycle.watch(app)
             lines = [describe(model.name, model.engine.info) for model in models]
             print(banner(lines, config, runner.addresses[0][1]), flush=True)  # noqa: T201
@@ -83,11 +88,16 @@ async def _health(app: web.Application) -> Health:
     return app[SERVICES].models.health()
 
 
-async def _listen(runner: web.AppRunner, config: ServerConfig, faults: ConnectionFaults) -> None:
+async def _listen(
+    runner: web.AppRunner,
+    config: ServerConfig,
+    faults: ConnectionFaults,
+    listeners: Sequence[socket.socket],
+) -> None:
     tls = tls_context(config.tls_cert, config.tls_key)
     if tls is not None:
         faults.watch_tls(tls)
-    site = Site(runner, config.host, config.port, ssl_context=tls)
+    site = Site(runner, listeners, ssl_context=tls)
     try:
         await site.start()
     except OSError as error:

@@ -8,7 +8,7 @@ import pickle
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,8 @@ from antiphon.serve.access.addresses import client_address, is_within, parse_net
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.operator.agent import agent
-from antiphon.serve.transport.address import cannot_listen
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.address import bound
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.door import DoorLimits
 from antiphon.supervisor.plan import Plan
@@ -40,8 +40,13 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     check_files(config)
-    listeners = bind(config)
-    plan = Plan(
+    with bound(config.host, config.port) as listeners:
+        return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
+
+
+def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> Plan:
+    """What the supervisor is to run."""
+    return Plan(
         engine=ENGINE,
         front_end=FRONT_END,
         front_ends=front_ends,
@@ -60,7 +65,6 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
     )
-    return asyncio.run(_supervise(plan, config))
 
 
 async def _supervise(plan: Plan, config: ServerConfig) -> int:
@@ -106,26 +110,3 @@ def address_counter(config: ServerConfig) -> Callable[[str], str]:
         return "" if is_within(peer, proxies) else client_address(peer, [], [])
 
     return counted
-
-
-def bind(config: ServerConfig) -> list[socket.socket]:
-    """Sockets on every address of the configured host, which do not listen yet.
-
-    Raises:
-        ConfigError: nothing can listen there.
-    """
-    listeners: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise cannot_listen(config.host, config.port, error) from error
-    return listeners

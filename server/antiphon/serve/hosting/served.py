@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from antiphon.config import ModelConfig
 from antiphon.engine.metrics import Families
@@ -26,18 +25,6 @@ MAX_SHOWN_CHARS = 100
 """Of a name that nobody here has, no more is repeated to who asked for it."""
 
 
-class HostedEngine(EnginePort, Protocol):
-    """A model's engine, as the process that hosts conversations sees it."""
-
-    def drain(self) -> None:
-        """Admit nobody any more; who is active goes on."""
-        ...
-
-    def note_lag(self, lag_s: float) -> None:
-        """Tell admission how late the event loop of this process runs."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One model and its running engine.
@@ -48,7 +35,7 @@ class ServedModel:
 
     name: str
     config: ModelConfig
-    engine: HostedEngine
+    engine: EnginePort
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
     defaults: SamplingParameters
@@ -68,7 +55,7 @@ class ServedModel:
 
 
 def serve_model(
-    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: HostedEngine, families: Families
+    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EnginePort, families: Families
 ) -> ServedModel:
     """A started engine with all that request handlers need beside it.
 

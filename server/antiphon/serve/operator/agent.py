@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from antiphon.errors import ConfigError
 from antiphon.ipc.health import Health
 from antiphon.serve.transport.listening import Listener
+from antiphon.supervisor.address import bind
 
 MAX_WEIGHT = 256
 """HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
@@ -67,12 +66,7 @@ async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> 
     def protocol() -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
 
-    try:
-        listener = await Listener.open(protocol, host, port)
-    except (OSError, socket.gaierror) as error:
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --agent-port"
-        ) from error
+    listener = Listener(bind(host, port, "--agent-port"), protocol)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

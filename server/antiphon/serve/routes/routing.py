@@ -101,7 +101,7 @@ def _guarded(
             try:
                 model = services.models.find(named_model(request), kinds)
                 metrics = model.metrics
-                services.access.check(caller)
+                await services.access.admit(caller)
                 async with services.access.ledger.hold(caller):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:

@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
+from antiphon.supervisor.address import listen
+
 LISTEN_BACKLOG: Final = 128
 """Connections that wait in the kernel to be accepted: aiohttp's own default."""
 
@@ -27,9 +29,15 @@ class Listener:
         self,
         sockets: list[socket.socket],
         factory: Callable[[], Any],
-        ssl_context: ssl.SSLContext | None,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """Listen on bound ``sockets``, which are this object's from now on; :meth:`open` binds them."""
+        """Listen on bound ``sockets``, which are this object's from now on.
+
+        ``factory`` makes the protocol of each connection.
+
+        Raises:
+            OSError: the port of one was taken meanwhile.
+        """
         self._loop = asyncio.get_running_loop()
         self.sockets = sockets
         self._factory = factory
@@ -37,30 +45,8 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         for one in sockets:
-            one.setblocking(False)
-            one.listen(LISTEN_BACKLOG)
+            listen(one, LISTEN_BACKLOG)
             self._watch(one)
-
-    @classmethod
-    async def open(
-        cls,
-        factory: Callable[[], Any],
-        host: str | None,
-        port: int,
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> Listener:
-        """Listen on every address of ``host``; ``factory`` makes the protocol of each connection.
-
-        Raises:
-            OSError: nothing can listen there.
-        """
-        # The loop looks up and binds; accepting is ours, on copies of its sockets.
-        bound = await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
-        try:
-            return cls([one.dup() for one in bound.sockets], factory, ssl_context)
-        finally:
-            bound.close()
 
     def close(self) -> None:
         """Accept nothing more."""

@@ -1,0 +1,83 @@
+"""Where to listen: an address is held before models are loaded, and errors name the option to change."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from antiphon.errors import ConfigError
+
+
+def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
+    """Sockets on every address of a host, which do not listen yet; port 0 is any free one.
+
+    The port is held from here on: a server that begins meanwhile is refused it.
+
+    Raises:
+        ConfigError: no such address on this machine, or the port is taken.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(one := socket.socket(family, kind, protocol))
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                one.bind(address)  # without SO_REUSEADDR a socket that does not listen yet is seen too
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                reuse(one)  # connections of a server that has just ended
+                one.bind(address)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise cannot_listen(host, port, error, option) from error
+    return sockets
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """The sockets of :func:`bind`, closed at the end."""
+    sockets = bind(host, port)
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def listen(one: socket.socket, backlog: int) -> None:
+    """Let connections come to a socket of :func:`bind`.
+
+    Raises:
+        OSError: the port was taken meanwhile.
+    """
+    reuse(one)
+    one.setblocking(False)
+    one.listen(backlog)
+
+
+def reuse(one: socket.socket) -> None:
+    """Let the address be taken again at once after this socket and its connections have closed."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") -> ConfigError:
+    """The error for an address, with the option that is to be changed."""
+    if isinstance(error, socket.gaierror):
+        reason, remedy = error.strerror, "choose an address of this machine with --host"
+        return ConfigError(f"cannot listen on {host}: {reason}; {remedy}")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    where = f"{host} port {port}"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        remedy = "choose an address of this machine with --host: 127.0.0.1 for itself, 0.0.0.0 for others too"
+    elif error.errno == errno.EACCES:
+        remedy = f"ports below 1024 are for root; choose another with {option}"
+    else:
+        remedy = f"choose another with {option}"
+    return ConfigError(f"cannot listen on {where}: {reason}; {remedy}")
