@@ -48,6 +48,7 @@ LM = LMSpec(
 )
 CODEC = ModelSpec("null-echo", PipelineKind.CODEC, "mimi", MIMI)
 DUPLEX = ModelSpec("null-duplex", PipelineKind.DUPLEX, "moshi", MIMI, LM)
+HIBIKI = ModelSpec("null-hibiki", PipelineKind.DUPLEX, "hibiki", MIMI, LM)
 
 
 class SpelledTokens:

@@ -176,6 +176,60 @@ def live_messages(random: Random) -> list[Message]:
     return [*found, *[started] * 6, loud, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
 
 
+REALTIME_TYPES = (
+    "session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+    "conversation.item.create",
+    "conversation.item.retrieve",
+    "conversation.item.truncate",
+    "conversation.item.delete",
+    "response.create",
+    "response.cancel",
+    "session.input_audio_buffer.append",
+    "output_audio_buffer.clear",
+)
+
+
+def realtime_messages(random: Random) -> list[Message]:
+    """Events of wrong fields, in no order, among some that are right."""
+    names = (
+        "session",
+        "audio",
+        "event_id",
+        "item",
+        "item_id",
+        "response",
+        "audio_end_ms",
+        "previous_item_id",
+    )
+    found: list[Message] = []
+    for kind in REALTIME_TYPES:
+        wrong = [{"type": kind, **{name: random_value(random) for name in names}} for _ in range(3)]
+        found += map(json.dumps, wrong)
+        found += [json.dumps({"type": kind}), json.dumps({"type": kind})[: int(random.integers(1, 12))]]
+    for _ in range(8):
+        heard = {name: random_value(random) for name in ("format", "turn_detection", "transcription")}
+        session = {"audio": {"input": heard}, "tools": random_value(random), "instructions": "x" * 3000}
+        found.append(json.dumps({"type": "session.update", "session": session}))
+        item = {"id": "same", "type": "message", "content": random_value(random)}
+        found.append(json.dumps({"type": "conversation.item.create", "item": item}))
+    loud = json.dumps({"type": "input_audio_buffer.append", "audio": "f/8" * 9000 + "="})
+    return [*found, loud, loud, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
+
+
+def bodies_of_sessions(random: Random) -> list[bytes]:
+    """Sessions that are none, for ``POST /v1/realtime/client_secrets``."""
+    names = ("session", "expires_after", "type", "model")
+    values = [{name: random_value(random) for name in names} for _ in range(12)]
+    sessions = [
+        {"session": {name: random_value(random) for name in ("type", "model", "audio")}} for _ in range(12)
+    ]
+    found = [json.dumps(value).encode() for value in [*values, *sessions]]
+    return [*found, DEEP_JSON, b"", b"\xff\xfe", b'{"session": "\\ud800"}', b" " * 70_000]
+
+
 def bodies_of_text(random: Random) -> list[bytes]:
     """JSON that is none, or says something else, for ``POST /api/tts_streaming``."""
     values = [{"text": random_value(random), "voice": random_value(random)} for _ in range(8)]
@@ -273,6 +327,15 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
         ("/v1/live/sessions", "/m/null-echo/v1/live/sessions"), live_messages, (bytes(1_048_577),)
     ),
     "GET /v1/live/sessions/{id}/attach": Upgraded(("/v1/live/sessions/live_1/attach",), live_messages, ()),
+    "GET /v1/realtime": Upgraded(
+        ("/v1/realtime", "/v1/realtime?model=null-duplex", "/v1/realtime?intent=transcription"),
+        realtime_messages,
+        (bytes(1_048_577),),
+    ),
+    "GET /v1/realtime/translations": Upgraded(
+        ("/v1/realtime/translations",), realtime_messages, (bytes(1_048_577),)
+    ),
+    "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),
     "POST /v1/audio/speech": Asked(orders_of_speech),

@@ -15,7 +15,7 @@ import pytest
 from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_order, transcription_order
-from tests.serve.harness import DUPLEX, Closed, Server, serving, speech
+from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, serving, speech
 from tests.serve.speaking_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
 from tests.serve.speech_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 
@@ -28,7 +28,7 @@ async def everything(upload_timeout_s: float = 10.0) -> AsyncIterator[Server]:
     async with serving(
         slots=6,
         step_ms=0.2,
-        also=[("null-duplex", DUPLEX)],
+        also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
         beside=[(scribe_checkpoint(), ScribeBackend(6)), speaker],
         limits=limits,
         engine={"late_min_frames": 1_000_000},  # on a busy machine nobody would be admitted

@@ -22,6 +22,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
 from tests.serve.harness import DUPLEX, LM, Server, null_checkpoint, serving, speech
 from tests.serve.live_client import live_client
+from tests.serve.realtime_client import realtime_client
 from tests.support.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.product
@@ -144,3 +145,22 @@ async def test_instructions_beyond_the_models_context_are_refused(persona: Check
         assert "frames long" in error["message"]
         assert (await client.closed()).code == 1008
         await server.is_empty()
+
+
+async def test_the_first_update_of_a_realtime_session_is_the_persona(
+    persona: Checkpoint, voices: Path
+) -> None:
+    async with persona_server(persona, voices) as server:
+        for said, voice in ((KIND, "anna"), (RUDE, "bert")):
+            wanted = await chat_words(server, text_prompt=said, voice_prompt=voice)
+            async with realtime_client(server) as client:
+                session = await client.update(instructions=said, audio={"output": {"voice": voice}})
+                assert (session["instructions"], session["audio"]["output"]["voice"]) == (said, voice)
+                await client.speak(0.2 * speech(FRAMES, seed=3))
+                words = ""
+                while len(words) < len(wanted):
+                    words += (await client.event("response.output_audio_transcript.delta"))["delta"]
+                assert words[: len(wanted)] == wanted
+                later = await client.update(audio={"output": {"voice": "other"}})
+                assert later["audio"]["output"]["voice"] == voice  # it is frozen
+            await server.is_empty()

@@ -132,7 +132,12 @@ async def test_the_list_of_models() -> None:
         assert [model["name"] for model in models] == ["null-echo", "duplex", "second echo"]
         assert [model["is_default"] for model in models] == [True, False, False]
         assert models[1]["slots"] == {"used": 1, "free": 2, "queued": 0, "total": 3}
-        assert models[1]["paths"] == ["/api/chat", "/v1/live/sessions"]
+        assert models[1]["paths"] == [
+            "/api/chat",
+            "/v1/live/sessions",
+            "/v1/realtime",
+            "/v1/realtime/client_secrets",
+        ]
         assert (models[1]["sample_rate"], models[1]["frame_samples"]) == (24000, 1920)
         assert models[1]["card"].keys() == {"description", "license", "examples", "parameters"}
         for path in ("/m/duplex/api/models", "/api/models?model=duplex"):

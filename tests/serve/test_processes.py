@@ -172,6 +172,13 @@ async def metrics(server: ServerProcess) -> str:
         return await response.text() if response.status == 200 else ""
 
 
+async def shares(server: ServerProcess) -> Counter[str]:
+    """The connections of each front end."""
+    text = await metrics(server)
+    lines = [line for line in text.splitlines() if line.startswith("antiphon_front_end_connections{")]
+    return Counter({line.split('"')[1]: round(float(line.rsplit()[-1])) for line in lines})
+
+
 async def test_one_of_two_front_ends_is_killed_under_32_calls() -> None:
     async with (
         serve_process("--front-ends", "2", "--slots", "32") as server,
@@ -281,11 +288,6 @@ async def test_without_its_engine_every_call_is_told_and_the_server_ends_with_70
 async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left() -> None:
     async with serve_process(*EVEN) as server, AsyncExitStack() as stack:
 
-        async def shares() -> Counter[str]:
-            text = await metrics(server)
-            lines = [line for line in text.splitlines() if line.startswith("antiphon_front_end_connections{")]
-            return Counter({line.split('"')[1]: round(float(line.rsplit()[-1])) for line in lines})
-
         async def arrive(calls: int) -> list[AsyncExitStack]:
             begun = []
             for _ in range(calls):
@@ -296,15 +298,15 @@ async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left()
 
         calls = await arrive(16)
         # The question is at work too while it is answered.
-        assert max((await shares()).values()) <= 9
-        assert sum((await shares()).values()) == 17
+        assert max((await shares(server)).values()) <= 9
+        assert sum((await shares(server)).values()) == 17
         calls += await arrive(48)
-        assert max((await shares()).values()) <= 33
+        assert max((await shares(server)).values()) <= 33
         for call in calls[::2]:
             await call.aclose()
         await asyncio.sleep(0.5)
         await arrive(32)
-        assert max((await shares()).values()) <= 33
+        assert max((await shares(server)).values()) <= 33
 
 
 async def test_limits_of_a_key_hold_over_all_front_ends(tmp_path: Path) -> None:
@@ -337,6 +339,22 @@ async def test_limits_of_a_key_hold_over_all_front_ends(tmp_path: Path) -> None:
         await has_two_front_ends(server)
         for _ in "12":  # the sessions of the dead have come back
             await stack.enter_async_context(server.http.ws_connect(url, headers=headers))
+
+
+async def test_an_ephemeral_key_is_good_at_every_front_end(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(format_key(ApiKey("alice", digest_of("secret"))) + "\n")
+    async with serve_process("--front-ends", "2", "--slots", "8", "--api-keys", str(keys)) as server:
+        url = f"{server.url}/v1/realtime"
+        headers = {"Authorization": "Bearer secret", "Connection": "close"}
+        async with server.http.post(f"{url}/client_secrets", headers=headers) as response:
+            value = (await response.json())["value"]
+        async with AsyncExitStack() as stack:
+            for _ in range(6):  # connections go to the front end that has the fewest
+                headers = {"Authorization": f"Bearer {value}"}
+                ws = await stack.enter_async_context(server.http.ws_connect(url, headers=headers))
+                assert (await ws.receive_json())["type"] == "session.created"
+            assert min((await shares(server)).values()) >= 2  # both have read it
 
 
 @pytest.mark.parametrize("has_file", [False, True])

@@ -1,4 +1,4 @@
-"""Environments of stock clients: each is made by pip alone, once, and kept beside our own."""
+"""Environments of stock clients: each is made by pip or npm alone, once, and kept beside our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,9 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "personaplex": ("livekit-plugins-nvidia[personaplex]==1.8.9",),
 }
 """What is asked of pip; nothing of ours is in these environments."""
+
+NODE_PACKAGES = ("openai@6.49.0", "ws@8.18.3")
+"""What is asked of npm."""
 
 HERE = Path(__file__).parent
 INSTALL_S = 280
@@ -42,19 +46,43 @@ def python_of(name: str) -> Path:
     return folder / "bin" / "python"
 
 
+def node_folder() -> Path:
+    """A folder with what is asked of npm, made if it is not there."""
+    version = hashlib.sha256("\n".join(NODE_PACKAGES).encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / "stock" / f"node-{version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").exists():
+            command = ["npm", "install", "--silent", "--prefix", str(folder), *NODE_PACKAGES]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            assert run.returncode == 0, run.stderr
+            (folder / "done").touch()
+    return folder
+
+
 async def run_client(name: str, script: str, *arguments: str, timeout_s: float = 120.0) -> dict[str, Any]:
     """What a script beside this module prints last, as JSON, run in a client's environment."""
     python = await asyncio.to_thread(python_of, name)
+    return await _printed((str(python), str(HERE / script), *arguments), timeout_s)
+
+
+async def run_node(script: str, *arguments: str, trusted: Path, timeout_s: float = 120.0) -> dict[str, Any]:
+    """The same of a script for Node, which trusts one more certificate."""
+    folder = await asyncio.to_thread(node_folder)
+    copy = folder / script  # Node looks for packages beside the script
+    await asyncio.to_thread(shutil.copy, HERE / script, copy)
+    return await _printed(("node", str(copy), *arguments), timeout_s, NODE_EXTRA_CA_CERTS=str(trusted))
+
+
+async def _printed(command: tuple[str, ...], timeout_s: float, **variables: str) -> dict[str, Any]:
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI"))
     }
     process = await asyncio.create_subprocess_exec(
-        str(python),
-        str(HERE / script),
-        *arguments,
+        *command,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=environment,
+        env={**environment, **variables},
     )
     try:
         async with asyncio.timeout(timeout_s):

@@ -25,6 +25,9 @@ FAMILIES: Final[Mapping[str, PipelineKind]] = {
     "mimi": PipelineKind.CODEC,
 }
 
+TRANSLATING: Final = frozenset({"hibiki"})
+"""The families that repeat in another language what they hear."""
+
 ROLE_KEYS: Final[Mapping[str, str]] = {
     "lm": "moshi_name",
     "mimi": "mimi_name",

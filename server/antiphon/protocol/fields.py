@@ -91,9 +91,10 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {low:g} to {high:g} are allowed")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        """True or false; absent is false."""
-        return bool(self._of_type(name, bool, "true or false"))
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._of_type(name, bool, "true or false")
+        return default if value is None else bool(value)
 
     def object(self, name: str) -> Fields:
         """An object that has to be there."""

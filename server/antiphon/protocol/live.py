@@ -10,16 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from antiphon.errors import FieldError, ProtocolError
+from antiphon.protocol.event_text import fields_of, text_of
 from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
 from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
-from antiphon.protocol.payload import parse_object
-
-MAX_EVENT_CHARS = 1_048_576
-"""16 seconds of audio at once, far more than clients send; JSON of that length parses in about 2 ms."""
-
-MAX_EVENT_ID_CHARS = 512
-"""The published limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +87,13 @@ UNSUPPORTED: frozenset[str] = frozenset(
 """Events that need a model which takes text while it speaks, a backend model, or a telephone line."""
 
 
-def decode(text: str | bytes) -> ClientEvent:
+def decode(message: str | bytes) -> ClientEvent:
     """Read one event, a text message; fields that mean nothing here are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
-    fields = _fields_of(text)
+    fields = fields_of(text_of(message))
     kind = fields.text("type", max_chars=1000)
     if kind in UNSUPPORTED:
         return Unsupported(kind, fields.event_id)
@@ -108,25 +101,6 @@ def decode(text: str | bytes) -> ClientEvent:
     if reader is None:
         raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
     return reader(fields)
-
-
-def _fields_of(text: str | bytes) -> Fields:
-    if isinstance(text, bytes):
-        raise FieldError(
-            f"a binary message of {len(text)} bytes, events are text", param=None, code="invalid_json"
-        )
-    if len(text) > MAX_EVENT_CHARS:
-        raise FieldError(
-            f"an event of {len(text)} characters, the limit is {MAX_EVENT_CHARS}",
-            param=None,
-            code="event_too_large",
-        )
-    try:
-        values = parse_object(text, "an event")
-    except ProtocolError as error:
-        raise FieldError(str(error), param=None, code="invalid_json") from error
-    event_id = Fields(values).optional_text("event_id", max_chars=MAX_EVENT_ID_CHARS)
-    return Fields(values, event_id=event_id)
 
 
 def _read_audio(fields: Fields) -> AppendAudio:

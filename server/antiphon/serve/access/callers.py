@@ -22,6 +22,7 @@ from aiohttp import web
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
 from antiphon.serve.access.addresses import Network, client_address, is_own, is_within, parse_networks
+from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.leases import Leases
@@ -57,11 +58,14 @@ ANYBODY = Caller(None, "")
 class Access:
     """The server's door. Only the event loop asks it."""
 
-    def __init__(self, config: ServerConfig, book: LeaseBook | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, book: LeaseBook | None = None, secret: bytes | None = None
+    ) -> None:
         """Read the keys and the trusted proxies.
 
         ``book`` counts for the whole server, which is this process when None. ``running`` is what calls under
-        way have used so far, in seconds by key, as of the last look at them.
+        way have used so far, in seconds by key, as of the last look at them. ``secret`` is that of
+        :class:`EphemeralKeys`.
 
         Raises:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
@@ -75,6 +79,7 @@ class Access:
         self.running: Mapping[str, float] = {}
         self._book = book or OwnBook()
         self.ledger = SessionLedger(config.limits, self._book, proxies=self._proxies)
+        self.ephemeral = EphemeralKeys(secret)
         self._limits = config.limits
 
     @property
@@ -161,9 +166,17 @@ class Access:
             words = "an API key is needed: as 'Authorization: Bearer KEY'"
             raise unauthorised(request.path, words, code="missing_authorization")
         key = self._keys.find(presented)
+        if key is None and PATHS.fullmatch(request.path):
+            key = self._holder_of(self._keys, presented)
         if key is None:
             raise unauthorised(request.path, "this API key is not known here", code="invalid_api_key")
         return key
+
+    def _holder_of(self, keys: KeyFile, presented: str) -> ApiKey | None:
+        """The API key with which an ephemeral one was made, as long as both are good."""
+        found = self.ephemeral.read(presented)
+        key = None if found is None else keys.named(found.name)
+        return key if found is not None and key is not None and found.is_of(key) else None
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:

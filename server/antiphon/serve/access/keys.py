@@ -151,6 +151,11 @@ class KeyFile:
         self._refresh()
         return find_key(self._keys, presented)
 
+    def named(self, name: str) -> ApiKey | None:
+        """The key of this name, if the file has one."""
+        self._refresh()
+        return next((key for key in self._keys if key.name == name), None)
+
     def holds(self, key: ApiKey) -> bool:
         """Whether the file still has this key, whatever its limits are now."""
         self._refresh()

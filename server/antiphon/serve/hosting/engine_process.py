@@ -142,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the engines until the supervisor ends."""
     control = control_socket(argv)
     begin, _ = receive_begin(control)
-    config, front_ends = pickle.loads(begin.task)
+    config, front_ends, _ = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
     set_up_logging(config.log_level, process="engine")
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)

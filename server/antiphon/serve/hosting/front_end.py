@@ -107,9 +107,14 @@ class FrontEnd:
     """One process of conversations; ``begin`` is what the supervisor said first."""
 
     def __init__(
-        self, control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int
+        self,
+        control: socket.socket,
+        begin: messages.Begin,
+        config: ServerConfig,
+        link: int,
+        secret: bytes | None = None,
     ) -> None:
-        """Made on the event loop it will run on."""
+        """Made on the event loop it will run on; ``secret`` signs ephemeral keys."""
         self._config, self._number = config, begin.number
         self._families = Families(CollectorRegistry())
         self._log = Log()
@@ -118,7 +123,7 @@ class FrontEnd:
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self._connections: Connections | None = None
-        self._link = link
+        self._link, self._secret = link, secret
         self._tracer = make_tracer(config, has_ticks=False)
         self._tls = tls_context(config.tls_cert, config.tls_key)
         self.peer = Peer(control, self._hear, lost=self._leaving.set)
@@ -140,7 +145,7 @@ class FrontEnd:
             served,
             self._config,
             self._families,
-            access=Access(self._config, central),
+            access=Access(self._config, central, self._secret),
             overview=central,
             tracer=self._tracer,
         )
@@ -221,21 +226,23 @@ class FrontEnd:
         self.peer.tell(messages.Drained())
 
 
-async def _run(control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int) -> None:
-    await FrontEnd(control, begin, config, link).run()
+async def _run(
+    control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int, secret: bytes
+) -> None:
+    await FrontEnd(control, begin, config, link, secret).run()
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve conversations until the supervisor ends."""
     control = control_socket(argv)
     begin, descriptors = receive_begin(control)
-    config, _ = pickle.loads(begin.task)
+    config, _, secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
     set_up_logging(config.log_level, process=f"front-end-{begin.number}")
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     raise_open_file_limit()
     try:
-        run(_run(control, begin, config, descriptors[0]))
+        run(_run(control, begin, config, descriptors[0], secret))
     except AntiphonError as error:
         say_failed(control, error)
         return 2

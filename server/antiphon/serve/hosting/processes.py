@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+import secrets
 import socket
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.
         engine=ENGINE,
         front_end=FRONT_END,
         front_ends=front_ends,
-        task=pickle.dumps((config, front_ends)),
+        task=pickle.dumps((config, front_ends, secrets.token_bytes(32))),  # it signs ephemeral keys
         listeners=listeners,
         limits=door_limits(config),
         counted_address=counted_addresses(config.trusted_proxy),

@@ -26,11 +26,10 @@ class Said:
 class DuplexLine:
     """The codecs, the input clock and the output gate of one call with a model of this ``spec``."""
 
-    def __init__(self, line: LineFormat, spec: ModelSpec) -> None:
-        """Prepare; time begins with :meth:`start`."""
+    def __init__(self, line: LineFormat, spec: ModelSpec, said: LineFormat | None = None) -> None:
+        """Prepare; time begins with :meth:`start`. What is ``said`` may have a format of its own."""
         self._spec = spec
-        self._decoder = LineDecoder(line, spec.sample_rate)
-        self._encoder = LineEncoder(line, spec.sample_rate)
+        self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
         self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
         self.clock: InputClock | None = None
@@ -39,6 +38,11 @@ class DuplexLine:
     def start(self, now_s: float) -> None:
         """From now on the model hears, audio or silence."""
         self.clock = InputClock(self._spec.sample_rate, self._spec.frame_samples, now_s)
+
+    def set_formats(self, heard: LineFormat, said: LineFormat) -> None:
+        """From now on audio has these formats; what a resampler held back, 6.4 ms at most, is lost."""
+        self._decoder = LineDecoder(heard, self._spec.sample_rate)
+        self._encoder = LineEncoder(said, self._spec.sample_rate)
 
     @property
     def is_speaking(self) -> bool:

@@ -15,11 +15,13 @@ from antiphon import __version__
 from antiphon.backends.machine import cpu_name
 from antiphon.engine.memory import process_bytes
 from antiphon.models.persona import takes_persona
+from antiphon.models.published import TRANSLATING
 from antiphon.protocol.chat import parameter_ranges, parameters_to_json
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.kinds import ROUTES
-from antiphon.serve.routes.routing import kinds_of
+from antiphon.serve.routes.realtime import TRANSLATIONS
+from antiphon.serve.routes.routing import Route, kinds_of
 
 
 async def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
@@ -63,6 +65,12 @@ async def list_models(
     return web.json_response({"models": [describe_model(model, services) for model in models]})
 
 
+def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
+    translates = model.checkpoint.spec.family in TRANSLATING
+    fitting = [route for route in routes if translates or route is not TRANSLATIONS]
+    return list(dict.fromkeys(route.path for route in fitting if "{" not in route.path))
+
+
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
@@ -80,7 +88,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     return {
         "name": model.name,
         "kind": model.kind.value,
-        "paths": list(dict.fromkeys(route.path for route in routes if "{" not in route.path)),
+        "paths": _paths(model, routes),
         "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),
         "is_ready": health.ready,
         "slots": {

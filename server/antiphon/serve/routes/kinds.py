@@ -9,14 +9,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.models.spec import PipelineKind
-from antiphon.serve.routes import chat, live, openai_speech, openai_transcription, speaking, speech
+from antiphon.serve.routes import (
+    chat,
+    live,
+    openai_speech,
+    openai_transcription,
+    realtime,
+    speaking,
+    speech,
+)
 from antiphon.serve.routes.routing import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
-        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES),
-        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES),
-        PipelineKind.STT: (*speech.ROUTES, *openai_transcription.ROUTES),
+        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
+        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
+        PipelineKind.STT: (*speech.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
         PipelineKind.TTS: (*speaking.ROUTES, *openai_speech.ROUTES),
     }
 )

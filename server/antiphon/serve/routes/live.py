@@ -10,44 +10,36 @@ import asyncio
 
 from aiohttp import web
 
-from antiphon.audio.g711 import Law
 from antiphon.errors import (
     AntiphonError,
-    AudioError,
-    CheckpointError,
     FieldError,
-    ProtocolError,
     SessionError,
-    SessionFailedError,
     SessionTimeoutError,
-    UnsupportedError,
 )
 from antiphon.models.persona import takes_persona
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
-from antiphon.protocol.live_session import AudioFormat, Encoding, SessionConfig
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.live_session import SessionConfig
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.line import LineFormat
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.live_call import LiveCall
 from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.routes.live_watcher import handle_watcher
-from antiphon.serve.routes.prompts import make_prompt
+from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
 
-MAX_EVENT_BYTES = live.MAX_EVENT_CHARS
+MAX_EVENT_BYTES = MAX_EVENT_CHARS
 """A WebSocket message beyond it ends the connection with 1009, before it is read."""
 
 KINDS = (PipelineKind.DUPLEX, PipelineKind.CODEC)
-
-LAWS = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
 
 async def handle_live(
@@ -161,17 +153,11 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
         services,
         model,
         start,
-        line_of(session.format),
         prompt=prompt,
         recogniser=None if recogniser is None else LiveRecogniser(recogniser, rate, services.clock),
         notices=notices,
         caller=caller,
     )
-
-
-def line_of(audio: AudioFormat) -> LineFormat:
-    """The format of a session, as the codec knows it."""
-    return LineFormat(audio.rate, LAWS.get(audio.encoding))
 
 
 async def _prompt_of(
@@ -187,17 +173,8 @@ async def _prompt_of(
     voices = model.voices.names() if takes_prompt and model.voices is not None else []
     voice = session.voice if session.voice in voices else None
     notices = _notices(model.name, session, takes_prompt=takes_prompt, has_voice=voice is not None)
-    if not takes_prompt or not (session.instructions.strip() or voice):
-        return None, notices
-    try:
-        return await services.helper.run(make_prompt, model, session.instructions, voice), notices
-    except (ProtocolError, UnsupportedError) as error:
-        raise FieldError(
-            f"session.instructions: {error}", param="session.instructions", code="invalid_value"
-        ) from error
-    except (AudioError, CheckpointError) as error:
-        services.provoked.error("voice cannot be used", of="voice", model=model.name, reason=str(error))
-        raise SessionFailedError(f"the voice {voice!r} cannot be used; the server's log says why") from error
+    prompt = await prompt_of_session(services, model, session.instructions, voice, None)
+    return prompt, notices
 
 
 def _notices(model: str, session: SessionConfig, *, takes_prompt: bool, has_voice: bool) -> list[events.Info]:

@@ -6,29 +6,25 @@ says is gated to exact zeros. Times in events count audio from the session's sta
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from antiphon.audio.pcm import FloatArray, s16le_from_float
-from antiphon.errors import AntiphonError, AudioError, FieldError
+from antiphon.errors import AntiphonError, FieldError
 from antiphon.ipc.port import CallSession
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import FrameReply
 from antiphon.models.prompt import Prompt
+from antiphon.models.words import Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
-from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.live_session import SessionChange
 from antiphon.serve.access.callers import ANYBODY, Caller
-from antiphon.serve.hosting.dialogue import RECHECK_S, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.duplex_line import DuplexLine
-from antiphon.serve.media.line import LineFormat
+from antiphon.serve.routes.duplex_call import DuplexCall
 from antiphon.serve.routes.live_audience import Audience
-from antiphon.serve.routes.live_output import LiveOutput
 from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.transport.socket import Socket
 
@@ -42,7 +38,7 @@ LIFE_S: Final = 86_400
 """From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 
-class LiveCall(SocketConversation):
+class LiveCall(DuplexCall):
     """A live conversation in events. Its socket was open before: the first event says what is wanted."""
 
     def __init__(
@@ -50,26 +46,24 @@ class LiveCall(SocketConversation):
         services: Services,
         model: ServedModel,
         start: live.Start,
-        line: LineFormat,
         *,
         prompt: Prompt | None = None,
         recogniser: LiveRecogniser | None = None,
         notices: Sequence[events.Info] = (),
         caller: Caller = ANYBODY,
     ) -> None:
-        """Prepare. ``line`` is the session's format, ``notices`` say what of the wishes has no effect."""
-        super().__init__(services, model, caller=caller)
+        """Prepare. ``notices`` say what of the wishes has no effect."""
+        line = start.session.format
+        super().__init__(services, model, line, line, caller=caller)
         self.config = start.session
         self.audience = Audience(lambda: self._socket)
         self._at_end.append(self._end_audience)
         self._start, self._prompt, self._notices = start, prompt, list(notices)
-        self._line = DuplexLine(line, model.engine.info.spec)
-        self._output = LiveOutput(self._line, model.tokenizer, self.audience, self._clock)
         self._recogniser = recogniser
         if recogniser is not None:
             self._at_end.append(recogniser.close)
         self._close_asked: live.Close | None = None
-        self._close_by_s = self._usage_due_s = 0.0
+        self._usage_due_s = 0.0
         self._expires_at = int(time.time()) + LIFE_S
 
     @property
@@ -92,29 +86,22 @@ class LiveCall(SocketConversation):
         if self._recogniser is not None and (notice := await self._recogniser.admit(self._lane.wake)):
             self._notices.append(notice)
 
-    @property
-    def words(self) -> int:
-        """Words of the model so far."""
-        return self._output.words
-
     def announce_draining(self, deadline_s: float) -> None:
         """Tell client and watchers."""
         self.audience.say(events.Info("server_draining", f"the server leaves within {deadline_s:g} s"))
 
     # What comes in.
 
-    async def _read(self, socket: Socket) -> None:
-        while self._ending is None and (message := await socket.receive_any()) is not None:
-            self._patience.heard(socket.seen_s)
-            try:
-                await self.follow(live.decode(message), socket)
-            except FieldError as error:
-                self.complain(error)
-            if self._is_others_turn():
-                await asyncio.sleep(0)
+    async def follow(self, message: bytes | str, socket: Socket) -> None:
+        """Follow one event of the client.
 
-    async def follow(self, event: live.ClientEvent, socket: Socket) -> None:
-        """Follow one event of the client or of a watcher, which came over ``socket``.
+        Raises:
+            FieldError: it cannot be followed; the session goes on.
+        """
+        await self.obey(live.decode(message), socket)
+
+    async def obey(self, event: live.ClientEvent, socket: Socket) -> None:
+        """Follow an event of the client or of a watcher, which came over ``socket``.
 
         An answer can be 1 MiB long: while the client does not read, events that have one wait.
 
@@ -153,25 +140,13 @@ class LiveCall(SocketConversation):
             self.audience.send(events.error_of(error))
 
     def _hear(self, event: live.AppendAudio) -> None:
-        if not self._is_ready or self._close_asked is not None:
-            return  # not started yet, or asked to end
-        try:
-            pcm = self._line.decode(event.audio)
-        except AudioError as error:
-            raise FieldError(
-                f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event.event_id
-            ) from error
-        if self.audience.watchers:
+        pcm = self.hear(event.audio, event.event_id)
+        if pcm is not None and self.audience.watchers:
             self.audience.show(events.InputAudio(s16le_from_float(pcm)))
-        now_s = self._clock()
-        self._push(self._line.arrive(pcm, now_s), now_s)
-        self._look_at_time(now_s)
 
-    def _push(self, pcm: FloatArray, now_s: float) -> None:
-        if pcm.size and self._session is not None:
-            self._session.push(pcm, now_s)
-            if self._recogniser is not None:
-                self._recogniser.hear(pcm)
+    def _heard(self, pcm: FloatArray) -> None:
+        if self._recogniser is not None:
+            self._recogniser.hear(pcm)
 
     def _change(self, change: SessionChange) -> None:
         if change.delegation is not None:
@@ -182,67 +157,47 @@ class LiveCall(SocketConversation):
     def _begin_close(self, event: live.Close) -> None:
         if self._close_asked is None:
             self._close_asked = event
-            self._close_by_s = self._clock() + DRAIN_S
             if self._recogniser is not None:
                 self._recogniser.finish()
-            self._lane.wake()
+            self.begin_close(DRAIN_S)
 
     # What goes out.
 
-    def _advance(self, socket: Socket, session: CallSession) -> bool:
-        if not socket.is_congested():
-            self._room.set()
-        is_closed = session.state is SessionState.CLOSED
-        if not self._is_ready and session.state is SessionState.ACTIVE:
-            self._begin()
-        if self._line.clock is not None:
-            now_s = self._clock()
-            self._push(self._line.clock.look(now_s), now_s)
-            self._tell_input()
-            if self._output.write(socket, session):
-                return True
-            self._look_at_time(now_s)
-        if is_closed:
-            self.end(session.error)
-        elif session.is_done and self._output.is_empty:
-            self._finish(session)
-        elif self._close_asked is not None and self._is_drained(session):
-            session.finish()
-        return False
-
-    def _is_drained(self, session: CallSession) -> bool:
-        """Whether all that came is answered and written and the model is silent, or it has had its time."""
+    def _is_drained(self, session: CallSession, close_by_s: float) -> bool:
         is_written = self._recogniser is None or self._recogniser.is_idle
-        is_silent = session.is_idle and not self._line.is_speaking
-        return (is_silent and is_written) or self._clock() >= self._close_by_s
+        return super()._is_drained(session, close_by_s) and (is_written or self._clock() >= close_by_s)
 
     def _tell_input(self) -> None:
         """Send what the caller has said."""
         if self._recogniser is not None:
-            for event in self._recogniser.advance(may_tell=not self.audience.is_congested):
-                self.audience.say(event)
+            for told in self._recogniser.advance(may_tell=not self.audience.is_congested):
+                if isinstance(told, Word):
+                    span = round(1000 * told.start_s), round(1000 * told.end_s)
+                    self.audience.say(events.InputTranscript(f" {told.text}", *span))
+                elif isinstance(told, events.Info):
+                    self.audience.say(told)
 
     def _begin(self) -> None:
         """There is a row: from now on the model hears."""
-        now_s = self._clock()
-        self._line.start(now_s)
-        self._is_ready = True
-        self._patience.begin(now_s)
-        self._patience.heard(now_s)
-        self._usage_due_s = now_s + USAGE_PERIOD_S
+        self._usage_due_s = self._clock() + USAGE_PERIOD_S
+        self._listen()
         self.audience.say(events.SessionStarted(self._shown(), self._start.event_id))
         for notice in self._notices:
             self.audience.say(notice)
 
-    def _look_at_time(self, now_s: float) -> None:
-        """Take a turn when audio will be overdue or has settled, or soon where the peer does not read."""
-        if self._line.clock is not None:
-            due_s = max(0.001, self._line.clock.due_s - now_s)
-            self._look_again_in(min(due_s, RECHECK_S) if self.audience.is_congested else due_s)
-
-    def _write_taken(self, socket: Socket) -> None:
-        if self._session is not None:
-            self._output.write_taken(socket, self._session)
+    def _frames_of(self, reply: FrameReply) -> list[bytes]:
+        """Audio, then the text that is spoken in it."""
+        audience, span = self.audience, self._line.span_ms(reply)
+        parts: list[bytes] = []
+        if (said := self._line.say(reply)) is not None:
+            parts.append(audience.framed(events.OutputAudio(said.data)))
+            if audience.watchers:
+                audience.show(events.OutputAudio(s16le_from_float(said.pcm), *span))
+        if text := self._text_of(reply):
+            transcript = events.OutputTranscript(text, *span)
+            parts.append(audience.framed(transcript))
+            audience.show(transcript)
+        return parts
 
     def _end_audience(self) -> None:
         session = self._session
@@ -256,23 +211,17 @@ class LiveCall(SocketConversation):
 
     # Time and the end.
 
-    def _seconds(self, session: CallSession) -> float:
-        return round(session.stats().frames_in * self._model.engine.info.spec.frame_ms / 1000, 2)
-
     def _usage(self, session: CallSession) -> events.UsageUpdated:
         lm, frames = self._model.engine.info.spec.lm, session.stats().frames_in
         ratio = None if lm is None else min(1.0, round(frames / lm.context, 3))
         return events.UsageUpdated(self._seconds(session), ratio)
 
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
-        silent_s = socket.silent_s()
         if self._line.is_muted:
             self._patience.heard(now_s)  # a muted client has nothing to send
-        self._patience.check(now_s, silent_s)
+        super()._watch(socket, session, now_s)
         if socket.is_congested():
             return
-        if self._patience.wants_ping(silent_s):
-            socket.ping()
         if self._is_ready and now_s >= self._usage_due_s:
             self._usage_due_s += USAGE_PERIOD_S
             self.audience.say(self._usage(session))

@@ -14,6 +14,7 @@ from antiphon.audio.resample import Resampler
 from antiphon.errors import SessionError, SessionFailedError, UnsupportedError
 from antiphon.ipc.port import CallSession, Notify
 from antiphon.ipc.values import SessionState
+from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
 from antiphon.serve.hosting.conversation import open_session
@@ -65,13 +66,18 @@ class LiveRecogniser:
             self._is_finishing = True
             self._hearing.put(END_MARK)
 
+    def mark(self, marker: int) -> None:
+        """A place in the audio: the marker comes back when all that was said before it is written."""
+        if self._hearing is not None and not self._is_finishing:
+            self._hearing.put(marker)
+
     @property
     def is_idle(self) -> bool:
         """Whether everything that was said is written."""
         return self._hearing is None or self._hearing.is_idle
 
-    def advance(self, *, may_tell: bool) -> list[events.ServerEvent]:
-        """Go on; returns the words that are new, and in the end one notice if it failed.
+    def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
+        """Go on; returns the words that are new, markers, and in the end one notice if it failed.
 
         ``may_tell`` false leaves words where they are.
         """
@@ -82,7 +88,9 @@ class LiveRecogniser:
         now_s = self._clock()
         for reply in told.replies:
             session.sent(reply, now_s)
-        words: list[events.ServerEvent] = [_delta(event) for event in told.events if isinstance(event, Word)]
+        words: list[Word | Marked | events.Info] = [
+            event for event in told.events if isinstance(event, Word | Marked)
+        ]
         if session.state is SessionState.CLOSED:
             return [*words, self._give_up(session.error or SessionFailedError("it has ended"))]
         if hearing.pending_samples > self._most_samples:
@@ -98,7 +106,3 @@ class LiveRecogniser:
     def _give_up(self, error: Exception) -> events.Info:
         self.close()
         return events.Info(ENDED, f"no more transcripts of the input: {error}")
-
-
-def _delta(word: Word) -> events.InputTranscript:
-    return events.InputTranscript(f" {word.text}", round(1000 * word.start_s), round(1000 * word.end_s))

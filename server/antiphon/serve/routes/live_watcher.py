@@ -15,6 +15,7 @@ from aiohttp import web
 from antiphon.errors import FieldError, SessionLimitError, UnknownSessionError
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -48,7 +49,7 @@ async def handle_watcher(
         raise SessionLimitError(f"the session has {len(call.audience.watchers)} of {MAX_WATCHERS} watchers")
     await check_upgrade(request, services, model, wait_s=0.0)
     socket = await Socket.open(
-        request, services.config.limits, services.clock, max_message_bytes=live.MAX_EVENT_CHARS
+        request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
     )
     with model.metrics.sockets.track_inprogress():
         await LiveWatcher(socket, call).watch()
@@ -112,4 +113,4 @@ class LiveWatcher:
                 code="unsupported_event",
                 event_id=event.event_id,
             )
-        await self._call.follow(event, self._socket)
+        await self._call.obey(event, self._socket)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from antiphon.errors import AudioError, CheckpointError, ProtocolError, UnsupportedError
+from antiphon.errors import (
+    AudioError,
+    CheckpointError,
+    FieldError,
+    ProtocolError,
+    SessionFailedError,
+    UnsupportedError,
+)
 from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.chat import ChatRequest
+from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.voices import MAX_NAME
@@ -39,6 +47,33 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
         raise web.HTTPInternalServerError(
             text=f"the voice {name!r} cannot be used; the server's log says why\n"
         ) from error
+
+
+async def prompt_of_session(
+    services: Services, model: ServedModel, text: str, voice: str | None, event_id: str | None
+) -> Prompt | None:
+    """The prompt of an event protocol's session, None where the model takes none.
+
+    A voice that the model does not have is passed over: clients name their vendor's.
+
+    Raises:
+        FieldError: instructions that are too long.
+        SessionFailedError: a voice's file is broken.
+    """
+    if not (takes_persona(model.engine.info.spec) and model.engine.info.can_prime):
+        return None
+    voices = model.voices.names() if model.voices is not None else []
+    voice = voice if voice in voices else None
+    if not (text.strip() or voice):
+        return None
+    try:
+        return await services.helper.run(make_prompt, model, text, voice)
+    except (ProtocolError, UnsupportedError) as error:
+        param = "session.instructions"
+        raise FieldError(f"{param}: {error}", param=param, code=INVALID_VALUE, event_id=event_id) from error
+    except (AudioError, CheckpointError) as error:
+        services.provoked.error("voice cannot be used", of="voice", model=model.name, reason=str(error))
+        raise SessionFailedError(f"the voice {voice!r} cannot be used; the server's log says why") from error
 
 
 def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:

@@ -1,0 +1,101 @@
+"""Where a caller begins and stops to speak, by energy alone: no model, and no delay beyond its own rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from antiphon.audio.pcm import FloatArray
+
+BLOCK_MS = 10
+"""Loudness is the root mean square of a block."""
+
+ONSET_BLOCKS = 5
+"""Loud blocks in a row that begin speech: a click is shorter."""
+
+PAUSE_MS = 80
+"""A pause this long is no gap within a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorRules:
+    """What counts as speech. ``prefix_ms`` lies between the start that is stated and the first loud block;
+    speech ends after ``silence_ms`` without a block above ``level_dbfs``.
+    """
+
+    level_dbfs: float = -45.0
+    prefix_ms: int = 300
+    silence_ms: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """Speech began at ``ms`` of the audio."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """Speech ended at ``ms`` of the audio, the silence after it included."""
+
+    ms: int
+
+
+SpeechEvent: TypeAlias = SpeechStarted | SpeechStopped
+
+
+class SpeechDetector:
+    """The detector of one caller. ``rules`` may be replaced at any time."""
+
+    def __init__(self, sample_rate: int, rules: DetectorRules | None = None) -> None:
+        """Begin in silence."""
+        self.rules = rules or DetectorRules()
+        self.is_speech = False
+        self._block = sample_rate * BLOCK_MS // 1000
+        self._rest: FloatArray = np.zeros(0, np.float32)
+        self._blocks = 0
+        self._loud = self._quiet = 0  # blocks in a row
+
+    def feed(self, pcm: FloatArray) -> list[SpeechEvent]:
+        """The next audio, float32 ``[N]``; what became certain by it."""
+        pcm = np.concatenate((self._rest, pcm)) if self._rest.size else pcm
+        whole = pcm.size // self._block * self._block
+        self._rest = pcm[whole:].copy()
+        if not whole:
+            return []
+        square = np.square(pcm[:whole].reshape(-1, self._block), dtype=np.float64).mean(axis=1)
+        loud = square > 10 ** (self.rules.level_dbfs / 10)
+        return [event for is_loud in loud.tolist() if (event := self._next(is_loud=is_loud)) is not None]
+
+    @property
+    def now_ms(self) -> int:
+        """How much audio came."""
+        return self._blocks * BLOCK_MS
+
+    def end(self) -> SpeechStopped | None:
+        """End speech under way for another reason than its rule, unless it is loud just now."""
+        if not self.is_speech or self._quiet * BLOCK_MS < PAUSE_MS:
+            return None
+        self.reset()
+        return SpeechStopped(self.now_ms)
+
+    def reset(self) -> None:
+        """Forget speech under way; the place in the audio stays."""
+        self.is_speech = False
+        self._loud = self._quiet = 0
+
+    def _next(self, *, is_loud: bool) -> SpeechEvent | None:
+        self._blocks += 1
+        self._loud = self._loud + 1 if is_loud else 0
+        self._quiet = 0 if is_loud else self._quiet + 1
+        if not self.is_speech and self._loud >= ONSET_BLOCKS:
+            self.is_speech = True
+            onset_ms = (self._blocks - self._loud) * BLOCK_MS
+            return SpeechStarted(max(0, onset_ms - self.rules.prefix_ms))
+        if self.is_speech and self._quiet * BLOCK_MS >= self.rules.silence_ms:
+            self.is_speech = False
+            return SpeechStopped(self.now_ms)
+        return None

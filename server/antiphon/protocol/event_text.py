@@ -1,0 +1,46 @@
+"""A JSON event of OpenAI's socket protocols: its text, and the id that answers repeat."""
+
+from __future__ import annotations
+
+from antiphon.errors import FieldError, ProtocolError
+from antiphon.protocol.fields import Fields
+from antiphon.protocol.payload import parse_object
+
+MAX_EVENT_CHARS = 1_048_576
+"""16 seconds of audio at once, far more than clients send; JSON of that length parses in about 2 ms."""
+
+MAX_EVENT_ID_CHARS = 512
+"""The published limit."""
+
+
+def text_of(message: bytes | str) -> str:
+    """The text of a WebSocket message.
+
+    Raises:
+        FieldError: a binary one.
+    """
+    if isinstance(message, bytes):
+        raise FieldError(
+            f"a binary message of {len(message)} bytes, events are text", param=None, code="invalid_json"
+        )
+    return message
+
+
+def fields_of(text: str) -> Fields:
+    """The fields of an event.
+
+    Raises:
+        FieldError: text that is too long, or no JSON object, or an ``event_id`` that is none.
+    """
+    if len(text) > MAX_EVENT_CHARS:
+        raise FieldError(
+            f"an event of {len(text)} characters, the limit is {MAX_EVENT_CHARS}",
+            param=None,
+            code="event_too_large",
+        )
+    try:
+        values = parse_object(text, "an event")
+    except ProtocolError as error:
+        raise FieldError(str(error), param=None, code="invalid_json") from error
+    event_id = Fields(values).optional_text("event_id", max_chars=MAX_EVENT_ID_CHARS)
+    return Fields(values, event_id=event_id)

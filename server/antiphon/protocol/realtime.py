@@ -1,0 +1,210 @@
+"""What a client of OpenAI Realtime sends over ``/v1/realtime``: JSON events, one a WebSocket text message.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/realtime``). An event may have an ``event_id``,
+which an error about it repeats. ``docs/realtime.md`` has the table of events and fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from antiphon.errors import FieldError
+from antiphon.protocol.event_text import fields_of
+from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.live_session import MAX_NAME_CHARS
+from antiphon.protocol.realtime_session import read_modalities
+
+MAX_METADATA: Final = 16
+MAX_METADATA_CHARS: Final = 512
+"""The published limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What of the session is to change; it is read with the session that there is."""
+
+    session: Fields
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    """Audio in the session's format; it has no answer."""
+
+    audio: bytes
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The caller's turn is over."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """What was not committed is taken back."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateItem:
+    """An item of the conversation; ``previous`` is "root" for the first place."""
+
+    item: Mapping[str, Any]
+    previous: str | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveItem:
+    """Show an item."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteItem:
+    """Forget an item."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateItem:
+    """The client played no more of an item than this."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse:
+    """The client wants to hear something. ``modalities`` is () for the session's."""
+
+    metadata: Mapping[str, str] | None = None
+    modalities: tuple[str, ...] = ()
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResponse:
+    """The client wants to hear no more."""
+
+    response_id: str | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """An event of the API for another kind of connection."""
+
+    type: str
+    event_id: str | None = None
+
+
+ClientEvent: TypeAlias = (
+    Update
+    | AppendAudio
+    | Commit
+    | Clear
+    | CreateItem
+    | RetrieveItem
+    | DeleteItem
+    | TruncateItem
+    | CreateResponse
+    | CancelResponse
+    | Unsupported
+)
+
+UNSUPPORTED: Final = frozenset({"output_audio_buffer.clear"})
+"""Events for WebRTC and SIP."""
+
+
+def decode(text: str) -> ClientEvent:
+    """Read one event; fields that mean nothing here are ignored.
+
+    Raises:
+        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+    """
+    fields = fields_of(text)
+    kind = fields.text("type", max_chars=1000)
+    if kind in UNSUPPORTED:
+        return Unsupported(kind, fields.event_id)
+    reader = READERS.get(kind)
+    if reader is None:
+        raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
+    return reader(fields)
+
+
+def _read_audio(fields: Fields) -> AppendAudio:
+    audio = fields.base64("audio")
+    if not audio:
+        raise fields.error("audio", INVALID_VALUE, "is empty")
+    return AppendAudio(audio, fields.event_id)
+
+
+def _read_item(fields: Fields) -> CreateItem:
+    item = fields.object("item")
+    item.text("type", max_chars=MAX_NAME_CHARS)
+    item.optional_text("id", max_chars=MAX_NAME_CHARS)
+    previous = fields.optional_text("previous_item_id", max_chars=MAX_NAME_CHARS)
+    return CreateItem(item.values, previous, fields.event_id)
+
+
+def _item_id(fields: Fields) -> str:
+    return fields.text("item_id", max_chars=MAX_NAME_CHARS)
+
+
+def _read_truncate(fields: Fields) -> TruncateItem:
+    index = round(fields.number("content_index", 0, 1000, default=0))
+    end_ms = round(fields.number("audio_end_ms", 0, 2**53, default=0))
+    return TruncateItem(_item_id(fields), index, end_ms, fields.event_id)
+
+
+def _read_response(fields: Fields) -> CreateResponse:
+    response = fields.optional_object("response")
+    if response is None:
+        return CreateResponse(event_id=fields.event_id)
+    metadata = response.optional_object("metadata")
+    return CreateResponse(
+        None if metadata is None else _read_metadata(metadata),
+        read_modalities(response),
+        fields.event_id,
+    )
+
+
+def _read_metadata(fields: Fields) -> Mapping[str, str]:
+    if len(fields.values) > MAX_METADATA:
+        raise FieldError(
+            f"{fields.path} has {len(fields.values)} keys, the limit is {MAX_METADATA}",
+            param=fields.path,
+            code=INVALID_VALUE,
+            event_id=fields.event_id,
+        )
+    return {name: fields.optional_text(name, max_chars=MAX_METADATA_CHARS) or "" for name in fields.values}
+
+
+READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
+    "session.update": lambda it: Update(it.object("session"), it.event_id),
+    "input_audio_buffer.append": _read_audio,
+    "input_audio_buffer.commit": lambda it: Commit(it.event_id),
+    "input_audio_buffer.clear": lambda it: Clear(it.event_id),
+    "conversation.item.create": _read_item,
+    "conversation.item.retrieve": lambda it: RetrieveItem(_item_id(it), it.event_id),
+    "conversation.item.delete": lambda it: DeleteItem(_item_id(it), it.event_id),
+    "conversation.item.truncate": _read_truncate,
+    "response.create": _read_response,
+    "response.cancel": lambda it: CancelResponse(
+        it.optional_text("response_id", max_chars=MAX_NAME_CHARS), it.event_id
+    ),
+}
+"""The events that are followed, and how each is read."""

@@ -1,0 +1,144 @@
+"""What a caller says, as the input buffer of OpenAI Realtime: speech that begins and ends, and its items.
+
+Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, or where the client
+commits what it sent. Its transcript, where there is one, may come at any later time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from antiphon.errors import FieldError
+from antiphon.protocol.realtime_events import Event, Ids, event
+from antiphon.protocol.realtime_items import Items, user_audio
+
+MAX_TURNS: Final = 256
+"""Turns whose transcript is not complete; more than a few only where a client commits without pause."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of the caller, from its first word or its first sound on."""
+
+    item: str
+    start_ms: int
+    end_ms: int | None = None  # once it is committed
+    words: list[str] = field(default_factory=list)
+
+
+class InputTurns:
+    """The turns of one caller. Times are milliseconds of the caller's audio."""
+
+    def __init__(self, ids: Ids, items: Items, *, has_transcript: bool = False) -> None:
+        """Begin in silence."""
+        self._ids, self._items = ids, items
+        self._has_transcript = has_transcript
+        self._turns: deque[Turn] = deque()
+        self._current: Turn | None = None  # not committed
+        self._has_audio = False
+        self._committed_ms = 0
+
+    def transcribe(self) -> None:
+        """From now on turns have transcripts."""
+        if not self._has_transcript and self._current is not None:
+            self._turns.append(self._current)
+        self._has_transcript = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more turn would be too many."""
+        return len(self._turns) >= MAX_TURNS
+
+    def appended(self) -> None:
+        """Audio came."""
+        self._has_audio = True
+
+    def started(self, start_ms: int) -> list[Event]:
+        """The caller begins to speak."""
+        turn = self._begin()
+        turn.start_ms = max(start_ms, self._committed_ms)
+        return [event("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item)]
+
+    def stopped(self, end_ms: int) -> list[Event]:
+        """The caller has stopped, which commits the turn; nothing where the client committed it before."""
+        turn = self._current
+        if turn is None:
+            return []
+        stopped = event("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=turn.item)
+        return [stopped, *self._commit(turn, end_ms)]
+
+    def commit(self, at_ms: int, event_id: str | None) -> list[Event]:
+        """The client says that its turn is over.
+
+        Raises:
+            FieldError: no audio came since the last turn, or too many turns wait for their transcript.
+        """
+        if not self._has_audio:
+            raise FieldError(
+                "the input audio buffer is empty: no audio came since the last commit",
+                param=None,
+                code="input_audio_buffer_commit_empty",
+                event_id=event_id,
+            )
+        if self.is_full:
+            raise FieldError(
+                f"{MAX_TURNS} turns wait for their transcript; that is the most there can be",
+                param="type",
+                code="rate_limit_exceeded",
+                event_id=event_id,
+            )
+        return self._commit(self._begin(), at_ms)
+
+    def clear(self) -> list[Event]:
+        """The client takes back what it has not committed. What the model heard, it has heard."""
+        if self._current is not None:
+            self._current.words.clear()
+        self._has_audio = False
+        return [event("input_audio_buffer.cleared")]
+
+    def word(self, text: str) -> list[Event]:
+        """A recogniser has written a word: it belongs to the oldest turn without a complete transcript."""
+        turn = next(iter(self._turns), None) or self._begin()
+        shown = f" {text}" if turn.words else text
+        turn.words.append(shown)
+        return [self._transcription(turn, "delta", delta=shown)]
+
+    def transcribed(self) -> list[Event]:
+        """The oldest committed turn has all its words."""
+        if not self._turns or self._turns[0].end_ms is None:
+            return []
+        turn = self._turns.popleft()
+        assert turn.end_ms is not None
+        usage = {"type": "duration", "seconds": max(0, turn.end_ms - turn.start_ms) / 1000}
+        return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
+
+    def failed(self, message: str) -> list[Event]:
+        """No further transcripts come, for this reason: neither of turns that wait for one, nor of others."""
+        self._has_transcript = False
+        waiting, self._turns = [turn for turn in self._turns if turn.end_ms is not None], deque()
+        error = {"type": "server_error", "code": "transcription_failed", "message": message}
+        return [self._transcription(turn, "failed", error=error) for turn in waiting]
+
+    def _begin(self) -> Turn:
+        if self._current is None:
+            self._current = Turn(self._ids.new("item"), self._committed_ms)
+            if self._has_transcript:
+                self._turns.append(self._current)
+        return self._current
+
+    def _commit(self, turn: Turn, end_ms: int) -> list[Event]:
+        turn.end_ms = self._committed_ms = end_ms
+        self._current, self._has_audio = None, False
+        previous = self._items.last
+        item = user_audio(turn.item)
+        return [
+            event("input_audio_buffer.committed", previous_item_id=previous, item_id=turn.item),
+            self._items.added(item),
+            self._items.done(item, previous),
+        ]
+
+    def _transcription(self, turn: Turn, what: str, **fields: object) -> Event:
+        kind = f"conversation.item.input_audio_transcription.{what}"
+        return event(kind, item_id=turn.item, content_index=0, **fields)

@@ -1,0 +1,122 @@
+"""OpenAI's translation sessions over ``/v1/realtime/translations``: audio in one language, out in another.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_translation_*.py``). Sound goes
+both ways all the time, as 16-bit samples of 24 kHz.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from antiphon.protocol.event_text import fields_of
+from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.live_session import MAX_NAME_CHARS
+from antiphon.protocol.realtime_events import Event, event
+
+SAMPLE_RATE = 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationSession:
+    """A session as it is asked for. All but the model is shown and has no effect."""
+
+    model: str
+    language: str | None = None
+    transcription: Mapping[str, Any] | None = None
+    noise_reduction: Mapping[str, Any] | None = None
+
+    def shown(self, *, session_id: str, expires_at: int) -> dict[str, Any]:
+        """The session object of server events."""
+        audio_input = {"transcription": self.transcription, "noise_reduction": self.noise_reduction}
+        return {
+            "id": session_id,
+            "type": "translation",
+            "model": self.model,
+            "expires_at": expires_at,
+            "audio": {"input": audio_input, "output": {"language": self.language}},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What of the session is to change."""
+
+    session: Fields
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    """Audio of the speaker; it has no answer."""
+
+    audio: bytes
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """No more audio comes: translate what there is, and end."""
+
+    event_id: str | None = field(default=None)
+
+
+ClientEvent: TypeAlias = Update | AppendAudio | Close
+
+TYPES = ("session.update", "session.input_audio_buffer.append", "session.close")
+
+
+def decode(text: str) -> ClientEvent:
+    """Read one event; fields that mean nothing here are ignored.
+
+    Raises:
+        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+    """
+    fields = fields_of(text)
+    match kind := fields.text("type", max_chars=1000):
+        case "session.update":
+            return Update(fields.object("session"), fields.event_id)
+        case "session.input_audio_buffer.append":
+            audio = fields.base64("audio")
+            if not audio:
+                raise fields.error("audio", INVALID_VALUE, "is empty")
+            return AppendAudio(audio, fields.event_id)
+        case "session.close":
+            return Close(fields.event_id)
+    raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
+
+
+def change(session: TranslationSession, fields: Fields) -> TranslationSession:
+    """The session after a ``session.update``.
+
+    Raises:
+        FieldError: a field of the wrong type.
+    """
+    audio = fields.optional_object("audio")
+    heard = None if audio is None else audio.optional_object("input")
+    said = None if audio is None else audio.optional_object("output")
+    language, transcription, noise = session.language, session.transcription, session.noise_reduction
+    if said is not None:
+        language = said.optional_text("language", max_chars=MAX_NAME_CHARS) or language
+    if heard is not None and "transcription" in heard.values:
+        transcription = _values(heard, "transcription")
+    if heard is not None and "noise_reduction" in heard.values:
+        noise = _values(heard, "noise_reduction")
+    return TranslationSession(session.model, language, transcription, noise)
+
+
+def output_audio(pcm: bytes, elapsed_ms: int) -> Event:
+    """The next sound."""
+    place = {"format": "pcm16", "sample_rate": SAMPLE_RATE, "channels": 1, "elapsed_ms": elapsed_ms}
+    return event("session.output_audio.delta", delta=pcm, **place)
+
+
+def output_transcript(text: str, elapsed_ms: int) -> Event:
+    """The text of the next sound."""
+    return event("session.output_transcript.delta", delta=text, elapsed_ms=elapsed_ms)
+
+
+def _values(fields: Fields, name: str) -> Mapping[str, Any] | None:
+    found = fields.optional_object(name)
+    return None if found is None else found.values

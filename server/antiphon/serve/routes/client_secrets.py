@@ -1,0 +1,110 @@
+"""``POST /v1/realtime/client_secrets``: an ephemeral key, and the session that it is for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from antiphon.errors import FieldError, ProtocolError
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol.fields import INVALID_VALUE, Fields
+from antiphon.protocol.live_session import MAX_NAME_CHARS
+from antiphon.protocol.payload import decode_object
+from antiphon.protocol.realtime_session import RealtimeSession, SessionType, change
+from antiphon.serve.access.callers import Caller, error_body
+from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SECONDS
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.realtime_client import RealtimeClient
+
+TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asks an ephemeral key for."""
+
+    session: Fields
+    seconds: int
+
+
+async def handle_client_secrets(
+    request: web.Request, services: Services, _model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One key.
+
+    Raises:
+        web.HTTPException: 400 a body that cannot be used, or a session that could not be had; 408 too slow.
+        UnknownModelError: the session names a model that is not here.
+    """
+    try:
+        async with asyncio.timeout(services.config.limits.upload_timeout_s):
+            body = await request.read()
+        asked = read_asked(body)
+        session = session_of(services, asked.session)
+        value, expires_at = services.access.ephemeral.issue(caller.key, asked.session.values, asked.seconds)
+    except ProtocolError as error:
+        param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, "invalid_json")
+        text = error_body(str(error), code=code, param=param)
+        raise web.HTTPBadRequest(text=text, content_type="application/json") from error
+    except TimeoutError as error:
+        text = error_body("the body did not come in time", code=None)
+        raise web.HTTPRequestTimeout(text=text, content_type="application/json") from error
+    shown = RealtimeClient().shown(session)
+    return web.json_response({"value": value, "expires_at": expires_at, "session": shown})
+
+
+def read_asked(body: bytes) -> Asked:
+    """The body of a request.
+
+    Raises:
+        ProtocolError: it is no JSON object, or a field cannot be used.
+    """
+    fields = Fields(decode_object(body, "the body") if body else {})
+    expires = fields.optional_object("expires_after") or Fields({}, "expires_after")
+    if "anchor" in expires:
+        expires.choice("anchor", ("created_at",))
+    seconds = expires.number("seconds", MIN_SECONDS, MAX_SECONDS, default=DEFAULT_SECONDS)
+    session = fields.optional_object("session") or Fields({}, "session")
+    return Asked(session, round(seconds))
+
+
+def session_of(services: Services, fields: Fields, named: str | None = None) -> RealtimeSession:
+    """The session that is asked for: ``named`` by the connection, or by its own fields.
+
+    Raises:
+        FieldError: a field that cannot be used, or two different models.
+        UnknownModelError: there is no such model.
+    """
+    kind = SessionType(fields.choice("type", tuple(SessionType)) if "type" in fields else "realtime")
+    is_written = kind is SessionType.TRANSCRIPTION
+    name = (
+        _transcription_model(fields)
+        if is_written
+        else fields.optional_text("model", max_chars=MAX_NAME_CHARS)
+    )
+    if None not in (name, named) and name != named:
+        raise fields.error("model", INVALID_VALUE, f"is {name!r}, and the connection names {named!r}")
+    model = services.models.find(name or named, (PipelineKind.STT,) if is_written else TALKERS)
+    return change(RealtimeSession(model.name, kind), fields)
+
+
+def _transcription_model(fields: Fields) -> str | None:
+    audio = fields.optional_object("audio")
+    heard = None if audio is None else audio.optional_object("input")
+    transcription = None if heard is None else heard.optional_object("transcription")
+    return None if transcription is None else _name(transcription)
+
+
+def _name(fields: Fields) -> str | None:
+    return fields.optional_text("model", max_chars=MAX_NAME_CHARS)
+
+
+def prepared_session(services: Services, presented: str | None) -> Mapping[str, Any] | None:
+    """The session in the ephemeral key of a connection, if it has one."""
+    found = None if presented is None else services.access.ephemeral.read(presented)
+    return None if found is None or not found.session else found.session

@@ -1,0 +1,206 @@
+"""One transcription session of OpenAI Realtime: audio in, the words of each turn out. Nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Final
+
+from antiphon.audio.vad import SpeechDetector, SpeechStarted
+from antiphon.errors import AntiphonError, AudioError, FieldError, ProtocolError
+from antiphon.ipc.port import CallSession
+from antiphon.protocol import kyutai, realtime
+from antiphon.protocol.event_text import text_of
+from antiphon.protocol.fields import INVALID_VALUE
+from antiphon.protocol.live_events import close_code
+from antiphon.protocol.realtime_events import Event, error_event, event
+from antiphon.protocol.realtime_input import InputTurns
+from antiphon.protocol.realtime_session import RealtimeSession, change
+from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.hosting.dialogue import RECHECK_S
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.line import LineDecoder
+from antiphon.serve.routes.duplex_call import line_of
+from antiphon.serve.routes.hearing import Hearing, hearing_parameters
+from antiphon.serve.routes.patient import PatientConversation
+from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
+from antiphon.serve.transport.socket import Socket
+
+MAX_PENDING_SAMPLES: Final = 24_000
+"""A second that the engine has no room for yet; beyond, the socket is not read."""
+
+
+class RealtimeTranscription(PatientConversation):
+    """A conversation of somebody who is heard and read back, turn by turn."""
+
+    def __init__(
+        self, services: Services, model: ServedModel, session: RealtimeSession, *, caller: Caller = ANYBODY
+    ) -> None:
+        """Prepare ``session``.
+
+        Raises:
+            UnsupportedError: the model has no text.
+        """
+        super().__init__(services, model, caller=caller)
+        self.session = session
+        self._client = RealtimeClient()
+        self._rate = model.engine.info.spec.sample_rate
+        self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
+        self._detector = SpeechDetector(self._rate, rules_of(session.detection))
+        self._decoder = LineDecoder(line_of(session.input_format), self._rate)
+        self._hearing = Hearing(model, services.clock)
+        self._marks = itertools.count(1)
+
+    @property
+    def words(self) -> int:
+        """Words heard so far."""
+        return self._hearing.words
+
+    async def admit(self) -> None:
+        """Ask for a row at once: a client of this protocol knows no queue.
+
+        Raises:
+            ServerFullError, DrainingError, SessionFailedError: there is none.
+        """
+        self._hearing.session = await self._submit(
+            hearing_parameters(self._model), wait_s=0.0, route="realtime"
+        )
+
+    async def run(self, socket: Socket) -> None:
+        """Hold the conversation until one side ends it."""
+        self._client.socket = socket
+        await super().run(socket)
+
+    def _greet(self, _socket: Socket) -> None:
+        self._client.say([event("session.created", session=self._client.shown(self.session))])
+
+    # What comes in.
+
+    async def _read(self, socket: Socket) -> None:
+        while self._ending is None and (message := await socket.receive_any()) is not None:
+            self._patience.heard(socket.seen_s)
+            try:
+                asked = realtime.decode(text_of(message))
+                if self._is_full or (
+                    self._client.is_congested and not isinstance(asked, realtime.AppendAudio)
+                ):
+                    await self._wait_for_room(socket)
+                self._client.say(self._answer(asked))
+            except FieldError as error:
+                self.complain(error)
+            self._lane.wake()
+            if self._is_others_turn():
+                await asyncio.sleep(0)
+
+    def _answer(self, asked: realtime.ClientEvent) -> list[Event]:
+        match asked:
+            case realtime.AppendAudio():
+                return self._hear(asked)
+            case realtime.Update():
+                return self._update(asked)
+            case realtime.Commit():
+                committed = self._turns.commit(self._detector.now_ms, asked.event_id)
+                self._detector.reset()
+                self._mark()
+                return committed
+            case realtime.Clear():
+                self._detector.reset()
+                return self._turns.clear()
+            case realtime.CreateItem():
+                return self._client.items.create(asked.item, asked.previous, asked.event_id)
+            case realtime.RetrieveItem():
+                return self._client.items.retrieve(asked.item_id, asked.event_id)
+            case realtime.DeleteItem():
+                return self._client.items.delete(asked.item_id, asked.event_id)
+            case _:
+                raise FieldError(
+                    "type is for conversations, and this is a transcription session",
+                    param="type",
+                    code="unsupported_event",
+                    event_id=asked.event_id,
+                )
+
+    def _hear(self, asked: realtime.AppendAudio) -> list[Event]:
+        try:
+            pcm = self._decoder.feed(asked.audio)
+        except AudioError as error:
+            raise FieldError(
+                f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=asked.event_id
+            ) from error
+        self._turns.appended()
+        self._hearing.put(pcm)
+        events: list[Event] = []
+        for found in self._detector.feed(pcm):
+            if self.session.detection is None:
+                continue
+            if isinstance(found, SpeechStarted):
+                events += self._turns.started(found.ms)
+            else:
+                stopped = self._turns.stopped(found.ms)
+                if stopped:
+                    self._mark()
+                events += stopped
+        return events
+
+    def _mark(self) -> None:
+        """The words so far are those of one turn: the marker comes back when all of them are written."""
+        self._hearing.put(next(self._marks))
+
+    def _update(self, asked: realtime.Update) -> list[Event]:
+        before, after = self.session, change(self.session, asked.session)
+        named = after.transcription_model
+        if named not in (None, self._model.name):
+            raise FieldError(
+                f"session.audio.input.transcription.model is {named!r}, and this session's is "
+                f"{self._model.name!r}: another one is named in the query or in the path",
+                param="session.audio.input.transcription.model",
+                code="model_not_found",
+                event_id=asked.event_id,
+            )
+        if before.input_format != after.input_format:
+            self._decoder = LineDecoder(line_of(after.input_format), self._rate)
+        if before.detection != after.detection:
+            self._detector.rules = rules_of(after.detection)
+            self._detector.reset()
+        self.session = after
+        return [event("session.updated", session=self._client.shown(after))]
+
+    def complain(self, error: AntiphonError) -> None:
+        """Say what was wrong with an event; to a client that does not read, nothing."""
+        if not self._client.is_congested:
+            self._client.say([error_event(error)])
+
+    @property
+    def _is_full(self) -> bool:
+        return self._hearing.pending_samples > MAX_PENDING_SAMPLES
+
+    @property
+    def _waits_for_us(self) -> bool:
+        return self.session.detection is None or not self._hearing.is_idle
+
+    # What goes out.
+
+    def _move(self, socket: Socket, session: CallSession) -> bool:
+        is_congested = socket.is_congested()
+        told = self._hearing.advance(may_tell=not is_congested)
+        for message in told.messages:
+            if isinstance(message, kyutai.Word):
+                self._client.say(self._turns.word(message.text))
+            elif isinstance(message, kyutai.Marker):
+                self._client.say(self._turns.transcribed())
+        now_s = self._clock()
+        for reply in told.replies:
+            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
+        self._congested(is_congested)
+        self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
+        return False
+
+    def _write_taken(self, socket: Socket) -> None:
+        """Words are written as they are taken."""
+
+    def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
+        self._client.say([error_event(error)])
+
+    def _close_code(self, error: AntiphonError) -> int:
+        return 1008 if isinstance(error, ProtocolError) else close_code(error)
