@@ -10,11 +10,10 @@ import pytest
 from antiphon import cli
 from antiphon.backends.onnx.factory import stages
 from antiphon.models.catalog import builtin_folder, load_checkpoint
-from antiphon.models.checkpoint import Checkpoint, describe
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
-from lab.tools.ship_graphs import ship_graphs
 from tests.shared import made_once
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -49,9 +48,11 @@ def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
     """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
 
     def export(out: Path) -> None:
-        make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
-        write_manifest(describe(load_checkpoint(str(out))), out / MANIFEST_NAME)
-        ship_graphs(out, load_recipe("onnx", "float32"), "float32")
+        folder = make_checkpoint(
+            folders.mktemp("on-tiny"), mimi=builtin_folder("tiny"), context=250, text_card=256
+        )
+        line = ["--target", "onnx", "--recipe", "float32", "--model", str(folder), str(out)]
+        assert cli.run(["quantize", "--no-gate", *line]) == 0
 
     return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
 
