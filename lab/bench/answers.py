@@ -28,8 +28,8 @@ from typing import Final
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize import main as quantize
+from antiphon_quantize.gate_open import open_judged
 from antiphon_quantize.gate_questions import read_questions
-from antiphon_quantize.gate_subject import open_judged
 from lab.bench.harness import BenchError, Results, Values, machine_line, tell, terminable, warn_if_busy
 
 AS_SHIPPED: Final = "as-shipped"

@@ -18,10 +18,11 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.gate_files import measure_arguments, measure_weights, same_codec
 from antiphon_quantize.gate_measures import SPEED, Measure, measure_logits, not_measured
+from antiphon_quantize.gate_open import open_judged
 from antiphon_quantize.gate_questions import Questions, read_questions
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, open_judged, why_not
+from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, why_not
 
 Note = Callable[[str], None]
 """Told what is being done."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.registry import AUTO, make_backend, resolve_auto
-from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.errors import ConfigError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 
@@ -104,44 +101,6 @@ class StepCollector:
             np.stack(aligned, axis=2) if aligned else voice[:, :frames],
             pauses[:, :frames],
         )
-
-
-def open_judged(
-    checkpoint: Checkpoint,
-    backend: str,
-    *,
-    rows: int,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Judged:
-    """Load a checkpoint into a backend, to be judged.
-
-    Raises:
-        UnsupportedError: a pipeline or a backend whose thoughts are not read.
-        MissingExtraError: the package that opens graphs is not installed.
-        BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
-    """
-    name = resolve_auto(checkpoint) if backend == AUTO else backend
-    if (reason := why_not(checkpoint.spec, name)) is not None:
-        raise UnsupportedError(reason)
-    if name == "onnx" and find_spec("onnx") is None:
-        raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
-    made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
-    if checkpoint.spec.kind is PipelineKind.TTS:
-        from antiphon_quantize.gate_tts import TtsJudged
-
-        return TtsJudged(checkpoint, made)
-    if name == "torch":
-        from antiphon_quantize.gate_torch import TorchJudged
-
-        return TorchJudged(made)
-    if name == "mlx":
-        from antiphon_quantize.gate_mlx import MlxJudged
-
-        return MlxJudged(made)
-    from antiphon_quantize.gate_onnx import OnnxJudged
-
-    return OnnxJudged(checkpoint, made)
 
 
 def why_not(spec: ModelSpec, backend: str) -> str | None:

@@ -12,10 +12,10 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate import judge, limits_of
+from antiphon_quantize.gate_open import open_judged
 from antiphon_quantize.gate_report import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
-from antiphon_quantize.gate_subject import open_judged
 from tests.backends.onnx.exports import exported_on_a_trained_codec
 from tests.quantize import planted
 from tests.support.rounded import rounded

@@ -8,18 +8,50 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from antiphon.backends.base import FloatArray, TextEntry
+import numpy as np
+
+from antiphon.backends.base import BoolArray, FloatArray, TextEntry
 from antiphon.engine.aside import Aside
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.row_state import SavedState
-from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError
+from antiphon.ipc.arena import Counts
 from antiphon.ipc.link import Listener
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+
+NO_LIMIT: Final = np.iinfo(np.int64).max
+"""In ``Places.max_steps``: a session may take any number of steps."""
+
+
+class Desk(Protocol):
+    """Where a guest gets its lease: :class:`antiphon.engine.leases.Leases`."""
+
+    def take(self, guest: Guest) -> int | None:
+        """A lease; None while all of the guest's pool are in use."""
+        ...
+
+    def release(self, lease: int) -> None:
+        """The session has ended."""
+        ...
+
+
+class Places(Protocol):
+    """What a guest uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
+
+    frame_samples: int
+    max_steps: Counts
+    is_primed: BoolArray
+    is_frozen: BoolArray
+    needs_care: BoolArray
+
+    @property
+    def leases(self) -> Desk:
+        """Where leases come from."""
+        ...
 
 
 class Host(Protocol):
@@ -48,7 +80,7 @@ class Guest:
         guest_id: str,
         parameters: SamplingParameters,
         *,
-        rows: Rows,
+        rows: Places,
         wake: Wake,
         host: Host,
         pool: int | None = None,

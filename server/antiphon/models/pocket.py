@@ -25,9 +25,9 @@ from antiphon.errors import (
     hint,
 )
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.hub import get_reference
+from antiphon.models.hub import HUB_PREFIX, get_reference
 from antiphon.models.prompt import Prompt
-from antiphon.models.source import HUB_PREFIX, Folder
+from antiphon.models.source import Folder
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import Types, check_type
 from antiphon.models.voice_file import read_voice_file

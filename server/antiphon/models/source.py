@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from antiphon.errors import CheckpointNotFoundError
+from antiphon.models.hub import HUB_PREFIX, get_reference
 
-HUB_PREFIX: Final = "hf://"
 FILE_PREFIX: Final = "file://"
 
 
@@ -71,7 +71,5 @@ def resolve(source: FileSource, name: str) -> Path:
     Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached.
     """
     if name.startswith(HUB_PREFIX):
-        from antiphon.models.hub import get_reference
-
         return get_reference(name)
     return source.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from antiphon import cli
 from antiphon.backends.onnx.factory import stages
 from antiphon.models.catalog import builtin_folder, load_checkpoint
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
@@ -48,11 +49,13 @@ def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
     """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
 
     def export(out: Path) -> None:
-        folder = make_checkpoint(
-            folders.mktemp("on-tiny"), mimi=builtin_folder("tiny"), context=250, text_card=256
-        )
-        line = ["--target", "onnx", "--recipe", "float32", "--model", str(folder), str(out)]
-        assert cli.run(["quantize", "--no-gate", *line]) == 0
+        make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
+        checkpoint, recipe = load_checkpoint(str(out)), load_recipe("onnx", "float32")
+        made, _ = write_graphs(checkpoint, out, recipe, lambda *_: None)
+        whole, graphs = describe(checkpoint), describe_graphs(checkpoint, out, made, {}, recipe, "float32")
+        files, backends = {**whole.files, **graphs.files}, {**whole.backends, **graphs.backends}
+        manifest = replace(whole, files=files, graphs=made, backends=backends)
+        write_manifest(manifest, out / MANIFEST_NAME)
 
     return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
 
