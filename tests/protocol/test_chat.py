@@ -37,7 +37,7 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() |
 @given(parameters)
 def test_a_query_gives_the_parameters_it_names(wanted: SamplingParameters) -> None:
     query = {name: str(value) for name, value in asdict(wanted).items() if value is not None}
-    assert parse_chat_query(query, defaults=SamplingParameters()).parameters == wanted
+    assert parse_chat_query(query, defaults=SamplingParameters(), max_wait_s=600.0).parameters == wanted
 
 
 @given(parameters, parameters, st.sets(st.sampled_from(NAMES)))
@@ -53,7 +53,7 @@ def test_set_changes_what_it_names_and_nothing_else(
 )
 def test_any_query_is_a_request_or_a_protocol_error(query: dict[str, str]) -> None:
     try:
-        request = parse_chat_query(query, defaults=SamplingParameters())
+        request = parse_chat_query(query, defaults=SamplingParameters(), max_wait_s=600.0)
     except ProtocolError:
         return
     assert isinstance(request, ChatRequest)
@@ -73,7 +73,7 @@ def test_any_set_gives_parameters_or_a_protocol_error(values: object) -> None:
 
 def test_defaults_are_the_servers() -> None:
     defaults = SamplingParameters(text_temperature=0.3, audio_seed=9)
-    assert parse_chat_query({"audio_topk": "10"}, defaults=defaults).parameters == replace(
+    assert parse_chat_query({"audio_topk": "10"}, defaults=defaults, max_wait_s=600.0).parameters == replace(
         defaults, audio_topk=10
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from antiphon.backends.base import BoolArray
-
 from antiphon.engine.guests import Guest
 
 LEASES_PER_ROW: Final = 3

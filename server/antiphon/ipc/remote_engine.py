@@ -18,7 +18,7 @@ from antiphon.ipc.health import Health
 from antiphon.ipc.local import Doorbell
 from antiphon.ipc.memory import ring
 from antiphon.ipc.port import ModelFacts, Notify
-from antiphon.ipc.post import Post, close_all, write_bytes
+from antiphon.ipc.post import Post
 from antiphon.ipc.remote_link import RemoteLink
 from antiphon.ipc.session import Session
 from antiphon.ipc.side import CallerSide

@@ -12,7 +12,6 @@ from pathlib import Path
 from antiphon.errors import ConfigError
 from antiphon.measure import slots
 from antiphon.measure.options import (
-    Parser,
     add_models_options,
     add_plan_options,
     add_quality_options,
@@ -26,6 +25,7 @@ from antiphon.measure.quality_source import Gate, QualitySource
 from antiphon.measure.run import run
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import no_progress
+from antiphon.option import Parser
 
 EXAMPLES = """\
 examples:

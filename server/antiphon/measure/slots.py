@@ -21,13 +21,14 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import BackendFactory, make_sized
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
-from antiphon.measure.options import MODEL_HELP, Parser, add_backend_options, make_subjects, one_entry
+from antiphon.measure.options import MODEL_HELP, add_backend_options, make_subjects, one_entry
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
+from antiphon.option import Parser
 from antiphon.serve.hosting.engines import backend_factory
 
 LEAD_FRAMES = 25

@@ -22,7 +22,6 @@ from antiphon.errors import AntiphonError, ConfigError
 from antiphon.measure.card import Card
 from antiphon.measure.options import (
     MODEL_HELP,
-    Parser,
     add_backend_options,
     add_plan_options,
     add_quality_options,
@@ -42,6 +41,7 @@ from antiphon.measure.ticks import Plan, no_progress
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.option import Parser
 
 EXAMPLES = """\
 examples:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import (
     CheckpointFormatError,
     CheckpointNotFoundError,
@@ -32,8 +33,6 @@ from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import Types, check_type
 from antiphon.models.voice_file import read_voice_file
 from antiphon.models.weights import count_parameters, read_header
-
-FloatArray: TypeAlias = NDArray[np.float32]
 
 FAMILY: Final = "pocket"
 PREFIX: Final = "pocket://"
