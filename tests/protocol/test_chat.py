@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError
 from antiphon.models.sampling import SamplingParameters
-from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_chat_query, parse_set
+from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_chat_query, parse_set, parse_wait
 
 NAMES = [field.name for field in fields(SamplingParameters)]
 EXTENSION = ["ext", "format", "wait", "model", "text_prompt", "voice_prompt"]
@@ -108,3 +108,9 @@ def test_a_whole_number_is_a_number_too() -> None:
     """JSON writes 1 for 1.0."""
     result = parse_set({"parameters": {"text_temperature": 1, "pad_mult": 0}}, SamplingParameters())
     assert (repr(result.text_temperature), repr(result.pad_mult)) == ("1.0", "0.0")
+
+
+def test_a_wait_is_granted_whole_or_refused_with_the_limit() -> None:
+    assert parse_wait({"wait": "90"}, 90.0) == 90.0
+    with pytest.raises(ProtocolError, match=r"^wait=90\.5 is out of range: 0 to 90\.0$"):
+        parse_wait({"wait": "90.5"}, 90.0)

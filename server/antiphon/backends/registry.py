@@ -55,13 +55,6 @@ class BackendEntry:
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
-        "reference": BackendEntry(
-            "antiphon.backends.reference.backend:make",
-            extra="reference",
-            modules=("torch", "moshi"),
-            options={"dtype": str, "threads": int},
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
-        ),
         "torch": BackendEntry(
             "antiphon.backends.torch.factory:make",
             extra="torch",
@@ -76,17 +69,17 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
                 "guidance": float,
             },
         ),
-        "onnx": BackendEntry(
-            "antiphon.backends.onnx.factory:make",
-            modules=("onnxruntime",),
-            options={"threads": int, "spin": bool},
-            needs_graphs=True,
-        ),
         "mlx": BackendEntry(
             "antiphon.backends.mlx.factory:make",
             extra="mlx",
             modules=("mlx",),
             options={"dtype": str, "kv": str, "compile": str},
+        ),
+        "onnx": BackendEntry(
+            "antiphon.backends.onnx.factory:make",
+            modules=("onnxruntime",),
+            options={"threads": int, "spin": bool},
+            needs_graphs=True,
         ),
         "pocket": BackendEntry(
             "antiphon.backends.pocket.factory:make",
@@ -95,6 +88,13 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             options={"threads": int, "weights": str, "chunk_tokens": int, "sampler_steps": int},
             kinds=(PipelineKind.TTS,),
             family="pocket",
+        ),
+        "reference": BackendEntry(
+            "antiphon.backends.reference.backend:make",
+            extra="reference",
+            modules=("torch", "moshi"),
+            options={"dtype": str, "threads": int},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
         ),
         "null": BackendEntry(
             "antiphon.backends.null:make",

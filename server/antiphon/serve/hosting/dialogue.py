@@ -12,6 +12,7 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
@@ -205,7 +206,7 @@ class SocketConversation(Conversation):
         with contextlib.suppress(AntiphonError):  # it ends anyway, and has its reason
             self._write_taken(socket)
         if error is None:
-            await socket.close(1000, "done")
+            await socket.close(CloseCode.NORMAL, "done")
             return
         kind = type(error).__name__
         self._provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.errors import ProtocolError
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.frames import BINARY, CLOSE, PING, PONG
 
 CONTINUATION, TEXT = 0x0, 0x1
@@ -107,7 +108,8 @@ class Incoming:
             body += length_bytes
         if first & 0xF in DATA and size + len(self._partial) > self._max_bytes:
             raise FrameError(
-                1009, f"a message of {size + len(self._partial)} bytes; at most {self._max_bytes} are taken"
+                CloseCode.MESSAGE_TOO_BIG,
+                f"a message of {size + len(self._partial)} bytes; at most {self._max_bytes} are taken",
             )
         end = body + size
         if end > len(data):
@@ -159,14 +161,14 @@ class Incoming:
         try:
             self._utf8.decode(fragment, is_final)
         except UnicodeDecodeError as error:
-            raise FrameError(1007, "a text message that is not UTF-8") from error
+            raise FrameError(CloseCode.INVALID_DATA, "a text message that is not UTF-8") from error
 
     @staticmethod
     def _text(payload: bytes) -> str:
         try:
             return payload.decode()
         except UnicodeDecodeError as error:
-            raise FrameError(1007, "a text message that is not UTF-8") from error
+            raise FrameError(CloseCode.INVALID_DATA, "a text message that is not UTF-8") from error
 
 
 def unmasked(payload: bytes, mask: bytes) -> bytes:
@@ -196,5 +198,5 @@ def read_close(payload: bytes) -> int | None:
     try:
         payload[2:].decode()
     except UnicodeDecodeError as error:
-        raise FrameError(1007, "a close frame whose reason is not UTF-8") from error
+        raise FrameError(CloseCode.INVALID_DATA, "a close frame whose reason is not UTF-8") from error
     return code
