@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from antiphon.protocol.close_codes import EXPLANATIONS, CloseCode
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 
 
 def test_the_reference_explains_every_code() -> None:

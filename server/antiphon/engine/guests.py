@@ -24,10 +24,10 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
-"""In ``Places.max_steps``: a session may take any number of steps."""
+"""In ``RowArrays.max_steps``: a session may take any number of steps."""
 
 
-class Desk(Protocol):
+class LeaseSource(Protocol):
     """Where a guest gets its lease: :class:`antiphon.engine.leases.Leases`."""
 
     def take(self, guest: Guest) -> int | None:
@@ -39,7 +39,7 @@ class Desk(Protocol):
         ...
 
 
-class Places(Protocol):
+class RowArrays(Protocol):
     """What a guest uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
 
     frame_samples: int
@@ -49,7 +49,7 @@ class Places(Protocol):
     needs_care: BoolArray
 
     @property
-    def leases(self) -> Desk:
+    def leases(self) -> LeaseSource:
         """Where leases come from."""
         ...
 
@@ -80,7 +80,7 @@ class Guest:
         guest_id: str,
         parameters: SamplingParameters,
         *,
-        rows: Places,
+        rows: RowArrays,
         wake: Wake,
         host: Host,
         pool: int | None = None,
