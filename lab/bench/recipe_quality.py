@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny", help="with float32 graphs [%(default)s]")
     parser.add_argument("--recipe", action="append", help="[int8 and int4]")
     parser.add_argument("--frames", type=int, default=300, help="of each recording [%(default)s]")
-    parser.add_argument("--turns", type=int, default=40, help="steps timed of each [%(default)s]")
+    parser.add_argument("--turns", type=int, default=40, help="timed steps of each model [%(default)s]")
     parser.add_argument("--out", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
     options = parser.parse_args(argv)
     material = Material(recordings=options.recordings, frames=options.frames, turns=options.turns)

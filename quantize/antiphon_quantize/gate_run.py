@@ -228,7 +228,7 @@ class Observer:
         if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:
             yield from measure_logits(a.thoughts, b.thoughts, a.said, spec.lm)
         if spec.kind is PipelineKind.TTS and not self._same_codec:
-            yield not_measured("codec", "a model that is told words hears no recording")
+            yield not_measured("codec", "a text-to-speech model takes no recording")
         elif self._same_codec:
             yield not_measured("codec", "one codec for both, byte for byte, on one backend")
         elif a.heard is not None and b.heard is not None:

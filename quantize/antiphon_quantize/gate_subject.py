@@ -108,7 +108,7 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
     if spec.kind not in KINDS:
         return f"the gate judges {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
     if spec.kind is PipelineKind.TTS and (backend != "torch" or spec.lm is None):
-        return f"the gate judges tts models that are told words step by step, on torch, not on {backend}"
+        return f"the gate judges tts models with a word-by-word script, on torch, not on {backend}"
     if backend not in BACKENDS:
         return f"the gate reads the logits of {', '.join(BACKENDS)}, not of {backend}"
     return None

@@ -50,7 +50,7 @@ class TtsJudged(TorchJudged):
         super().__init__(backend)
         tokenizer = checkpoint.text_tokenizer()
         if tokenizer is None:
-            raise UnsupportedError(f"{checkpoint.spec.name} has no tokenizer to be told a text with")
+            raise UnsupportedError(f"{checkpoint.spec.name} has no tokenizer, so it cannot take a text")
         self._spec, self._rules = checkpoint.spec, ScriptRules.of(checkpoint.spec)
         self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
 

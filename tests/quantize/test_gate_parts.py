@@ -235,7 +235,7 @@ def test_a_decoder_that_is_the_same_passes_as_a_number_and_one_that_is_silent_do
     tone = np.sin(np.arange(4800) / 7).astype(np.float32)
     found = [gate_sound.measure_distortion(tone, other) for other in (tone, 0 * tone)]
     assert (found[0].value, found[1].value) == (gate_sound.MOST_SI_SDR_DB, -math.inf)
-    assert found[0].detail == "dB, the decoder alone, no distortion at all, told as 150"
+    assert found[0].detail == "dB, the decoder alone, no distortion at all, reported as 150"
     assert [row.word for row in judge_measures(found, common_limits())] == ["PASS", "FAIL"]
 
 

@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--fits", metavar="MEMORY", help="recommend one for so much memory: 24GB, 80GiB")
+    parser.add_argument("--fits", metavar="MEMORY", help="recommend a model that fits: 24GB, 80GiB")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
     parser.add_argument("--modality", choices=MODALITIES, help="what it does")
     parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")

@@ -106,7 +106,7 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
         type=int,
         default=25,
         metavar="N",
-        help="frames of every turn that do not count; contexts hold from so many on [25]",
+        help="frames at the start of every turn that are not counted [25]",
     )
 
 

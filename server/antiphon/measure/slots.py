@@ -171,7 +171,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add_backend_options(parser)
     most = EngineConfig().max_slots
     parser.add_argument("--max-slots", type=int, default=most, help=f"look no further [{most}]")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm them [10]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm the result [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:
         raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")

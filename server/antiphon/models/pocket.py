@@ -127,7 +127,7 @@ class PocketShape:
             UnsupportedError: the weights cannot make a voice, or the recording has not even one frame.
         """
         if not self.clones:
-            raise UnsupportedError(f"{spec.name} came without the weights that make a voice of a recording")
+            raise UnsupportedError(f"{spec.name} has no weights for making a voice from a recording")
         frames = min(len(pcm), round(MAX_VOICE_S * spec.sample_rate)) // spec.frame_samples
         if not frames:
             raise UnsupportedError(f"a recording of {len(pcm)} samples, {spec.frame_samples} are needed")
