@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.mlx.conditions import Conditions, load_conditions
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.generation import Generator

@@ -18,7 +18,7 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.transport.patience import Patience
+from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.socket import Socket
 
 TICK_S: Final = 1.0
@@ -46,7 +46,7 @@ class SocketConversation(Conversation):
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
-        self._patience = Patience(self._limits, awaits)
+        self._patience = LivenessRules(self._limits, awaits)
         self._is_ready = False
         self._read_in_a_row = 0
 

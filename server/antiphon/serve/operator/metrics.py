@@ -134,7 +134,7 @@ def _device_memory() -> Iterable[Metric]:
     )
     limit = GaugeMetricFamily("antiphon_device_memory_limit_bytes", "Memory a GPU has.", labels=("device",))
     # Loaded by backends that run on torch, and only by them: this layer imports no framework.
-    devices = sys.modules.get("antiphon.backends.devices")
+    devices = sys.modules.get("antiphon.backends.torch_devices")
     for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
         used.add_metric((device,), in_use)
         limit.add_metric((device,), total)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from antiphon.backends.devices import device_bytes, pick_device, pick_dtype
 from antiphon.backends.threads import model_threads
+from antiphon.backends.torch_devices import device_bytes, pick_device, pick_dtype
 from antiphon.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     ("name", "hint"), [("mps", "; on Apple silicon the GPU is --backend mlx's"), ("meta", ""), ("xpu:0", "")]
 )
 def test_a_device_that_no_step_runs_on_is_refused_at_once(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"device {name} .* run on torch on cpu or cuda only{hint}$"):
+    with pytest.raises(ConfigError, match=f"device {name} .* torch runs models on cpu or cuda only{hint}$"):
         pick_device(name)
 
 
