@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from tests.docs.blocks import without_blocks
 from tests.repo.glossary import faults_of_words
 from tests.repo.structure import (
     MAX_FILE_LINES,
@@ -23,6 +25,8 @@ from tests.repo.structure import (
     read_modules,
 )
 from tests.repo.tracked import ROOT, tracked_files
+
+MAX_COLUMNS: Final = 100
 
 HIDDEN: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -111,6 +115,17 @@ def lengths(modules: Mapping[str, Module]) -> Iterator[str]:
         yield f"{lines:5} {where}: {LONG.get(key, 'no reason is given')}"
 
 
+def wide_lines(docs: Path) -> dict[str, int]:
+    """Prose lines over 100 columns by page; tables, links and code cannot be broken."""
+    found: dict[str, int] = {}
+    for page in sorted(docs.rglob("*.md")):
+        prose = without_blocks(page.read_text(encoding="utf-8")).splitlines()
+        wide = [line for line in prose if len(line) > MAX_COLUMNS and not line.startswith(("|", "<", "!["))]
+        if wide:
+            found[page.relative_to(docs).as_posix()] = len(wide)
+    return found
+
+
 def main() -> int:
     """Print the report."""
     every = everything()
@@ -120,6 +135,8 @@ def main() -> int:
     print(*lengths(modules), sep="\n")
     twice = names_used_twice(modules)
     print(f"Class names used in more than one file: {len(twice)}: {', '.join(twice)}")
+    wide = wide_lines(ROOT / "docs")
+    print(f"Prose over {MAX_COLUMNS} columns: {sum(wide.values())} lines of {len(wide)} pages")
     print(f"Circles of imports, hidden imports, imports of the lab, words defined twice: {len(found)}")
     print(*found, sep="\n")
     return int(bool(found))
