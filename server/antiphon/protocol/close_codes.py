@@ -13,6 +13,7 @@ class CloseCode(IntEnum):
 
     NORMAL = 1000
     GOING_AWAY = 1001
+    PROTOCOL_ERROR = 1002
     INVALID_DATA = 1007
     POLICY_VIOLATION = 1008
     MESSAGE_TOO_BIG = 1009
@@ -25,6 +26,7 @@ EXPLANATIONS: Final[Mapping[CloseCode, str]] = MappingProxyType(
     {
         CloseCode.NORMAL: "after `bye`, or after the last of `max_steps`",
         CloseCode.GOING_AWAY: "the server is leaving",
+        CloseCode.PROTOCOL_ERROR: "a frame that breaks RFC 6455",
         CloseCode.INVALID_DATA: "the data cannot be understood",
         CloseCode.POLICY_VIOLATION: "not allowed: silent for too long, an unknown model, too many sessions, "
         "or something this model cannot do",

@@ -130,18 +130,23 @@ class Incoming:
             return
         opcode = first & 0xF
         if first & 0x70:
-            raise FrameError(1002, "a frame with a reserved bit set; no extension was agreed on")
+            raise FrameError(
+                CloseCode.PROTOCOL_ERROR, "a frame with a reserved bit set; no extension was agreed on"
+            )
         if opcode not in DATA and opcode not in CONTROL:
-            raise FrameError(1002, f"a frame with the unknown opcode {opcode:#x}")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame with the unknown opcode {opcode:#x}")
         if size < 0:
-            raise FrameError(1002, "a frame without a mask; a client masks every frame")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a frame without a mask; a client masks every frame")
         if opcode in CONTROL and (size > MAX_CONTROL_BYTES or first < 0x80):
-            raise FrameError(1002, f"a control frame in fragments, or of over {MAX_CONTROL_BYTES} bytes")
+            raise FrameError(
+                CloseCode.PROTOCOL_ERROR,
+                f"a control frame in fragments, or of over {MAX_CONTROL_BYTES} bytes",
+            )
 
     def _assemble(self, opcode: int, is_final: bool, payload: bytes) -> tuple[int, bytes | str] | None:
         """Add a frame of data; the message, if it is the last."""
         if (opcode == CONTINUATION) == (self._opcode == CONTINUATION):
-            raise FrameError(1002, "a message inside another, or a continuation of none")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a message inside another, or a continuation of none")
         kind = opcode or self._opcode
         if kind == TEXT and not (opcode and is_final):
             self._decode(payload, is_final)
@@ -194,7 +199,7 @@ def read_close(payload: bytes) -> int | None:
         return None
     code = int.from_bytes(payload[:2], "big")
     if len(payload) < 2 or not (code in CLOSE_CODES or 3000 <= code < 5000):
-        raise FrameError(1002, f"a close frame with the invalid code {code}")
+        raise FrameError(CloseCode.PROTOCOL_ERROR, f"a close frame with the invalid code {code}")
     try:
         payload[2:].decode()
     except UnicodeDecodeError as error:
