@@ -136,7 +136,7 @@ def main() -> None:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads us ("| head") has had enough. The flush at exit must not find the pipe again.
+        # The reader ("| head") has closed the pipe. The flush at exit must not write to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_PIPE
     sys.exit(code)

@@ -2,7 +2,7 @@
 
 Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
 with its default and its unit in the name. A TOML file and the command line fill the same fields: the file
-overrides the defaults, the command line overrides the file. A key nobody knows is an error that names the
+overrides the defaults, the command line overrides the file. An unknown key is an error that names the
 nearest one; a value of the wrong type is an error that names the key and the value. Several models are
 entries of ``[[models]]`` in the file, each a :class:`ModelConfig`.
 """
@@ -31,7 +31,7 @@ PROTECTABLE = ("health", "metrics", "page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one caller may take, and how long the server waits for anybody."""
+    """Limits of one caller, and the timeouts of connections."""
 
     drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
     handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
@@ -95,7 +95,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Everything ``antiphon serve`` can be told."""
+    """All options of ``antiphon serve``."""
 
     model: tuple[str, ...] = option(
         (DEFAULT_MODEL,),

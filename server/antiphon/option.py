@@ -145,7 +145,7 @@ def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> 
     """``config`` with the values of a nested table (as TOML parses it) in place.
 
     Raises:
-        ConfigError: a key nobody knows, or a value that does not fit.
+        ConfigError: an unknown key, or a value that does not fit.
     """
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
