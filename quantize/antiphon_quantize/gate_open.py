@@ -10,17 +10,17 @@ from antiphon.backends.registry import AUTO, make_backend, resolve_auto
 from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import PipelineKind
-from antiphon_quantize.gate_subject import Judged, why_not
+from antiphon_quantize.gate_subject import EvalModel, why_not
 
 
-def open_judged(
+def open_eval_model(
     checkpoint: Checkpoint,
     backend: str,
     *,
     rows: int,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Judged:
+) -> EvalModel:
     """Load a checkpoint into a backend, to be judged.
 
     Raises:
@@ -35,17 +35,17 @@ def open_judged(
         raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
     made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
     if checkpoint.spec.kind is PipelineKind.TTS:
-        from antiphon_quantize.gate_tts import TtsJudged
+        from antiphon_quantize.gate_tts import TtsEvalModel
 
-        return TtsJudged(checkpoint, made)
+        return TtsEvalModel(checkpoint, made)
     if name == "torch":
-        from antiphon_quantize.gate_torch import TorchJudged
+        from antiphon_quantize.gate_torch import TorchEvalModel
 
-        return TorchJudged(made)
+        return TorchEvalModel(made)
     if name == "mlx":
-        from antiphon_quantize.gate_mlx import MlxJudged
+        from antiphon_quantize.gate_mlx import MlxEvalModel
 
-        return MlxJudged(made)
-    from antiphon_quantize.gate_onnx import OnnxJudged
+        return MlxEvalModel(made)
+    from antiphon_quantize.gate_onnx import OnnxEvalModel
 
-    return OnnxJudged(checkpoint, made)
+    return OnnxEvalModel(checkpoint, made)

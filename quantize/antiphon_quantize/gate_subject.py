@@ -1,4 +1,4 @@
-"""What is judged: a model that can be made to hear, to answer freely, and to think under given answers."""
+"""A model under evaluation: it answers freely, and gives its logits under forced answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BACKENDS: Final = ("torch", "onnx", "mlx")
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
-    """What a model thought of every frame: float32 logits by the frame that they are about.
+class Logits:
+    """The float32 logits of a model, by the frame that they predict.
 
     ``text [n, F, text_card]``, ``voice [n, F, dep_q, card]``, and ``pauses [n, F, heads]``, probabilities.
     """
@@ -43,7 +43,7 @@ def stream_name(stream: int) -> str:
     return ("text", "semantic")[stream] if stream < 2 else f"acoustic {stream}"
 
 
-class Judged(Protocol):
+class EvalModel(Protocol):
     """A loaded model of up to ``backend.info.slots`` rows. Every call begins with fresh rows."""
 
     @property
@@ -63,13 +63,13 @@ class Judged(Protocol):
         """Hear ``[n, T, n_q - dep_q]``; what is said, ``[n, T - max_delay, 1 + dep_q]``, text first."""
         ...
 
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """Hear the same and be made to say ``said``: what would have been said in its place (F frames)."""
         ...
 
 
 class StepCollector:
-    """What was thought step by step, put in the order of frames: a stream is its delay late."""
+    """Logits collected step by step and put in the order of frames: a stream is its delay late."""
 
     def __init__(self, spec: LMSpec) -> None:
         """Begin with no step."""
@@ -90,13 +90,13 @@ class StepCollector:
         """A step's ``[n, text_card]``, ``[n, dep_q, card]`` and ``[n, heads]``."""
         self._steps.append((text, voice, pauses))
 
-    def thoughts(self) -> Thoughts:
+    def thoughts(self) -> Logits:
         """By frame; the last frames, of which not every stream has been thought of, are left out."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
         begins = self._spec.delays[: 1 + self._spec.dep_q]
         aligned = [voice[:, d : d + frames, k] for k, d in enumerate(begins[1:])]
-        return Thoughts(
+        return Logits(
             text[:, begins[0] : begins[0] + frames],
             np.stack(aligned, axis=2) if aligned else voice[:, :frames],
             pauses[:, :frames],

@@ -12,7 +12,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate import judge, limits_of
-from antiphon_quantize.gate_open import open_judged
+from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_report import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
@@ -86,7 +86,7 @@ def test_a_dropped_delay_is_named(pair: tuple[Checkpoint, Checkpoint], tmp_path:
 
 def test_graphs_think_what_their_modules_think(pair: tuple[Checkpoint, Checkpoint]) -> None:
     checkpoint = pair[0]
-    torch, onnx = (open_judged(checkpoint, backend, rows=2) for backend in ("torch", "onnx"))
+    torch, onnx = (open_eval_model(checkpoint, backend, rows=2) for backend in ("torch", "onnx"))
     pcm = np.random.default_rng(0).normal(0, 0.1, (2, 12 * 1920)).astype(np.float32)
     codes = torch.encode(pcm)
     assert np.array_equal(codes, onnx.encode(pcm))
