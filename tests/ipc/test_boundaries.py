@@ -117,7 +117,7 @@ async def test_a_notify_that_raises_ends_its_session(place: str, caplog: pytest.
             each.push(np.zeros(here.port.info.spec.frame_samples, np.float32), time.monotonic())
         await call.until(lambda it: it.reply_frames == 1)
         await until_seen(lambda: session.state is SessionState.CLOSED)
-        assert "could not be told of a change: RuntimeError('this owner is broken')" in str(session.error)
+        assert "owner of a change failed: RuntimeError('this owner is broken')" in str(session.error)
         assert caplog.messages.count("notify failed") == 1
         call.session.close()
 
