@@ -15,8 +15,8 @@ from aiohttp import web
 from antiphon.errors import FieldError, SessionLimitError, UnknownSessionError
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
-from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
