@@ -55,12 +55,13 @@ test-lab: TIER := lab
 test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
 	$(PYTEST) -n 0 -m lab $(ARGS)
 
-check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts
+check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts, structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.repo.report
 	node_modules/.bin/tsc --project web
 	node_modules/.bin/tsc --project tests/web
 

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import MissingExtraError
 from antiphon.install import install_command, requirements_of
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 
 DECLARED = [
     "aiohttp>=3.11",

@@ -137,12 +137,15 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--audio", type=Path, metavar="FILE", help="speech to send: WAV, MP3, FLAC, Ogg [our own]"
+        "--audio", type=Path, metavar="FILE", help="speech to send: WAV, MP3, FLAC, Ogg [built-in]"
     )
-    group.add_argument("--text", metavar="TEXT", help="what is to be said (--protocol tts) [our own]")
+    group.add_argument("--text", metavar="TEXT", help="the text to speak (--protocol tts) [built-in]")
     group.add_argument("--sessions", type=_at_least_one, default=1, metavar="N", help="sessions at once [1]")
     group.add_argument(
-        "--seconds", type=_positive, metavar="S", help="speak so long, repeating the clip [the clip once]"
+        "--seconds",
+        type=_positive,
+        metavar="S",
+        help="call length in s, repeating the clip [the clip once]",
     )
     group.add_argument(
         "--message-ms",
@@ -167,7 +170,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the sessions' random phases [0]")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random phases [0]")
 
 
 def _add_connection(group: argparse._ArgumentGroup) -> None:
@@ -193,7 +196,12 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         help="speak plain /api/chat, as any Moshi server does",
     )
     group.add_argument(
-        "--wait", type=float, default=0.0, dest="wait_s", metavar="S", help="stand in the queue so long [0]"
+        "--wait",
+        type=float,
+        default=0.0,
+        dest="wait_s",
+        metavar="S",
+        help="longest wait in the queue in s [0]",
     )
     group.add_argument(
         "--ready-timeout",

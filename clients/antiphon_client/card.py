@@ -8,7 +8,7 @@ from antiphon_client.facts import ServerFacts, format_bytes
 from antiphon_client.measures import Distribution
 from antiphon_client.report import ProbeReport
 
-NOT_TOLD = "not told by the server"
+NOT_TOLD = "not stated by the server"
 NOT_MEASURED = "not measured"
 
 

@@ -73,7 +73,7 @@ def load_clip(path: Path | None) -> Samples:
         return _not_empty(read_audio(path), str(path))
     clips = default_clips()
     if not clips:
-        raise AudioError("this installation has no clip of its own; name a recording with --audio FILE")
+        raise AudioError("this installation has no built-in clip; name a recording with --audio FILE")
     with resources.as_file(clips[0]) as file:
         return _not_empty(read_audio(file), clips[0].name)
 

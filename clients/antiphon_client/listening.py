@@ -154,7 +154,7 @@ def render(report: SpeechReport) -> str:
     """The report as lines for a person."""
     lines = [
         f"sessions   {report.sessions}, {report.rejected} not let in, {report.failed} ended early",
-        f"speech     {report.audio_s:.1f} s, {report.words} words told, {report.gaps} gaps",
+        f"speech     {report.audio_s:.1f} s, {report.words} words received, {report.gaps} gaps",
     ]
     for name, what, unit in (
         ("first", report.first_audio_ms, "ms to first audio"),

@@ -92,7 +92,12 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
     add("--format", type=AudioFormat, choices=list(AudioFormat), default=AudioFormat.OPUS, help="[opus]")
     add("--stock", action="store_true", dest="is_stock", help="speak plain /api/chat, in ogg")
     add(
-        "--wait", type=float, default=30.0, dest="wait_s", metavar="S", help="stand in the queue so long [30]"
+        "--wait",
+        type=float,
+        default=30.0,
+        dest="wait_s",
+        metavar="S",
+        help="longest wait in the queue in s [30]",
     )
     add("--set", action="append", default=[], type=name_and_value, dest="query", metavar="NAME=VALUE")
     add("--model", metavar="NAME", help="one of several models [the server's own choice]")

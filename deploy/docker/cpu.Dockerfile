@@ -19,9 +19,8 @@ COPY server server
 COPY clients clients
 COPY quantize quantize
 COPY web web
-# The wheel of sphn carries 77 MB of debugging symbols. pip goes, with the caches: the image runs as it is.
+# pip goes, with the caches: the image runs as it is.
 RUN pip install -c constraints.txt ".[$EXTRAS]" && \
-    strip --strip-debug /opt/antiphon/lib/python3*/site-packages/sphn/*.so && \
     pip uninstall --yes pip && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm

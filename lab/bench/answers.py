@@ -28,8 +28,8 @@ from typing import Final
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize import main as quantize
+from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_questions import read_questions
-from antiphon_quantize.gate_subject import open_judged
 from lab.bench.harness import BenchError, Results, Values, machine_line, tell, terminable, warn_if_busy
 
 AS_SHIPPED: Final = "as-shipped"
@@ -124,7 +124,7 @@ def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Va
         raise BenchError(f"{model} answers no questions")
     questions = read_questions(Path(settings.questions), lm, tokenizer, settings.most)
     options = OPTIONS.get(settings.backend, {})
-    judged = open_judged(checkpoint, settings.backend, rows=settings.rows, options=options)
+    judged = open_eval_model(checkpoint, settings.backend, rows=settings.rows, options=options)
     info = judged.backend.info
     facts = {
         "dtype": info.dtype,

@@ -14,18 +14,14 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.errors import AntiphonError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.manifest import MANIFEST_NAME, QuantizationRecipe, file_entry, write_manifest
 from antiphon_quantize.gate import judge
 from antiphon_quantize.gate_run import Material, Side
-from antiphon_quantize.onnx_weights import quantize_graph
-from antiphon_quantize.recipe import load_recipe
 from lab.bench.harness import tell
+from tests.support.rounded import rounded
 
 COLUMNS = (
     "text kl",
@@ -39,34 +35,6 @@ COLUMNS = (
     "speed ratio",
     "size ratio",
 )
-
-
-def rounded(checkpoint: Checkpoint, recipe_name: str, folder: Path) -> Checkpoint:
-    """A model whose float32 graphs are rounded as a recipe says, in a new folder; its other files are copies.
-
-    Raises:
-        UnsupportedError: it has no graphs, or they are quantised already.
-    """
-    manifest, recipe = checkpoint.manifest, load_recipe("onnx", recipe_name)
-    if manifest is None or not checkpoint.graphs:
-        raise UnsupportedError(
-            f"{checkpoint.ref} has no graphs: antiphon quantize --target onnx --recipe float32"
-        )
-    folder.mkdir(parents=True)
-    graphs = {form.file for form in checkpoint.graphs.values()}
-    entries = {}
-    for role, path in checkpoint.files.items():
-        target = folder / path.name
-        if role in graphs:
-            quantize_graph(path, target, recipe)
-        elif not path.name.endswith(".onnx.data"):
-            shutil.copyfile(path, target)
-        if target.exists():
-            entries[role] = file_entry(folder, target.name)
-    made = QuantizationRecipe(recipe.scheme, recipe.bits, recipe.block, options={"recipe": recipe_name})
-    name = f"{manifest.name}-{Path(recipe_name).stem}"
-    write_manifest(replace(manifest, name=name, files=entries, quantization=made), folder / MANIFEST_NAME)
-    return load_checkpoint(str(folder))
 
 
 def measure(model: str, recipes: Sequence[str], material: Material, folder: Path) -> str:
@@ -101,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny", help="with float32 graphs [%(default)s]")
     parser.add_argument("--recipe", action="append", help="[int8 and int4]")
     parser.add_argument("--frames", type=int, default=300, help="of each recording [%(default)s]")
-    parser.add_argument("--turns", type=int, default=40, help="steps timed of each [%(default)s]")
+    parser.add_argument("--turns", type=int, default=40, help="timed steps of each model [%(default)s]")
     parser.add_argument("--out", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
     options = parser.parse_args(argv)
     material = Material(recordings=options.recordings, frames=options.frames, turns=options.turns)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from lab.train.domain import FIXED_ANSWERS, Domain
 from lab.train.questions import trim
 from lab.train.voices import SAMPLE_RATE, Voice, speak
@@ -26,8 +26,6 @@ LOUDNESS = 0.12
 """Root mean square of an answer."""
 JOIN_SAMPLES = 120
 """Neighbouring words are cross-faded over 5 ms."""
-
-FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from antiphon.arrays import FloatArray
 
 SAMPLE_RATE = 24_000
-FloatArray = NDArray[np.float32]
 
 
 def add_noise(pcm: FloatArray, noise: FloatArray, snr_db: float) -> FloatArray:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from lab.train.answers import speak_answers
 from lab.train.augment import add_noise, coloured_noise
 from lab.train.domain import PHRASINGS
@@ -19,7 +19,6 @@ from lab.train.questions import Utterance
 from lab.train.recogniser import answers_grammar, recognise, word_errors
 from tests.support.caller import FRAME_SAMPLES, STEP_SAMPLES, call, loud_at
 
-FloatArray = NDArray[np.float32]
 Note = Callable[[int, int], None]
 RATE = 24_000
 LISTEN_S = 5.0

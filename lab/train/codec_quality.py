@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.quality import stoi
 from lab.train.codec import FRAME_SAMPLES, load_mimi
@@ -17,7 +17,6 @@ from lab.train.questions import read_shard
 from lab.train.recogniser import questions_grammar, recognise, word_errors
 from lab.train.shards import shards_in
 
-FloatArray = NDArray[np.float32]
 UTTERANCES = 100
 
 

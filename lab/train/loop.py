@@ -137,7 +137,7 @@ class Course:
         out.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             state = torch.load(self._path, weights_only=True)
-            self.model.load_state_dict(state["talker"])
+            self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.best = state["step"], state["best"]
 
@@ -153,7 +153,7 @@ class Course:
 
     def save(self) -> None:
         """Write the state, so that a kill at any moment leaves a whole one."""
-        state = {"talker": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         part = self._path.with_suffix(".part")
         torch.save({**state, "step": self.step, "best": self.best}, part)
         part.replace(self._path)

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from lab.train.answers import LOUDNESS, Answer, Speaker
 from lab.train.codec import load_mimi
 from lab.train.domain import PHRASINGS, Domain
@@ -30,7 +30,6 @@ from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.voices import SAMPLE_RATE
 
-FloatArray = NDArray[np.float32]
 LEAD_FRAMES: Final = 2
 """Silence before the first word, as a script begins."""
 TAIL_FRAMES: Final = 6

@@ -6,11 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 from moshi.models.lm import LMGen
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.models.script import Script, ScriptRules
 from antiphon.models.spec import ModelSpec
 from lab.train.domain import Domain
@@ -24,8 +23,6 @@ TEMPERATURE: Final = 0.3
 TOP_K: Final = 50
 MAX_STEPS: Final = 150
 SENTENCES: Final = 24
-
-FloatArray = NDArray[np.float32]
 
 
 def held_out_answers(count: int) -> list[str]:

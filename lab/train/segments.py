@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from lab.train.augment import add_room, coloured_noise, equalise, limit_band
 from lab.train.codec import load_mimi
 from lab.train.questions import Utterance, read_shard
@@ -39,7 +40,6 @@ GROUP = 50
 STRIP_FRAMES = 200
 QUIET_STRIPS = 6
 
-FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.int16]
 
 

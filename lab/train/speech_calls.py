@@ -13,6 +13,7 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon_client.address import ServerAddress
 from antiphon_client.listening import Speech
@@ -26,7 +27,6 @@ from lab.train.recogniser import answers_grammar, recognise
 from lab.train.voices import SAMPLE_RATE
 from lab.train.word_times import Listener
 
-FloatArray = NDArray[np.float32]
 Note = Callable[[int, int], None]
 LEAD_S, TRAIL_S = 1.0, 3.2
 SNR_DB: Final = 20.0

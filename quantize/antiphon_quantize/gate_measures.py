@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import FloatArray
 from antiphon.models.spec import LMSpec
-from antiphon_quantize.gate_subject import Codes, Thoughts
+from antiphon_quantize.gate_subject import Codes, Logits
 
 Floats = NDArray[np.floating[Any]]
 
@@ -43,7 +43,7 @@ def not_measured(name: str, why: str) -> Measure:
     return Measure(name, None, detail=why)
 
 
-def measure_logits(a: Thoughts, b: Thoughts, said: Codes, spec: LMSpec) -> Iterator[Measure]:
+def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[Measure]:
     """Hold what the candidate ``b`` thinks against the baseline ``a``, both having been made to say ``said``.
 
     ``said`` int64 ``[n, F, 1 + dep_q]``, -1 for nothing. The worst stream's share of logits that are not

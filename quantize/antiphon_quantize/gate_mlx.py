@@ -16,10 +16,10 @@ from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Packed
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
-from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 
-class Overheard:
+class TeacherForcing:
     """Chooses given tokens int32 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
 
     def __init__(self, tokens: Codes) -> None:
@@ -38,8 +38,8 @@ class Overheard:
         return self._tokens[:, 1 + codebook]
 
 
-class MlxJudged:
-    """See :class:`antiphon_quantize.gate_subject.Judged`."""
+class MlxEvalModel:
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
         """Take over a backend that was just made."""
@@ -83,13 +83,13 @@ class MlxJudged:
             said = [executor.think(rows, at(frame, rows), part)[0] for frame, part in parts]
         return np.maximum(np.stack(said[self._lm.max_delay :], axis=1), 0).astype(np.int64)
 
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         rows, executor, collector = self._fresh(len(heard)), self._executor, StepCollector(self._lm)
         nothing = np.zeros((len(heard), 0, self._lm.card), np.float32)
         with executor.on_device():
             for index, frame in enumerate(heard.swapaxes(0, 1).astype(np.int32)):
-                chooser = Overheard(collector.forced(said, index))
+                chooser = TeacherForcing(collector.forced(said, index))
                 _, pauses, _ = executor.think(rows, at(index, rows), frame, chooser=chooser)
                 text, *voice = (np.array(logits) for logits in chooser.logits)
                 if pauses is None:

@@ -29,14 +29,14 @@ from antiphon.models.delays import DelayCache
 from antiphon.models.graphs import GraphFormat, TensorFormat
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
-from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 SURE: Final = np.float32(1e30)
 """Noise with which a token wins against all others."""
 
 
-class OnnxJudged:
-    """See :class:`antiphon_quantize.gate_subject.Judged`."""
+class OnnxEvalModel:
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take over a backend that was just made of ``checkpoint``."""
@@ -80,7 +80,7 @@ class OnnxJudged:
             said.append(language.delays.outputs(rows, text, voice)[0])
         return np.stack(said[spec.max_delay :], axis=1).astype(np.int64)
 
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         spec, rows = self._lm(), first(len(heard))
         stage, delays, collector = self._fresh("lm"), DelayCache(spec, rows.size), StepCollector(spec)

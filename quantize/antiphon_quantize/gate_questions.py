@@ -20,7 +20,7 @@ from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
 from antiphon.models.tokenizer import Tokenizer
-from antiphon_quantize.gate_subject import Codes, Judged
+from antiphon_quantize.gate_subject import Codes, EvalModel
 
 BEFORE_FRAMES: Final = 20
 AFTER_FRAMES: Final = 60
@@ -32,7 +32,7 @@ GREEDY: Final = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 class Examination(Protocol):
     """A task that a model is marked by."""
 
-    def mark(self, judged: Judged) -> float:
+    def mark(self, judged: EvalModel) -> float:
         """The share that is right, 0 to 1."""
         ...
 
@@ -61,11 +61,11 @@ class Questions:
         """One of so many parts, to be asked apart from the others."""
         return Questions(self._questions[index::parts], self._lm)
 
-    def mark(self, judged: Judged) -> float:
+    def mark(self, judged: EvalModel) -> float:
         """See :class:`Examination`."""
         return sum(self.right(judged)) / len(self._questions)
 
-    def right(self, judged: Judged) -> list[bool]:
+    def right(self, judged: EvalModel) -> list[bool]:
         """Which of them are answered rightly, in their order."""
         rows, right = judged.backend.info.slots, list[bool]()
         for first in range(0, len(self._questions), rows):
@@ -73,7 +73,7 @@ class Questions:
             right += [said == one.answer for said, one in zip(self._ask(judged, asked), asked, strict=True)]
         return right
 
-    def _ask(self, judged: Judged, asked: Sequence[Question]) -> list[tuple[int, ...]]:
+    def _ask(self, judged: EvalModel, asked: Sequence[Question]) -> list[tuple[int, ...]]:
         frames = BEFORE_FRAMES + max(len(one.codes) for one in asked) + AFTER_FRAMES
         heard = np.stack([np.take(one.strip, np.arange(frames), axis=0, mode="wrap") for one in asked])
         for row, one in enumerate(asked):

@@ -18,10 +18,11 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.gate_files import measure_arguments, measure_weights, same_codec
 from antiphon_quantize.gate_measures import SPEED, Measure, measure_logits, not_measured
+from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_questions import Questions, read_questions
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, Judged, Thoughts, check_comparable, open_judged, why_not
+from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, check_comparable, why_not
 
 Note = Callable[[str], None]
 """Told what is being done."""
@@ -84,7 +85,7 @@ class Observed:
 
     heard: Heard | None
     said: Codes | None
-    thoughts: Thoughts | None
+    thoughts: Logits | None
     accuracy: float | None
     memory_bytes: int
     tick_ms: float | None
@@ -170,10 +171,10 @@ class Observer:
             self._note("weights")
             yield from measure_weights(a.file("lm"), b.file("lm"))
 
-    def _open(self, side: Side) -> Judged:
+    def _open(self, side: Side) -> EvalModel:
         asked = 0 if self._questions is None else min(len(self._questions), self._material.rows)
         self._note(f"loading {side.name}")
-        return open_judged(
+        return open_eval_model(
             side.checkpoint,
             side.backend,
             rows=max(len(self._sound.pcm), asked),
@@ -181,10 +182,10 @@ class Observer:
             options=side.options,
         )
 
-    def _ticker(self, judged: Judged) -> Ticker:
+    def _ticker(self, judged: EvalModel) -> Ticker:
         return Ticker(judged.backend, self._sound.joined(self._sound.pcm), time.perf_counter)
 
-    def _observe(self, judged: Judged, before: Observed | None, *, times: bool) -> Observed:
+    def _observe(self, judged: EvalModel, before: Observed | None, *, times: bool) -> Observed:
         """Hear the sound and think; in place of ``before``, the baseline, if there is one."""
         spec, name = judged.backend.info.spec, judged.backend.info.spec.name
         heard = before.heard if before is not None else None
@@ -214,7 +215,7 @@ class Observer:
         own = SamplingParameters.from_generation(spec.generation)
         return [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
 
-    def _hear(self, judged: Judged, spec: ModelSpec, before: Heard | None) -> Heard:
+    def _hear(self, judged: EvalModel, spec: ModelSpec, before: Heard | None) -> Heard:
         codes = judged.encode(self._sound.pcm)
         if spec.kind is PipelineKind.STT or self._same_codec:
             return Heard(codes, None, None)
@@ -227,7 +228,7 @@ class Observer:
         if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:
             yield from measure_logits(a.thoughts, b.thoughts, a.said, spec.lm)
         if spec.kind is PipelineKind.TTS and not self._same_codec:
-            yield not_measured("codec", "a model that is told words hears no recording")
+            yield not_measured("codec", "a text-to-speech model takes no recording")
         elif self._same_codec:
             yield not_measured("codec", "one codec for both, byte for byte, on one backend")
         elif a.heard is not None and b.heard is not None:

@@ -1,19 +1,16 @@
-"""What is judged: a model that can be made to hear, to answer freely, and to think under given answers."""
+"""A model under evaluation: it answers freely, and gives its logits under forced answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.registry import AUTO, make_backend, resolve_auto
-from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.errors import ConfigError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 
@@ -24,8 +21,8 @@ BACKENDS: Final = ("torch", "onnx", "mlx")
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
-    """What a model thought of every frame: float32 logits by the frame that they are about.
+class Logits:
+    """The float32 logits of a model, by the frame that they predict.
 
     ``text [n, F, text_card]``, ``voice [n, F, dep_q, card]``, and ``pauses [n, F, heads]``, probabilities.
     """
@@ -46,7 +43,7 @@ def stream_name(stream: int) -> str:
     return ("text", "semantic")[stream] if stream < 2 else f"acoustic {stream}"
 
 
-class Judged(Protocol):
+class EvalModel(Protocol):
     """A loaded model of up to ``backend.info.slots`` rows. Every call begins with fresh rows."""
 
     @property
@@ -66,13 +63,13 @@ class Judged(Protocol):
         """Hear ``[n, T, n_q - dep_q]``; what is said, ``[n, T - max_delay, 1 + dep_q]``, text first."""
         ...
 
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """Hear the same and be made to say ``said``: what would have been said in its place (F frames)."""
         ...
 
 
 class StepCollector:
-    """What was thought step by step, put in the order of frames: a stream is its delay late."""
+    """Logits collected step by step and put in the order of frames: a stream is its delay late."""
 
     def __init__(self, spec: LMSpec) -> None:
         """Begin with no step."""
@@ -93,55 +90,17 @@ class StepCollector:
         """A step's ``[n, text_card]``, ``[n, dep_q, card]`` and ``[n, heads]``."""
         self._steps.append((text, voice, pauses))
 
-    def thoughts(self) -> Thoughts:
+    def thoughts(self) -> Logits:
         """By frame; the last frames, of which not every stream has been thought of, are left out."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
         begins = self._spec.delays[: 1 + self._spec.dep_q]
         aligned = [voice[:, d : d + frames, k] for k, d in enumerate(begins[1:])]
-        return Thoughts(
+        return Logits(
             text[:, begins[0] : begins[0] + frames],
             np.stack(aligned, axis=2) if aligned else voice[:, :frames],
             pauses[:, :frames],
         )
-
-
-def open_judged(
-    checkpoint: Checkpoint,
-    backend: str,
-    *,
-    rows: int,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Judged:
-    """Load a checkpoint into a backend, to be judged.
-
-    Raises:
-        UnsupportedError: a pipeline or a backend whose thoughts are not read.
-        MissingExtraError: the package that opens graphs is not installed.
-        BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
-    """
-    name = resolve_auto(checkpoint) if backend == AUTO else backend
-    if (reason := why_not(checkpoint.spec, name)) is not None:
-        raise UnsupportedError(reason)
-    if name == "onnx" and find_spec("onnx") is None:
-        raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
-    made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
-    if checkpoint.spec.kind is PipelineKind.TTS:
-        from antiphon_quantize.gate_tts import TtsJudged
-
-        return TtsJudged(checkpoint, made)
-    if name == "torch":
-        from antiphon_quantize.gate_torch import TorchJudged
-
-        return TorchJudged(made)
-    if name == "mlx":
-        from antiphon_quantize.gate_mlx import MlxJudged
-
-        return MlxJudged(made)
-    from antiphon_quantize.gate_onnx import OnnxJudged
-
-    return OnnxJudged(checkpoint, made)
 
 
 def why_not(spec: ModelSpec, backend: str) -> str | None:
@@ -149,7 +108,7 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
     if spec.kind not in KINDS:
         return f"the gate judges {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
     if spec.kind is PipelineKind.TTS and (backend != "torch" or spec.lm is None):
-        return f"the gate judges tts models that are told words step by step, on torch, not on {backend}"
+        return f"the gate judges tts models with a word-by-word script, on torch, not on {backend}"
     if backend not in BACKENDS:
         return f"the gate reads the logits of {', '.join(BACKENDS)}, not of {backend}"
     return None

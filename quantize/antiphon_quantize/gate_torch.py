@@ -14,10 +14,10 @@ from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.pipeline import PAUSE_INDEX, Pipeline
 from antiphon.backends.torch.step import Step
 from antiphon.models.sampling import SamplingParameters
-from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 
-class Overheard:
+class TeacherForcing:
     """Chooses given tokens int64 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
 
     def __init__(self, tokens: Tensor) -> None:
@@ -43,8 +43,8 @@ def pipeline_of(backend: Backend) -> Pipeline:
     return backend.executor.pipeline
 
 
-class TorchJudged:
-    """See :class:`antiphon_quantize.gate_subject.Judged`."""
+class TorchEvalModel:
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
         """Take over a backend that was just made."""
@@ -92,7 +92,7 @@ class TorchJudged:
         return torch.stack(said[pipeline.generator.cache.max_delay :], dim=1).numpy()
 
     @torch.inference_mode()
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         pipeline = self._fresh()
         generator, spec = pipeline.generator, pipeline.spec.lm
@@ -100,7 +100,7 @@ class TorchJudged:
         assert spec is not None
         step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
         for index, frame in enumerate(torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)):
-            chooser = Overheard(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
+            chooser = TeacherForcing(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
             out = generator.step(frame, step, chooser)
             text, *voice = chooser.logits
             pauses = np.zeros((rows, 0), np.float32)

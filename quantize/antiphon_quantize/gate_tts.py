@@ -24,8 +24,8 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import NEW_WORD, Script, ScriptRules
 from antiphon.models.spoken_text import TextReader
-from antiphon_quantize.gate_subject import Codes, StepCollector, Thoughts
-from antiphon_quantize.gate_torch import Overheard, TorchJudged, pipeline_of
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
+from antiphon_quantize.gate_torch import TeacherForcing, TorchEvalModel, pipeline_of
 
 TEXTS: Final = (
     "Good morning. The train to the coast leaves at nine, and the next one only in the afternoon.",
@@ -38,8 +38,8 @@ TEXTS: Final = (
 """What is said, one text a row; again and again where it is shorter than the frames."""
 
 
-class TtsJudged(TorchJudged):
-    """See :class:`antiphon_quantize.gate_subject.Judged`: hears nothing, says :data:`TEXTS`."""
+class TtsEvalModel(TorchEvalModel):
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`: hears nothing, says :data:`TEXTS`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take over a backend that was just made of ``checkpoint``.
@@ -50,7 +50,7 @@ class TtsJudged(TorchJudged):
         super().__init__(backend)
         tokenizer = checkpoint.text_tokenizer()
         if tokenizer is None:
-            raise UnsupportedError(f"{checkpoint.spec.name} has no tokenizer to be told a text with")
+            raise UnsupportedError(f"{checkpoint.spec.name} has no tokenizer, so it cannot take a text")
         self._spec, self._rules = checkpoint.spec, ScriptRules.of(checkpoint.spec)
         self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
 
@@ -87,7 +87,7 @@ class TtsJudged(TorchJudged):
         return torch.cat([text, torch.stack(voice[late:], dim=1)], dim=2).numpy()
 
     @torch.inference_mode()
-    def think(self, heard: Codes, said: Codes) -> Thoughts:
+    def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
@@ -102,7 +102,7 @@ class TtsJudged(TorchJudged):
             tokens = torch.from_numpy(collector.forced(said, index)).clamp(min=0)
             asked = tokens[:, 0].clone()
             tokens[:, 0] = torch.where(asked == NEW_WORD, choices[:, 0], choices[:, 1])
-            chooser = Overheard(tokens.to(pipeline.device))
+            chooser = TeacherForcing(tokens.to(pipeline.device))
             generator.step(nothing, step, chooser, is_silent=index < self._rules.audio_delay)
             text, *voice = chooser.logits
             collector.add(

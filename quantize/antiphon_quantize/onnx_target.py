@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import torch
 
 from antiphon import __version__
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.weights.conditions import load_conditions
 from antiphon.backends.torch.weights.lm_weights import load_lm

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.modules.attention import CrossAttention, merge_heads, split_heads
+from antiphon.backends.torch.modules.layer import TransformerLayer
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.modules.transformer import TransformerLayer
 from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.weights.conditions import Conditions
 from antiphon.models.speaker import MAX_SPEAKERS

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float32]
+from antiphon.arrays import FloatArray
+
 ByteArray = NDArray[np.uint8]
 
 SMALLEST_BLOCK = 16

@@ -52,9 +52,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),
-    "bench": Command("antiphon.measure.main:main", "measure models as they run here: the benchmark card"),
+    "bench": Command(
+        "antiphon_quantize.measured:bench", "measure models as they run here: the benchmark card"
+    ),
     "verify": Command(
-        "antiphon.measure.verify:main", "check a model: its files, parity with upstream, its gate and card"
+        "antiphon_quantize.measured:verify",
+        "check a model: its files, parity with upstream, its gate and card",
     ),
 }
 
@@ -133,7 +136,7 @@ def main() -> None:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads us ("| head") has had enough. The flush at exit must not find the pipe again.
+        # The reader ("| head") has closed the pipe. The flush at exit must not write to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_PIPE
     sys.exit(code)

@@ -2,7 +2,7 @@
 
 Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
 with its default and its unit in the name. A TOML file and the command line fill the same fields: the file
-overrides the defaults, the command line overrides the file. A key nobody knows is an error that names the
+overrides the defaults, the command line overrides the file. An unknown key is an error that names the
 nearest one; a value of the wrong type is an error that names the key and the value. Several models are
 entries of ``[[models]]`` in the file, each a :class:`ModelConfig`.
 """
@@ -31,7 +31,7 @@ PROTECTABLE = ("health", "metrics", "page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one caller may take, and how long the server waits for anybody."""
+    """Limits of one caller, and the timeouts of connections."""
 
     drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
     handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
@@ -91,7 +91,7 @@ class ModelConfig:
     """
 
     model: str = option("", "a built-in name, a folder, or hf://owner/repo[@revision]")
-    name: str | None = option(None, "what callers name it by; its checkpoint's own name if none")
+    name: str | None = option(None, "the name that clients ask for; by default the checkpoint's own name")
     backend: str = option(AUTO, "what runs it")
     device: str | None = option(None, "where it runs")
     slots: int | None = option(None, "sessions at once", minimum=1)
@@ -110,7 +110,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Everything ``antiphon serve`` can be told."""
+    """All options of ``antiphon serve``."""
 
     model: tuple[str, ...] = option(
         (DEFAULT_MODEL,),
@@ -159,14 +159,14 @@ class ServerConfig:
     record: str | None = option(
         None, "where calls are recorded whose callers agree (consent=record); none are without", metavar="DIR"
     )
-    record_max_s: float = option(600.0, "the longest part of a call that is recorded", minimum=1)
+    record_max_s: float = option(600.0, "the longest recording of a call", minimum=1)
     record_max_bytes: int = option(
         10_000_000_000, "all recordings together, beyond which the oldest are removed", minimum=1_000_000
     )
-    trace: int = option(0, "write a Chrome trace of so many ticks", minimum=0)
+    trace: int = option(0, "number of ticks to write as a Chrome trace", minimum=0)
     trace_file: str = option("antiphon-trace.json", "where the trace goes")
     otel_every: int = option(
-        0, "export one tick of so many as an OpenTelemetry trace (extra otel), 0 for none", minimum=0
+        0, "export one of every N ticks as an OpenTelemetry trace (extra otel), 0 for none", minimum=0
     )
     null_step_ms: float = option(5.0, "backend null: time of one step", minimum=0)
     null_hold_gil: bool = option(False, "backend null: compute instead of sleeping")

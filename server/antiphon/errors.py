@@ -136,7 +136,7 @@ class ServerFullError(SessionError):
 
 
 class DrainingError(SessionError):
-    """The server is leaving and admits nobody."""
+    """The server is draining: it admits no new session."""
 
 
 class UnknownModelError(SessionError):
@@ -155,7 +155,7 @@ class SessionLimitError(SessionError):
     """This key, or this address, has as many sessions as it may."""
 
     retry_after_s: int = 10
-    """Nobody knows when one of its own will end: what polite clients wait before they look again."""
+    """The end of a running session is unknown: this is the wait that clients are asked for."""
 
 
 class UsageLimitError(SessionLimitError):
@@ -192,7 +192,7 @@ class SessionFailedError(SessionError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A sentence that helps with a name nobody knows: the name nearest to it, or all there are."""
+    """A sentence for an unknown name: the nearest known name, or all of them."""
     known = sorted(names)
     close = _closest(name, known)
     return f"did you mean '{close}'?" if close else f"there are: {', '.join(known) or 'none'}"

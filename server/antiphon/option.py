@@ -5,13 +5,14 @@ Read out of the classes that hold them, checked one by one, and filled in from t
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from antiphon.errors import ConfigError, nearest
 
@@ -19,6 +20,14 @@ T = TypeVar("T")
 
 AUTO = "auto"
 """What a file or the command line says for a number that the server may choose (None in the dataclass)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ConfigErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError."""
+        raise ConfigError(message)
 
 
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
@@ -136,7 +145,7 @@ def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> 
     """``config`` with the values of a nested table (as TOML parses it) in place.
 
     Raises:
-        ConfigError: a key nobody knows, or a value that does not fit.
+        ConfigError: an unknown key, or a value that does not fit.
     """
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)

@@ -122,5 +122,5 @@ def test_samples_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.wav").read_bytes())
     data[-4:] = np.array([np.nan], "<f4").tobytes()
     (tmp_path / "a.wav").write_bytes(bytes(data))
-    with pytest.raises(AudioError, match=r"a\.wav holds samples that are not finite"):
+    with pytest.raises(AudioError, match=r"a\.wav is not audio .* samples that are not finite"):
         read_audio(tmp_path / "a.wav")

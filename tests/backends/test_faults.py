@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from antiphon.backends.devices import device_probe
 from antiphon.backends.faults import FaultJudge
+from antiphon.backends.torch_devices import device_probe
 from antiphon.errors import DeviceLostError, StepError
 
 

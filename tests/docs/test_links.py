@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import without_blocks
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.tracked import ROOT, tracked_files
 
 DOCUMENTS = [path for path in tracked_files() if path.suffix == ".md"]
 _LINK = re.compile(r"\]\(([^)\s]+)\)|<(?:img|source|a)\s[^>]*?(?:src|srcset|href)=\"([^\"]+)\"")

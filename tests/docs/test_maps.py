@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.tracked import ROOT, tracked_files
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DECISIONS = ROOT / "docs" / "adr"

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Block, read_blocks
-from tests.house.make import run_make
-from tests.house.tracked import ROOT
+from tests.repo.make import run_make
+from tests.repo.tracked import ROOT
 from tests.support.launch import free_port, running_server
 
 README = ROOT / "README.md"

@@ -143,7 +143,7 @@ def test_late_frames_close_the_door_and_the_queue_waits_for_it_to_open() -> None
         admission.submit(FakeCaller(), 0.0, 0.0)
     assert caught.value.outcome is Outcome.LATE
     assert str(caught.value) == (
-        "12.0 % of the last 100 frames were late (more than 5.0 % closes the door) and 0 callers wait "
+        "12.0 % of the last 100 frames were late (admission stops above 5.0 %) and 0 callers wait "
         "(at most 3); try again in 5 s"
     )
     caller = FakeCaller()

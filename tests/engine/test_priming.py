@@ -192,7 +192,7 @@ def test_a_prompt_may_be_changed_until_something_was_pushed() -> None:
     bench.ticks()
     assert bench.backend.rows[0].sum == 8 + 9
     session.push_text([TextEntry((4,), is_last=True)], bench.clock())
-    with pytest.raises(SessionError, match="a prompt came after what is to be answered; it comes first"):
+    with pytest.raises(SessionError, match="a prompt came after the first input; it must precede all input"):
         session.prime(prompt_of(1, 2))
     session.close()
     session.prime(prompt_of(1, 2))

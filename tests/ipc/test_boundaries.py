@@ -23,7 +23,7 @@ from antiphon.errors import ProtocolError, ServerFullError
 from antiphon.ipc import messages
 from antiphon.ipc.local import Doorbell
 from antiphon.ipc.post import Post
-from antiphon.ipc.remote import connect
+from antiphon.ipc.remote import Desk, connect
 from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
@@ -117,7 +117,7 @@ async def test_a_notify_that_raises_ends_its_session(place: str, caplog: pytest.
             each.push(np.zeros(here.port.info.spec.frame_samples, np.float32), time.monotonic())
         await call.until(lambda it: it.reply_frames == 1)
         await until_seen(lambda: session.state is SessionState.CLOSED)
-        assert "could not be told of a change: RuntimeError('this owner is broken')" in str(session.error)
+        assert "owner of a change failed: RuntimeError('this owner is broken')" in str(session.error)
         assert caplog.messages.count("notify failed") == 1
         call.session.close()
 
@@ -142,7 +142,9 @@ async def test_a_prompt_without_an_open_file_is_refused_and_leaves_nothing(
         patch.setattr(os, call, no_open_file)
         with pytest.raises(ServerFullError, match=r"could not be passed on: Too many open files; try again"):
             await open_call(Place(port, lambda: None), prompt=prompt)
-    assert (port._desk._sessions, port._desk._answers) == ({}, {})
+    desk = port._desk
+    assert isinstance(desk, Desk)
+    assert (desk._sessions, desk._answers) == ({}, {})
     assert open_files() == opened
     first = await open_call(Place(port, lambda: None), prompt=prompt)
     await first.until(lambda session: session.state is SessionState.ACTIVE)

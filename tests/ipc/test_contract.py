@@ -219,7 +219,7 @@ async def test_a_prompt_is_read_first(enter: Enter) -> None:
     call.session.push(frames(1), time.monotonic())
     (reply,) = await replies_to(call, 1)
     assert pcm_of(reply)[2] == 15 + 1
-    with pytest.raises(SessionError, match="a prompt came after what is to be answered"):
+    with pytest.raises(SessionError, match="a prompt came after the first input"):
         call.session.prime(prompt)
     late = await open_call(place)
     late.session.prime(prompt)

@@ -12,10 +12,10 @@ from antiphon import cli
 from antiphon.config import ModelConfig
 from antiphon.errors import ConfigError
 from antiphon.measure.card import read_card
-from antiphon.measure.main import main
 from antiphon.measure.options import make_subjects, parse_rows
 from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import builtin_folder
+from antiphon_quantize.measured import bench as main
 from tests.measure.test_quality import verdict
 
 MODELS = """

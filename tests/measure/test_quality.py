@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,17 @@ from antiphon.measure.page import render
 from antiphon.measure.quality import (
     PREFERRED,
     Quality,
-    QualitySource,
     not_judged,
     quality_from_json,
     read_quality,
-    run_gate,
 )
+from antiphon.measure.quality_source import QualitySource
 from antiphon.measure.subject import Subject
+from antiphon_quantize import measured
 from antiphon_quantize.gate_limits import Limit, Row
 from antiphon_quantize.gate_measures import Measure
 from antiphon_quantize.gate_report import Verdict, to_json
+from antiphon_quantize.measured import run_gate
 from tests.measure.fakes import made_card
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -173,6 +173,9 @@ def test_the_gate_itself_is_found_and_understood(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_lacks_a_module_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "antiphon_quantize.gate_run", None)
-    with pytest.raises(MissingExtraError, match=r"the quality gate needs .*\[quantize\]'"):
+    def judge(*_: object) -> Verdict:
+        raise ImportError("No module named 'onnx'", name="onnx")
+
+    monkeypatch.setattr(measured, "judge", judge)
+    with pytest.raises(MissingExtraError, match=r"the quality gate needs .*onnx.*\[quantize\]'"):
         run_gate(A, B, questions=None, tell=lambda _: None)

@@ -45,7 +45,7 @@ def test_how_it_was_made_smaller_and_on_what() -> None:
     assert calibration_words(checkpoint, info) == "none"
     plain = rounded(checkpoint)
     assert quantization_words(plain, info) == "int8-weight-per-channel (8 bits)"
-    assert calibration_words(plain, info) == "not told by its manifest"
+    assert calibration_words(plain, info) == "not stated in its manifest"
     assert calibration_words(rounded(checkpoint, tool="antiphon quantize 1.0"), info) == "none"
     options = {"recipe": "gptq", "calibration": "4 recordings"}
     named = rounded(checkpoint, group_size=32, bits=4, options=options)

@@ -12,14 +12,15 @@ import pytest
 from antiphon import cli
 from antiphon.errors import ConfigError
 from antiphon.install import install_command
-from antiphon.measure import verify
 from antiphon.measure.card import read_card
 from antiphon.measure.parity import Parity, Spoken, compare, snr_db
 from antiphon.measure.quality import Quality, not_judged
 from antiphon.measure.subject import Subject
-from antiphon.measure.verify import State, baseline_of, check_files, check_parity, gate_finding, main
+from antiphon.measure.verify import State, baseline_of, check_files, check_parity, gate_finding
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import QuantizationRecipe
+from antiphon_quantize import measured
+from antiphon_quantize.measured import verify as main
 from tests.measure.fakes import QUALITY
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -127,7 +128,7 @@ def test_a_whole_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verify, "run_gate", lambda *_, **__: replace(QUALITY, baseline="echo on torch"))
+    monkeypatch.setattr(measured, "run_gate", lambda *_, **__: replace(QUALITY, baseline="echo on torch"))
     where = ["echo", "--backend", "torch", "--backend-option", "threads=1", "--baseline", "echo"]
     line = [*where, "--seconds", "0.1", "--turns", "1", "--frames", "3"]
     assert cli.run(["verify", *line, "--no-figure"]) == 1  # for the gate

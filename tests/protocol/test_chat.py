@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError
 from antiphon.models.sampling import SamplingParameters
-from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_chat_query, parse_set
+from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_chat_query, parse_set, parse_wait
 
 NAMES = [field.name for field in fields(SamplingParameters)]
 EXTENSION = ["ext", "format", "wait", "model", "text_prompt", "voice_prompt"]
@@ -37,7 +37,7 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() |
 @given(parameters)
 def test_a_query_gives_the_parameters_it_names(wanted: SamplingParameters) -> None:
     query = {name: str(value) for name, value in asdict(wanted).items() if value is not None}
-    assert parse_chat_query(query, defaults=SamplingParameters()).parameters == wanted
+    assert parse_chat_query(query, defaults=SamplingParameters(), max_wait_s=600.0).parameters == wanted
 
 
 @given(parameters, parameters, st.sets(st.sampled_from(NAMES)))
@@ -53,7 +53,7 @@ def test_set_changes_what_it_names_and_nothing_else(
 )
 def test_any_query_is_a_request_or_a_protocol_error(query: dict[str, str]) -> None:
     try:
-        request = parse_chat_query(query, defaults=SamplingParameters())
+        request = parse_chat_query(query, defaults=SamplingParameters(), max_wait_s=600.0)
     except ProtocolError:
         return
     assert isinstance(request, ChatRequest)
@@ -73,7 +73,7 @@ def test_any_set_gives_parameters_or_a_protocol_error(values: object) -> None:
 
 def test_defaults_are_the_servers() -> None:
     defaults = SamplingParameters(text_temperature=0.3, audio_seed=9)
-    assert parse_chat_query({"audio_topk": "10"}, defaults=defaults).parameters == replace(
+    assert parse_chat_query({"audio_topk": "10"}, defaults=defaults, max_wait_s=600.0).parameters == replace(
         defaults, audio_topk=10
     )
 
@@ -108,3 +108,9 @@ def test_a_whole_number_is_a_number_too() -> None:
     """JSON writes 1 for 1.0."""
     result = parse_set({"parameters": {"text_temperature": 1, "pad_mult": 0}}, SamplingParameters())
     assert (repr(result.text_temperature), repr(result.pad_mult)) == ("1.0", "0.0")
+
+
+def test_a_wait_is_granted_whole_or_refused_with_the_limit() -> None:
+    assert parse_wait({"wait": "90"}, 90.0) == 90.0
+    with pytest.raises(ProtocolError, match=r"^wait=90\.5 is out of range: 0 to 90\.0$"):
+        parse_wait({"wait": "90.5"}, 90.0)

@@ -132,11 +132,13 @@ def test_random_fields_are_a_message_or_a_protocol_error(fields: dict[str, Any])
 
 
 def test_a_query_says_format_voice_and_wait() -> None:
-    assert kyutai_tts.parse_query({}) == SpeechRequest(SpeechFormat.OGG, None, 0.0)
+    assert kyutai_tts.parse_query({}, max_wait_s=600.0) == SpeechRequest(SpeechFormat.OGG, None, 0.0)
     query = {"format": "PcmMessagePack", "voice": "a/b.wav", "wait": "3", "auth_id": "x", "seed": "1"}
-    assert kyutai_tts.parse_query(query) == SpeechRequest(SpeechFormat.PCM_PACKED, "a/b.wav", 3.0)
+    assert kyutai_tts.parse_query(query, max_wait_s=600.0) == SpeechRequest(
+        SpeechFormat.PCM_PACKED, "a/b.wav", 3.0
+    )
     with pytest.raises(ProtocolError, match="format is 'pcm'; there is: PcmMessagePack, OggOpusMessagePack"):
-        kyutai_tts.parse_query({"format": "pcm"})
+        kyutai_tts.parse_query({"format": "pcm"}, max_wait_s=600.0)
     assert [it.is_packed for it in SpeechFormat] == [True, True, False, False]
     assert [it.is_ogg for it in SpeechFormat] == [False, True, False, True]
 

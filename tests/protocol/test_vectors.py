@@ -65,14 +65,14 @@ def test_every_event_has_a_vector_that_the_table_allows() -> None:
 
 @pytest.mark.parametrize("vector", QUERIES["queries"], ids=name_of)
 def test_queries_ask_for_what_the_vectors_say(vector: Vector) -> None:
-    request = parse_chat_query(vector["query"], defaults=SamplingParameters())
+    request = parse_chat_query(vector["query"], defaults=SamplingParameters(), max_wait_s=600.0)
     assert asdict(request) == vector["request"]
 
 
 @pytest.mark.parametrize("vector", QUERIES["invalid"], ids=name_of)
 def test_invalid_queries_are_refused(vector: Vector) -> None:
     with pytest.raises(getattr(errors, vector["error"])) as refused:
-        parse_chat_query(vector["query"], defaults=SamplingParameters())
+        parse_chat_query(vector["query"], defaults=SamplingParameters(), max_wait_s=600.0)
     assert vector["says"] in str(refused.value)
 
 

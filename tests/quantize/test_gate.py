@@ -194,7 +194,7 @@ def test_what_cannot_be_compared_is_said(pair: tuple[Checkpoint, Checkpoint], tm
     with pytest.raises(ConfigError, match="has text_card 256, other 200: they cannot be compared"):
         judge(Side(pair[0], "torch"), Side(other, "torch"), (), MATERIAL)
     speaker = load_checkpoint(str(tts))
-    with pytest.raises(UnsupportedError, match="told words step by step, on torch, not on mlx"):
+    with pytest.raises(UnsupportedError, match="with a word-by-word script, on torch, not on mlx"):
         judge(Side(speaker, "torch"), Side(speaker, "mlx"), (), MATERIAL)
     with pytest.raises(UnsupportedError, match="reads the logits of torch, onnx, mlx, not of null"):
         judge(Side(pair[0], "null"), Side(pair[1], "null"), (), MATERIAL)
@@ -233,6 +233,6 @@ def test_what_cannot_be_judged_is_written_and_said(
 ) -> None:
     source = make_checkpoint(tmp_path / "source", kind="tts", dim=64)
     assert gated(source, tmp_path / "out", "--target", "mlx", "--recipe", "q8") == 0
-    said = "not judged: the gate judges tts models that are told words step by step, on torch, not on mlx"
+    said = "not judged: the gate judges tts models with a word-by-word script, on torch, not on mlx"
     assert said in capsys.readouterr().err
     assert load_checkpoint(str(tmp_path / "out")).quantization_for("mlx") is not None

@@ -10,11 +10,11 @@ import pytest
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.gate import judge, limits_of
+from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_questions import GREEDY
 from antiphon_quantize.gate_report import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
-from antiphon_quantize.gate_subject import open_judged
 from antiphon_quantize.main import main
 from tests.quantize import planted
 from tests.support.make_checkpoint import make_checkpoint
@@ -44,7 +44,7 @@ def values(verdict: Verdict) -> dict[str, float]:
 
 
 def test_what_it_would_say_in_its_own_place_is_what_it_said(pair: tuple[Checkpoint, Checkpoint]) -> None:
-    judged = open_judged(pair[0], "mlx", rows=2)
+    judged = open_eval_model(pair[0], "mlx", rows=2)
     heard = np.random.default_rng(0).integers(0, 64, (2, 24, 8))
     said = judged.answer(heard, [GREEDY] * 2)
     thoughts = judged.think(heard, said)

@@ -29,16 +29,16 @@ from antiphon_quantize.gate_report import Verdict, render, slower, to_json
 from antiphon_quantize.gate_run import Side, in_one_dtype
 from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, measure_size, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, Judged, StepCollector, Thoughts
+from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, StepCollector
 from antiphon_quantize.recipe import load_recipe, recipe_names
 
 LM = LMSpec(8, 1, 1, 8, n_q=4, dep_q=2, card=6, text_card=9, delays=(0, 0, 2, 0, 2))
 
 
-def thoughts(seed: int, frames: int = 30) -> Thoughts:
+def thoughts(seed: int, frames: int = 30) -> Logits:
     random = np.random.default_rng(seed)
     text, voice = random.normal(0, 2, (2, frames, 9)), random.normal(0, 2, (2, frames, 2, 6))
-    return Thoughts(
+    return Logits(
         text.astype(np.float32), voice.astype(np.float32), random.random((2, frames, 0)).astype(np.float32)
     )
 
@@ -235,7 +235,7 @@ def test_a_decoder_that_is_the_same_passes_as_a_number_and_one_that_is_silent_do
     tone = np.sin(np.arange(4800) / 7).astype(np.float32)
     found = [gate_sound.measure_distortion(tone, other) for other in (tone, 0 * tone)]
     assert (found[0].value, found[1].value) == (gate_sound.MOST_SI_SDR_DB, -math.inf)
-    assert found[0].detail == "dB, the decoder alone, no distortion at all, told as 150"
+    assert found[0].detail == "dB, the decoder alone, no distortion at all, reported as 150"
     assert [row.word for row in judge_measures(found, common_limits())] == ["PASS", "FAIL"]
 
 
@@ -339,7 +339,7 @@ def test_questions_are_asked_in_their_noise_and_marked_word_by_word(tmp_path: Pa
     write_questions(tmp_path, [4, 5, 6, 7, 8])
     questions: Questions = read_questions(tmp_path, LM, cast("Any", Numbers()), most=5)
     assert len(questions) == 5
-    marks = [questions.mark(cast("Judged", Parrot(errors))) for errors in (0, 1, 2)]
+    marks = [questions.mark(cast("EvalModel", Parrot(errors))) for errors in (0, 1, 2)]
     assert marks == [1.0, 0.8, 0.6]
     assert len(read_questions(tmp_path, LM, cast("Any", Numbers()), most=3)) == 3
     assert AFTER_FRAMES >= BEFORE_FRAMES

@@ -307,7 +307,9 @@ def test_whatever_a_stranger_writes_into_the_header_it_stays_itself(forwarded: l
 def test_what_cannot_be_configured(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^trusted_proxy = '10.0.0.1/8' is no address and no network: "):
         Access(ServerConfig(trusted_proxy=("10.0.0.1/8",)))
-    with pytest.raises(ConfigError, match=r"^protect is given without api_keys; there is no key to ask for$"):
+    with pytest.raises(
+        ConfigError, match=r"^protect is given without api_keys; name the file with --api-keys$"
+    ):
         Access(ServerConfig(protect=("page",)))
     with pytest.raises(ConfigError, match=r"^cannot read the API keys in "):
         Access(ServerConfig(api_keys=str(tmp_path / "none")))

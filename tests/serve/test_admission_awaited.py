@@ -66,7 +66,7 @@ async def test_a_post_whose_sender_leaves_while_it_is_admitted_leaves_no_row(gat
 async def test_a_conversation_cancelled_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
     async with serving(slots=1) as server:
         (model,) = server.services.models
-        call = Call(server.services, model, parse_chat_query({}, defaults=model.defaults))
+        call = Call(server.services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0))
         admitting = asyncio.create_task(call.admit())
         await has_row(server)
         admitting.cancel()

@@ -85,6 +85,7 @@ async def test_text_comes_after_the_audio_of_its_frame() -> None:
         ("audio_topk=9", "is out of range: 10 to 500, or 0 for all"),
         ("ext=1&format=mp3", "format='mp3' is not known: ogg, opus, pcm_s16le, pcm_f32le"),
         ("ext=1&wait=-1", "is out of range"),
+        ("ext=1&wait=601", "wait=601.0 is out of range: 0 to 600.0"),
     ],
 )
 async def test_a_query_that_cannot_be_honoured_is_400_before_the_upgrade(query: str, words: str) -> None:
@@ -283,3 +284,12 @@ async def test_pings_of_the_peer_are_answered() -> None:
         async with asyncio.timeout(5):
             answer = await ws.receive()
         assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there?")
+
+
+async def test_seeds_are_drawn_from_all_whole_numbers_that_javascript_reads_exactly() -> None:
+    async with serving() as server:
+        (model,) = server.services.models
+        drawn = [model.parameters() for _ in range(60)]
+    seeds = {seed for each in drawn for seed in (each.text_seed, each.audio_seed)}
+    assert len(seeds) == 120
+    assert 2**40 < max(seeds) < 2**53

@@ -62,7 +62,7 @@ async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room()
     async with serving() as server:
         services = server.app[SERVICES]
         (model,) = services.models
-        call = FullCall(services, model, parse_chat_query({}, defaults=model.defaults))
+        call = FullCall(services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0))
         await call.admit()
         socket = LateSocket()
         async with asyncio.timeout(5.0):

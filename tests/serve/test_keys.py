@@ -65,7 +65,7 @@ def test_a_name_twice_and_a_file_without_keys(tmp_path: Path) -> None:
         parse_keys(f"{line}\n{line}\n", "keys")
     file = tmp_path / "keys"
     file.write_text("# nobody\n")
-    with pytest.raises(ConfigError, match=r"keys holds no key, so nobody could call; "):
+    with pytest.raises(ConfigError, match=r"keys holds no key, so it refuses every request; "):
         KeyFile(file)
 
 

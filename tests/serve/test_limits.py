@@ -18,7 +18,7 @@ from antiphon.engine.metrics import Families
 from antiphon.errors import SessionTimeoutError
 from antiphon.protocol import moshi
 from antiphon.serve.hosting.entrance import entrance_of
-from antiphon.serve.transport.patience import Patience
+from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
 from tests.serve.harness import PATIENCE_S, serving
@@ -130,8 +130,8 @@ async def test_bytes_beyond_the_rate_are_read_later() -> None:
         assert time.monotonic() - begun_s > 0.9  # of 192 KiB two seconds' worth waited
 
 
-def patience(**limits: float) -> Patience:
-    found = Patience(Limits(**limits))  # type: ignore[arg-type]
+def patience(**limits: float) -> LivenessRules:
+    found = LivenessRules(Limits(**limits))  # type: ignore[arg-type]
     found.begin(0.0)
     return found
 

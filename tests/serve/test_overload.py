@@ -76,7 +76,7 @@ async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> Non
             assert refused.value.status == 503
             _, text, _ = await server.get("/api/chat")
             assert "the server's event loop runs" in text
-            assert "(more than 40 ms closes the door)" in text
+            assert "(admission stops above 40 ms)" in text
             _, text, _ = await server.get("/healthz", Accept="application/json")
             assert json.loads(text)["loop"]["lag_ms"] > LAG_MS
         start_s = time.monotonic()

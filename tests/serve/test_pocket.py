@@ -93,7 +93,7 @@ async def test_what_cannot_be_said_is_an_error_with_numbers(
 async def test_a_voice_of_ones_own_is_refused(folder: Path) -> None:
     async with speaking(folder) as server, listening(server) as client:
         await client.send(Voice(np.zeros(12, np.float32), (1, 4, 3)))
-        assert "takes no other" in (await client.until(kyutai.Error)).message
+        assert "accepts no other" in (await client.until(kyutai.Error)).message
         assert (await client.until(Closed)).code == 1007
 
 

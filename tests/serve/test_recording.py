@@ -69,11 +69,13 @@ async def test_with_both_consents_the_call_is_kept_as_it_was(tmp_path: Path) -> 
 
 def test_consent_is_a_word_and_nothing_else() -> None:
     defaults = SamplingParameters()
-    assert parse_chat_query({"ext": "1", "consent": "record"}, defaults=defaults).may_record
-    assert not parse_chat_query({"ext": "1"}, defaults=defaults).may_record
-    assert not parse_chat_query({"consent": "record"}, defaults=defaults).may_record  # not of the extension
+    assert parse_chat_query({"ext": "1", "consent": "record"}, defaults=defaults, max_wait_s=600.0).may_record
+    assert not parse_chat_query({"ext": "1"}, defaults=defaults, max_wait_s=600.0).may_record
+    assert not parse_chat_query(
+        {"consent": "record"}, defaults=defaults, max_wait_s=600.0
+    ).may_record  # not of the extension
     with pytest.raises(ProtocolError, match="consent='yes' is not known: record agrees to being recorded"):
-        parse_chat_query({"ext": "1", "consent": "yes"}, defaults=defaults)
+        parse_chat_query({"ext": "1", "consent": "yes"}, defaults=defaults, max_wait_s=600.0)
 
 
 def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""The built-in recogniser and synthesiser behind a server: questions are written down, answers read out."""
+"""The built-in recogniser and synthesiser behind a server: a recording becomes text, text becomes sound."""
 
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator
 
 import aiohttp
@@ -13,11 +12,7 @@ import pytest
 from antiphon.audio.wav import decode_wav
 from antiphon.backends.base import FloatArray
 from antiphon.protocol import kyutai, kyutai_tts
-from lab.tools.make_clips import FOLDER
-from lab.train.domain import Domain
-from lab.train.questions import Asked, Utterance, plan, trim
-from lab.train.speech_calls import dictate_all, dictation_report
-from lab.train.voices import speak
+from antiphon_client.clip import default_clips
 from tests.support.launch import ANTIPHON, free_port, running_server
 
 pytestmark = pytest.mark.product  # a model is run
@@ -51,19 +46,8 @@ def loudness(pcm: FloatArray) -> float:
     return float(np.sqrt(np.mean(pcm**2)))
 
 
-async def test_questions_in_voices_it_never_heard_are_written_down(server: str) -> None:
-    rng, domain = random.Random("dictated"), Domain()
-    plans = [plan(rng, domain, Asked(held_out=True)) for _ in range(24)]
-    asked = [
-        Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans
-    ]
-    report = dictation_report(await dictate_all(server, asked, 2, lambda done, total: None))
-    assert report["word_error"] <= 0.1, report["wrong"]
-    assert report["start_error_ms"] <= 80
-
-
 async def test_a_recording_is_written_down(server: str) -> None:
-    recording = (FOLDER / "question-colour.ogg").read_bytes()
+    recording = next(clip for clip in default_clips() if clip.name == "question-colour.ogg").read_bytes()
     async with (
         aiohttp.ClientSession(server) as http,
         http.post(kyutai.PATH, data=io.BytesIO(recording)) as response,

@@ -190,7 +190,7 @@ async def test_the_order_is_voice_text_end() -> None:
             await client.send(late)
             message = (await client.until(kyutai.Error)).message
             assert message in (
-                "Voice came after text; who speaks is said first", "text came after its end",
+                "Voice came after text; Voice must precede the first Text", "text came after its end",
             )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ async def test_a_model_of_one_voice_has_no_other() -> None:
         assert levels(client.audio) == [3, 3, 3]
         async with listening(server) as client:
             await client.send(Voice(np.zeros(12, np.float32), (1, 4, 3)))
-            assert "has a voice of its own" in (await client.until(kyutai.Error)).message
+            assert "has one built-in voice" in (await client.until(kyutai.Error)).message
 
 
 async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:

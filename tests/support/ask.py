@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
 from antiphon_client.clip import default_clips
-from lab.tools.make_clips import PAUSE_S, QUESTIONS
 from tests.support.caller import FRAME_S, FRAME_SAMPLES, SAMPLE_RATE, Heard, call, loud_at
 
+QUESTIONS = {
+    "question-colour": "What colour is the sky",
+    "question-count": "Count from three to seven",
+    "question-cow": "What does a cow say",
+    "question-monday": "What comes after Monday",
+    "question-name": "What is your name",
+    "question-sum": "What is five plus four",
+}
+"""The words of the clips that the built-in model can answer."""
+PAUSE_S = 0.4
+"""Silence around the words of a clip."""
 LISTEN_S = 4.5
 SEED = 0
 """Of what is sampled, so that every run has the same answers."""
@@ -44,12 +54,12 @@ def script() -> tuple[NDArray[np.float32], list[Question]]:
     files = {Path(clip.name).stem: clip for clip in default_clips()}
     parts: list[NDArray[np.float32]] = [np.zeros(SAMPLE_RATE // 2, np.float32)]
     asked, at = [], parts[0].size
-    for name, lines in QUESTIONS.items():
+    for name, words in QUESTIONS.items():
         sound = read_audio(Path(str(files[name])))
         parts += [sound, np.zeros(int(LISTEN_S * SAMPLE_RATE), np.float32)]
         end = at + sound.size - int(PAUSE_S * SAMPLE_RATE)
         at += sound.size + parts[-1].size
-        asked.append(Question(" ".join(line.words for line in lines), end, at))
+        asked.append(Question(words, end, at))
     pcm = np.concatenate(parts)
     return np.pad(pcm, (0, -pcm.size % FRAME_SAMPLES)), asked
 

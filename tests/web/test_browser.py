@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.audio.files import read_audio
 from antiphon.audio.wav import write_wav
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 from tests.support.ask import script
 from tests.support.node import browser_env, find_firefox, run_node_tests
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 from tests.support.node import run_node_tests
 
 FILES = sorted((Path(__file__).parent / "unit").glob("*.test.js"))

@@ -8,7 +8,7 @@ from antiphon.models.defaults import MOSHI_CONFIG
 from lab.bench import mlx_sessions, mlx_soak
 from lab.bench.mlx_sessions import CHIPS, MODELS, Chip, load_of, read_parameters, table_parameters
 from lab.bench.published import STT_1B
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks" / "mlx-sessions.md"
 

@@ -9,6 +9,7 @@ import pytest
 import sphn
 
 from lab.tools.make_clips import CLIPS, FOLDER, PAUSE_S, PEAK, QUESTIONS, RMS, SAMPLE_RATE, Line, join, level
+from tests.support import ask
 
 MAX_BYTES_IN_ALL = 300_000
 
@@ -30,6 +31,11 @@ def test_a_clip_is_speech_for_some_seconds(name: str) -> None:
     total_s = samples / sample_rate
     pauses_s = 2 * PAUSE_S if name in QUESTIONS else 0.0
     assert 0.5 < float(np.mean(spoken)) * total_s / (total_s - pauses_s) < 0.95
+
+
+def test_the_words_that_the_product_asks_are_those_of_the_clips() -> None:
+    spoken = {name: " ".join(line.words for line in lines) for name, lines in QUESTIONS.items()}
+    assert (spoken, PAUSE_S) == (ask.QUESTIONS, ask.PAUSE_S)
 
 
 def test_lines_are_levelled_and_kept_apart() -> None:

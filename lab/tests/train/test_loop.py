@@ -106,7 +106,7 @@ def test_a_course_goes_on_where_it_was(tmp_path: Path) -> None:
     for ours, theirs in zip(second.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert set(torch.load(tmp_path / "halves" / "trainer.pt", weights_only=True)) == {
-        "talker",
+        "model",
         "optimizer",
         "step",
         "best",

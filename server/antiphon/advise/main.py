@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from antiphon.advise.fit import Wish, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.here import builtin_manifests, cached_repositories, hub_cache, memory_here
@@ -16,6 +15,7 @@ from antiphon.backends.machine import list_gpus
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
 from antiphon.models.families import TRANSLATION, Families, load_families
+from antiphon.option import Parser
 
 EXAMPLES = """\
 examples:
@@ -28,23 +28,16 @@ examples:
 MODALITIES = ("duplex", TRANSLATION, "stt", "tts", "text")
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ConfigErrors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = _Parser(
+    parser = Parser(
         prog="antiphon models",
         description="The built-in, cached and published models, with licences, sizes and what fits.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--fits", metavar="MEMORY", help="recommend one for so much memory: 24GB, 80GiB")
+    parser.add_argument("--fits", metavar="MEMORY", help="recommend a model that fits: 24GB, 80GiB")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
     parser.add_argument("--modality", choices=MODALITIES, help="what it does")
     parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")

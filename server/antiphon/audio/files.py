@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import sphn
 
-from antiphon.audio.ogg import GRANULE_RATE, OpusHead
-from antiphon.audio.pcm import FloatArray
+from antiphon.arrays import FloatArray
+from antiphon.audio.ogg import GRANULE_RATE, OggOpusReader, OpusHead
+from antiphon.audio.opus import OpusDecoder
 from antiphon.audio.resample import resample
+from antiphon.audio.stream import decode_pieces, stated_rate
 from antiphon.errors import AudioError
 
 
 def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
     """All of a WAV, MP3, FLAC or Ogg file as float32 ``[N]`` at ``sample_rate``, channels averaged to mono.
 
-    The time axis is kept: sample n is the file at ``n / sample_rate`` seconds.
+    The time axis is kept: sample n is the file at ``n / sample_rate`` seconds. Samples are in [-1, 1].
 
     Raises:
         AudioError: the file is not there, or is not audio that can be read.
@@ -25,22 +26,24 @@ def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
         pcm, rate = _read(path)
     except OSError as error:
         raise AudioError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # all that sphn raises
+    except AudioError as error:
         raise AudioError(f"{path} is not audio that can be read: {error}") from error
-    if not np.isfinite(pcm).all():
-        raise AudioError(f"{path} holds samples that are not finite")
-    mono = pcm[0] if pcm.shape[0] == 1 else pcm.mean(axis=0, dtype=np.float32)
-    return resample(mono, rate, sample_rate)
+    return resample(pcm, rate, sample_rate)
 
 
 def _read(path: Path) -> tuple[FloatArray, int]:
-    """Float32 ``[channels, N]`` and its rate. sphn has a function for Opus, which keeps the pre-skip, and one
-    for the rest."""
+    """Float32 ``[N]`` and its rate. Opus goes through libopus, as in a call; all else through FFmpeg."""
     with path.open("rb") as file:
         start = file.read(64)
-    found = start.find(b"OpusHead")
-    if found < 0:
-        pcm, rate = sphn.read(str(path))
-        return pcm, rate
-    pcm, rate = sphn.read_opus(str(path))
-    return pcm[:, OpusHead.from_bytes(start[found:]).pre_skip * rate // GRANULE_RATE :], rate
+        if b"OpusHead" in start:
+            return _read_opus(path.read_bytes(), OpusHead.from_bytes(start[start.find(b"OpusHead") :]))
+        file.seek(0)
+        rate = stated_rate(file)
+        return np.concatenate([np.zeros(0, np.float32), *decode_pieces(file, rate)]), rate
+
+
+def _read_opus(data: bytes, head: OpusHead) -> tuple[FloatArray, int]:
+    """All of an Ogg stream of Opus, from behind its pre-skip on."""
+    decoder = OpusDecoder(GRANULE_RATE)
+    pieces = [np.zeros(0, np.float32), *map(decoder.decode, OggOpusReader().feed(data))]
+    return np.clip(np.concatenate(pieces)[head.pre_skip :], -1.0, 1.0), GRANULE_RATE

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray as FloatArray
 from antiphon.errors import AudioError
-
-FloatArray: TypeAlias = NDArray[np.float32]
 
 _S16_SCALE = np.float32(32768)
 

@@ -72,6 +72,16 @@ def stated_seconds(file: BinaryIO) -> float | None:
         return min(seconds, container.size * 8 / bits_per_s) if bits_per_s else seconds
 
 
+def stated_rate(file: BinaryIO) -> int:
+    """The sample rate of a recording by its own header, in Hz. Nothing is decoded.
+
+    Raises:
+        AudioError: no audio that can be read, or of a rate or with channels out of range.
+    """
+    with _opened(file) as (_, stream):
+        return int(stream.codec_context.sample_rate)
+
+
 def decode_pieces(file: BinaryIO, sample_rate: int) -> Iterator[FloatArray]:
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 

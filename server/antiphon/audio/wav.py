@@ -70,7 +70,7 @@ def encode_wav(pcm: FloatArray, sample_rate: int, *, is_float: bool = False) -> 
 
 
 def streamed_header(sample_rate: int) -> bytes:
-    """What a WAV file of mono 16-bit samples begins with when nobody knows yet how long it will be."""
+    """The header of a mono 16-bit WAV file whose length is not known yet."""
     form = _FORMAT.pack(_INTEGER, 1, sample_rate, sample_rate * 2, 2, 16)
     longest = b"\xff\xff\xff\xff"
     return b"RIFF" + longest + b"WAVE" + _chunk(b"fmt ", form) + b"data" + longest

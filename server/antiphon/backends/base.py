@@ -25,12 +25,12 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray as FloatArray
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import TextEntry as TextEntry
 from antiphon.models.spec import ModelSpec, PipelineKind
 
-FloatArray: TypeAlias = NDArray[np.float32]
 IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
 HostArray: TypeAlias = NDArray[Any]

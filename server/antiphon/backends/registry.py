@@ -35,6 +35,7 @@ class BackendEntry:
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
     ``extra`` installs. ``options`` maps the factory's own options to their types. ``kinds`` are the
     pipelines it runs; ``family``, where there is one, is the only family it runs, and no other backend does.
+    ``needs_graphs``: it runs a checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -43,6 +44,8 @@ class BackendEntry:
     options: Mapping[str, type] = field(default_factory=dict)
     kinds: tuple[PipelineKind, ...] = tuple(PipelineKind)
     family: str | None = None
+    needs_graphs: bool = False
+    is_automatic: bool = True
 
     def runs(self, spec: ModelSpec) -> bool:
         """Whether it runs models like this one."""
@@ -52,13 +55,6 @@ class BackendEntry:
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
-        "reference": BackendEntry(
-            "antiphon.backends.reference.backend:make",
-            extra="reference",
-            modules=("torch", "moshi"),
-            options={"dtype": str, "threads": int},
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
-        ),
         "torch": BackendEntry(
             "antiphon.backends.torch.factory:make",
             extra="torch",
@@ -73,16 +69,17 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
                 "guidance": float,
             },
         ),
-        "onnx": BackendEntry(
-            "antiphon.backends.onnx.factory:make",
-            modules=("onnxruntime",),
-            options={"threads": int, "spin": bool},
-        ),
         "mlx": BackendEntry(
             "antiphon.backends.mlx.factory:make",
             extra="mlx",
             modules=("mlx",),
             options={"dtype": str, "kv": str, "compile": str},
+        ),
+        "onnx": BackendEntry(
+            "antiphon.backends.onnx.factory:make",
+            modules=("onnxruntime",),
+            options={"threads": int, "spin": bool},
+            needs_graphs=True,
         ),
         "pocket": BackendEntry(
             "antiphon.backends.pocket.factory:make",
@@ -92,17 +89,24 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             kinds=(PipelineKind.TTS,),
             family="pocket",
         ),
+        "reference": BackendEntry(
+            "antiphon.backends.reference.backend:make",
+            extra="reference",
+            modules=("torch", "moshi"),
+            options={"dtype": str, "threads": int},
+            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
+        ),
         "null": BackendEntry(
             "antiphon.backends.null:make",
             options={"step_ms": float, "hold_gil": bool},
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
+            is_automatic=False,
         ),
     }
 )
 
 AUTO = "auto"
-AUTO_CHOICES = ("torch", "mlx", "onnx", "pocket", "reference")
-"""The backends ``auto`` may choose; :func:`auto_order` says which is best. Null is only chosen by name."""
+"""In place of a backend's name: the best installed one of those that are automatic."""
 
 
 def make_backend(
@@ -131,7 +135,7 @@ def make_backend(
     if missing is not None:
         raise MissingExtraError(f"the {name} backend", extra=entry.extra or "", module=missing)
     _check_kind(name, entry, checkpoint.spec)
-    if name == "onnx" and not checkpoint.graphs:
+    if entry.needs_graphs and not checkpoint.graphs:
         raise UnsupportedError(
             f"{checkpoint.spec.name} has no ONNX graphs; make them with: {graphs_command(checkpoint)} "
             f"(which needs: {install_command('quantize')})"
@@ -153,7 +157,7 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     order = made_for if len(made_for) == 1 and not checkpoint.graphs else []
     order += ["torch"] if machine.has_cuda else []
     order += ["mlx"] if machine.is_apple_silicon else []
-    order += ["onnx"] if checkpoint.graphs else []
+    order += [name for name, entry in BACKENDS.items() if entry.needs_graphs and checkpoint.graphs]
     order += ["torch", "pocket", "reference"]
     return [name for name in dict.fromkeys(order) if BACKENDS[name].runs(checkpoint.spec)]
 
@@ -175,7 +179,7 @@ def resolve_auto(
     for name, module in missing.items():
         if module is None:
             return name
-    if not checkpoint.graphs and BACKENDS["onnx"].runs(spec):
+    if not checkpoint.graphs and any(it.needs_graphs and it.runs(spec) for it in BACKENDS.values()):
         extra = BACKENDS[able[0]].extra or ""
         raise UnsupportedError(
             f"nothing installed runs {spec.name}: it has no ONNX graphs, and the {able[0]} backend lacks the "
@@ -222,7 +226,7 @@ def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[s
 def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
     if entry.runs(spec):
         return
-    able = [other for other in AUTO_CHOICES if BACKENDS[other].runs(spec)]
+    able = [other for other, it in BACKENDS.items() if it.is_automatic and it.runs(spec)]
     others = f"the backend for it is {' or '.join(able)}" if able else "no backend does"
     kinds = " and ".join(entry.kinds)
     kind = f"{spec.kind} of the family {spec.family}" if spec.kind in entry.kinds else spec.kind

@@ -64,7 +64,7 @@ class TtsBackend(RowHost[TextExecutor]):
         """Give a fresh row its voice, in one piece; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
         if self._shape is None:
-            raise UnsupportedError(f"{self._spec.name} has a voice of its own and takes no other")
+            raise UnsupportedError(f"{self._spec.name} has one built-in voice and accepts no other")
         self._shape.check(prompt)
         with self._judging([row]):
             self.executor.renew(np.array([row], np.int32))

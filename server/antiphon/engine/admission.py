@@ -255,11 +255,11 @@ class Admission(Generic[C]):
         if lag_ms > self._config.host_lag_ms:
             return (
                 f"the server's event loop runs {lag_ms:.0f} ms late "
-                f"(more than {self._config.host_lag_ms:g} ms closes the door)"
+                f"(admission stops above {self._config.host_lag_ms:g} ms)"
             )
         return (
             f"{100 * count.fraction:.1f} % of the last {count.frames} frames were late "
-            f"(more than {100 * self._config.late_refuse_fraction:.1f} % closes the door)"
+            f"(admission stops above {100 * self._config.late_refuse_fraction:.1f} %)"
         )
 
     def _expiry(self, seat: _Seat[C]) -> ServerFullError:

@@ -19,7 +19,7 @@ class EngineConfig:
         None, "sessions at once; auto is what memory and the measured tick allow", minimum=1
     )
     # Beyond some hundreds the process that feeds the card is the limit, not the card.
-    max_slots: int = option(256, "the most that slots = auto may choose", minimum=1)
+    max_slots: int = option(256, "the largest number that slots = auto chooses", minimum=1)
     # A queue longer than callers are willing to wait only hides the refusal.
     # All who wait hear of every move, in one message each, and a front end has room for 4,096 messages.
     max_queue: int = option(64, "callers that may wait for a row", minimum=0, maximum=1024)
@@ -38,7 +38,7 @@ class EngineConfig:
     # A page of text; the rest waits in the caller's socket.
     text_entries: int = option(256, "words a tts session may have waiting to be spoken", minimum=1)
     fixed_batch: bool = option(
-        False, "run every tick over all rows: identical results, whoever shares the batch"
+        False, "run every tick over all rows: results do not depend on the other sessions"
     )
     # A sixteenth of a frame: without it a model that answers at once is asked for every frame by itself, and
     # what a tick costs the host is paid for each.
@@ -51,21 +51,19 @@ class EngineConfig:
     # Far beyond any tick, far below what a supervisor waits.
     stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
     # Refusals stop within five seconds after the load has fallen.
-    late_window_s: float = option(4.5, "the recent past that late pressure looks at", minimum=0.1)
+    late_window_s: float = option(4.5, "the window of recent frames that late pressure looks at", minimum=0.1)
     # Late ones, not all: a server that hardly answers any more must not need many answers to notice it.
-    late_min_frames: int = option(5, "late frames in the window before late pressure is believed", minimum=1)
+    late_min_frames: int = option(5, "late frames in the window before late pressure counts", minimum=1)
     late_refuse_fraction: float = option(
-        0.05, "late frames in the window above which nobody is admitted", minimum=0
+        0.05, "share of late frames in the window above which admission stops", minimum=0
     )
     late_admit_fraction: float = option(
         0.01, "late frames in the window below which callers are admitted again", minimum=0
     )
     # Half a frame, as the median of half a second: beyond it no call can be on time.
-    host_lag_ms: float = option(
-        40.0, "lag of a server's event loop above which nobody is admitted", minimum=1
-    )
-    session_guess_s: float = option(120.0, "length of a session, until some were measured", minimum=1)
-    retry_after_max_s: int = option(300, "the longest Retry-After ever told to a caller", minimum=1)
+    host_lag_ms: float = option(40.0, "lag of a server's event loop above which admission stops", minimum=1)
+    session_guess_s: float = option(120.0, "expected length of a session before any was measured", minimum=1)
+    retry_after_max_s: int = option(300, "the largest Retry-After sent to a client", minimum=1)
     memory_reserve_fraction: float = option(0.1, "memory that slots = auto leaves unused", minimum=0)
     tick_reserve_fraction: float = option(0.15, "time in a frame that slots = auto leaves unused", minimum=0)
 

@@ -8,22 +8,75 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
 
-from antiphon.backends.base import FloatArray, TextEntry
+import numpy as np
+
+from antiphon.backends.base import BoolArray, FloatArray, TextEntry
 from antiphon.engine.aside import Aside
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.row_state import SavedState
-from antiphon.engine.rows import NO_LIMIT, Rows
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError, ResumeError
+from antiphon.ipc.arena import Counts
 from antiphon.ipc.link import Listener
 from antiphon.ipc.resumption import Note
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
-if TYPE_CHECKING:
-    from antiphon.engine.resuming import ResumableCall, Resuming
+NO_LIMIT: Final = np.iinfo(np.int64).max
+"""In ``RowArrays.max_steps``: a session may take any number of steps."""
+
+
+class LeaseSource(Protocol):
+    """Where a guest gets its lease: :class:`antiphon.engine.leases.Leases`."""
+
+    def take(self, guest: Guest) -> int | None:
+        """A lease; None while all of the guest's pool are in use."""
+        ...
+
+    def release(self, lease: int) -> None:
+        """The session has ended."""
+        ...
+
+
+class RowArrays(Protocol):
+    """What a guest uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
+
+    frame_samples: int
+    max_steps: Counts
+    is_primed: BoolArray
+    is_frozen: BoolArray
+    needs_care: BoolArray
+
+    @property
+    def leases(self) -> LeaseSource:
+        """Where leases come from."""
+        ...
+
+
+class ResumableCalls(Protocol):
+    """What a guest asks of :class:`antiphon.engine.resuming.Resuming`."""
+
+    def arm(self, guest: Guest, key: bytes, owner: str) -> None:
+        """The guest's call can be resumed by what hashes to ``key``."""
+        ...
+
+    def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
+        """Numbered messages are about to be sent."""
+        ...
+
+    def acknowledge(self, guest: Guest, seq: int) -> None:
+        """The client has them up to this one."""
+        ...
+
+    def detach(self, guest: Guest) -> bool:
+        """The connection is gone; whether the call can be resumed."""
+        ...
+
+    def keeps(self, guest: Guest) -> bool:
+        """Whether the call is being resumed."""
+        ...
 
 
 class Host(Protocol):
@@ -42,7 +95,7 @@ class Host(Protocol):
         ...
 
     @property
-    def resuming(self) -> Resuming:
+    def resuming(self) -> ResumableCalls:
         """The calls that can be resumed."""
         ...
 
@@ -57,7 +110,7 @@ class Guest:
         guest_id: str,
         parameters: SamplingParameters,
         *,
-        rows: Rows,
+        rows: RowArrays,
         wake: Wake,
         host: Host,
         pool: int | None = None,
@@ -72,7 +125,7 @@ class Guest:
         self.text = TextInbox()
         self.lease: int | None = None
         self.leased: int | None = None  # which lease it has, or had before it closed
-        self.resumable: ResumableCall | None = None
+        self.resumable: object | None = None  # the host's record of the call, where it can be resumed
         self._rows, self._wake, self._host = rows, wake, host
         self._parameters, self._has_new_parameters = parameters, True
         self._prompt, self._prompts = prompt, 0

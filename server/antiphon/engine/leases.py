@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from antiphon.backends.base import BoolArray
-
-if TYPE_CHECKING:
-    from antiphon.engine.guests import Guest
+from antiphon.engine.guests import Guest
 
 LEASES_PER_ROW: Final = 3
 """One of a session that left during a tick, one of the next session, one that its owner still holds."""

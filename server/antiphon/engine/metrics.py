@@ -128,13 +128,13 @@ class EngineMetrics:
         dropped = self.families.get(
             Counter,
             "dropped_frames",
-            "Frames dropped because a queue was full: in, audio nobody heard; out, audio nobody read.",
+            "Frames dropped because a queue was full: in, before the model; out, before the client.",
             ("model", "direction"),
         )
         self.dropped_in = dropped.labels(model, "in")
         self.dropped_out = dropped.labels(model, "out")
         self._admissions = self.families.get(
-            Counter, "admissions", "How callers fared.", ("model", "outcome")
+            Counter, "admissions", "Admission decisions by outcome.", ("model", "outcome")
         )
         for outcome in Outcome:
             self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start

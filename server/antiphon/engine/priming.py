@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from antiphon.backends.base import Backend, PrimeProgress, RowSnapshot
+from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
@@ -13,9 +13,6 @@ from antiphon.engine.saving import next_piece
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
-
-if TYPE_CHECKING:
-    from antiphon.engine.guests import Guest
 
 
 class PrimingQueue:

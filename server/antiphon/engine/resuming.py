@@ -17,14 +17,12 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from antiphon.engine.guests import Guest
 from antiphon.engine.rows import Rows
 from antiphon.errors import ReplacedError, ResumeError, ServerFullError
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
-
-if TYPE_CHECKING:
-    from antiphon.engine.guests import Guest
 
 MAX_NOTES: Final = 512
 """A client acknowledges each second, in which a model says some twenty pieces of words."""
@@ -110,12 +108,11 @@ class Resuming:
     def arm(self, guest: Guest, key: bytes, owner: str) -> None:
         """From now on the call can be resumed by whoever knows what hashes to ``key``."""
         with self._lock:
-            guest.resumable = ResumableCall(guest, key, owner, guest.id)
-            self._calls[key] = guest.resumable
+            guest.resumable = self._calls[key] = ResumableCall(guest, key, owner, guest.id)
 
     def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
-        call = guest.resumable
+        call = _call_of(guest)
         if call is None or call.guest is not guest:
             return
         with self._lock:
@@ -129,7 +126,7 @@ class Resuming:
 
     def acknowledge(self, guest: Guest, seq: int) -> None:
         """The client has got so much, and its new token."""
-        call = guest.resumable
+        call = _call_of(guest)
         if call is None or call.guest is not guest:
             return
         with self._lock:
@@ -140,7 +137,7 @@ class Resuming:
 
     def detach(self, guest: Guest) -> bool:
         """The connection is gone: the row waits. False where the call cannot be resumed."""
-        call = guest.resumable
+        call = _call_of(guest)
         with self._lock:
             if call is None or call.guest is not guest or self._is_draining:
                 return False
@@ -155,14 +152,14 @@ class Resuming:
 
     def keeps(self, guest: Guest) -> bool:
         """Whether the row is not the guest's to give back: the call has an heir, or had one."""
-        call = guest.resumable
+        call = _call_of(guest)
         return (
             call is not None and call.heir is not guest and (call.guest is not guest or call.heir is not None)
         )
 
     def forget(self, guest: Guest, reason: str = "unknown") -> None:
         """The guest has ended, and with it its call, unless it was an heir that came to nothing."""
-        call = guest.resumable
+        call = _call_of(guest)
         with self._lock:
             if call is None:
                 return
@@ -302,6 +299,12 @@ class Resuming:
         self._gone[key] = reason
         if len(self._gone) > GONE_KEYS:
             self._gone.popitem(last=False)
+
+
+def _call_of(guest: Guest) -> ResumableCall | None:
+    call = guest.resumable
+    assert call is None or isinstance(call, ResumableCall)
+    return call
 
 
 def _replaced() -> ReplacedError:

@@ -9,13 +9,14 @@ owner that reads rings without the session's lock holds the leases: these end wh
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.guests import NO_LIMIT, Guest
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
@@ -28,17 +29,11 @@ from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings
 from antiphon.models.spec import ModelSpec
 
-if TYPE_CHECKING:
-    from antiphon.engine.guests import Guest
-
 LONGEST_WAIT_S: Final = 3600.0
 """No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 """The flags of a lease that may take part: attached, primed; not frozen, not closed, not over."""
-
-NO_LIMIT: Final = np.iinfo(np.int64).max
-"""In ``Rows.max_steps``: a session may take any number of steps."""
 
 
 class Rows:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from antiphon.backends.base import Backend, HostArray, RowSnapshot
+from antiphon.engine.guests import Guest
 from antiphon.engine.rows import Rows
 from antiphon.errors import AntiphonError, SessionError
-
-if TYPE_CHECKING:
-    from antiphon.engine.guests import Guest
 
 PIECE_BYTES: Final = 16 << 20
 """Copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""

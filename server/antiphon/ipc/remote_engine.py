@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Counts
 from antiphon.ipc.health import Health
+from antiphon.ipc.local import Doorbell
 from antiphon.ipc.memory import ring
 from antiphon.ipc.port import ModelFacts, Notify
+from antiphon.ipc.post import Post
 from antiphon.ipc.remote_link import RemoteLink
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
@@ -24,17 +26,41 @@ from antiphon.ipc.side import CallerSide
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
-if TYPE_CHECKING:
-    from antiphon.ipc.remote import Desk
-
 SILENT_S: Final = 2.0
 """An engine that says nothing for so long is stuck: it speaks four times a second."""
+
+
+class ControlDesk(Protocol):
+    """The front end's end of the control socket, as far as one engine needs it."""
+
+    loop: asyncio.AbstractEventLoop
+    post: Post
+    doorbell: Doorbell
+    is_lost: bool
+
+    def expect(self, name: str, engine: RemoteEngine, session: Session) -> asyncio.Future[None]:
+        """What is done once the engine has answered for a session."""
+        ...
+
+    async def check(self, model: int, wait_s: float) -> None:
+        """Ask whether a caller would be taken."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """The session has closed."""
+        ...
+
+    def close(self) -> None:
+        """End all sessions, at both ends."""
+        ...
 
 
 class RemoteEngine:
     """:class:`antiphon.ipc.port.EnginePort` across processes; used on its event loop's thread."""
 
-    def __init__(self, desk: Desk, number: int, facts: dict[str, Any], side: CallerSide, wake: int) -> None:
+    def __init__(
+        self, desk: ControlDesk, number: int, facts: dict[str, Any], side: CallerSide, wake: int
+    ) -> None:
         """Stand for the engine of this number; ``wake`` is the eventfd that its thread waits for."""
         self.info: ModelFacts = messages.unpack_facts(facts["facts"])
         self.number, self.side = number, side

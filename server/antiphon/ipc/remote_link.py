@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from antiphon.ipc.post import Post
 from antiphon.ipc.resumption import Note
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-
-if TYPE_CHECKING:
-    from antiphon.ipc.remote_engine import RemoteEngine
 
 WORDS_A_MESSAGE: Final = 6
 """So many of the longest words, 4096 letters and 256 tokens each, fit ``MESSAGE_BYTES``."""
@@ -29,10 +26,22 @@ MAX_BATCH: Final = 2048
 """Deliveries of one report, so that it fits the socket."""
 
 
+class Remote(Protocol):
+    """The engine of another process, as far as one session needs it."""
+
+    def nudge(self) -> None:
+        """Wake the engine thread."""
+        ...
+
+    def leave(self, name: str, lease: int | None) -> None:
+        """The session has closed."""
+        ...
+
+
 class RemoteLink:
     """:class:`antiphon.ipc.link.Link` by messages; ``place`` is the last known one in the queue."""
 
-    def __init__(self, engine: RemoteEngine, post: Post, call: str) -> None:
+    def __init__(self, engine: Remote, post: Post, call: str) -> None:
         """Speak for one call."""
         self.place: tuple[int | None, int] = None, 1
         self._engine, self._post, self._call = engine, post, call

@@ -158,7 +158,7 @@ class Session:
             if self.state is SessionState.CLOSED:
                 return
             if self._frames.is_begun:
-                raise SessionError("a prompt came after what is to be answered; it comes first")
+                raise SessionError("a prompt came after the first input; it must precede all input")
             self.link.prime(self._prompts + 1, prompt)
             self._prompts, self._is_primed = self._prompts + 1, False
             if self.state is SessionState.ACTIVE:
@@ -314,4 +314,4 @@ class Session:
         """End the session, whose ``notify`` has raised."""
         Log(__name__).error("notify failed", session=self.id, exc_info=error)
         self._notify = None  # the end is one more change
-        self.close(SessionFailedError(f"the session's owner could not be told of a change: {error!r}"))
+        self.close(SessionFailedError(f"notifying the session's owner of a change failed: {error!r}"))

@@ -20,9 +20,8 @@ from antiphon.measure.doctor_checks import (
     check_sound,
 )
 from antiphon.measure.doctor_speed import check_default
-from antiphon.measure.options import Parser
 from antiphon.models.builtin import DEFAULT_MODEL
-from antiphon.option import options
+from antiphon.option import Parser, options
 
 EXAMPLES = """\
 examples:

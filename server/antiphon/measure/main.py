@@ -12,7 +12,6 @@ from pathlib import Path
 from antiphon.errors import ConfigError
 from antiphon.measure import slots
 from antiphon.measure.options import (
-    Parser,
     add_models_options,
     add_plan_options,
     add_quality_options,
@@ -22,10 +21,11 @@ from antiphon.measure.options import (
 )
 from antiphon.measure.output import can_draw, tell, write_card, write_check
 from antiphon.measure.player import FarPlayer
-from antiphon.measure.quality import QualitySource, run_gate
+from antiphon.measure.quality_source import Gate, QualitySource
 from antiphon.measure.run import run
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import no_progress
+from antiphon.option import Parser
 
 EXAMPLES = """\
 examples:
@@ -41,7 +41,7 @@ The most slots that are answered in time: antiphon bench slots --help.
 """
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], gate: Gate) -> int:
     """Measure and write the card; returns the exit code, 1 when the quality gate failed a model.
 
     Raises:
@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     plan = plan_of(options)
     subjects, baseline = choose(options)
-    gate = partial(run_gate, questions=options.questions, tell=tell)
-    source = QualitySource(baseline, subjects, options.quality, gate)
+    judge = partial(gate, questions=options.questions, tell=tell)
+    source = QualitySource(baseline, subjects, options.quality, judge)
     out = Path(options.out)
     write_check(out)
     has_figure = not options.no_figure and can_draw()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, load_config, load_file
@@ -18,14 +17,6 @@ from antiphon.option import AUTO
 from antiphon.serve.hosting.engines import parse_backend_option
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ConfigErrors."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ConfigError."""
-        raise ConfigError(message)
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +106,7 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
         type=int,
         default=25,
         metavar="N",
-        help="frames of every turn that do not count; contexts hold from so many on [25]",
+        help="frames at the start of every turn that are not counted [25]",
     )
 
 

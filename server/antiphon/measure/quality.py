@@ -1,24 +1,15 @@
-"""What the quality gate says of a model, as a card shows it; the one place here that knows the gate.
-
-The gate (``antiphon_quantize``) stands above this package, so it is looked up by name when it is asked, as
-the command line looks up its commands. What it writes with ``--json`` is read the same way.
-"""
+"""The verdict of the quality gate on a model: shown on a card, read from ``antiphon gate --json``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from antiphon.errors import AntiphonError, ConfigError, MissingExtraError
+from antiphon.errors import ConfigError
 from antiphon.measure.plain import NOT_FINITE
-from antiphon.models.catalog import load_checkpoint
-
-if TYPE_CHECKING:
-    from antiphon.measure.subject import Subject
 
 PREFERRED: Final[Mapping[str, str]] = {
     "answers loss": "questions answered rightly",
@@ -113,69 +104,3 @@ def read_quality(path: Path, baseline: str) -> Quality:
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     return quality_from_json(values, baseline, str(path))
-
-
-def run_gate(
-    candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
-) -> Quality:
-    """Let the gate judge a model beside another, by the limits of the candidate's own recipe.
-
-    Raises:
-        MissingExtraError: what the gate needs is not installed.
-        AntiphonError: the two cannot be compared, or cannot be run.
-    """
-    try:
-        gate = import_module("antiphon_quantize.gate")
-        runs = import_module("antiphon_quantize.gate_run")
-        report = import_module("antiphon_quantize.gate_report")
-        one, other = (
-            runs.Side(load_checkpoint(side.model), side.backend, dict(side.options))
-            for side in (baseline, candidate)
-        )
-        material = runs.Material(questions=questions, device=candidate.device)
-        limits = gate.limits_of(other.checkpoint, other.backend)
-        verdict = report.to_json(gate.judge(one, other, limits, material, tell))
-    except ImportError as error:
-        module = error.name or str(error)
-        raise MissingExtraError("the quality gate", extra="quantize", module=module) from error
-    return quality_from_json(verdict, baseline.label, "the gate's verdict")
-
-
-class QualitySource:
-    """Where quality comes from: files that ``antiphon gate`` wrote, or the gate itself, run when asked."""
-
-    def __init__(
-        self,
-        baseline: Subject | None,
-        subjects: Sequence[Subject],
-        files: Sequence[str],
-        gate: Callable[[Subject, Subject], Quality],
-    ) -> None:
-        """Read the files, which are in the order of the subjects that are not the baseline.
-
-        Raises:
-            ConfigError: files without a baseline, another number of them, or one that no gate wrote.
-        """
-        self._baseline, self._gate = baseline, gate
-        self._judged = {subject.label: subject for subject in subjects if subject is not baseline}
-        if files and baseline is None:
-            raise ConfigError("quality is given without baseline, the model that it was held against")
-        if files and len(files) != len(self._judged):
-            raise ConfigError(
-                f"{len(files)} files of quality for {len(self._judged)} models that are not the baseline"
-            )
-        name = "" if baseline is None else baseline.label
-        pairs = zip(self._judged, files, strict=False)  # of one length, or there are no files
-        self._read = {label: read_quality(Path(file), name) for label, file in pairs}
-
-    def quality(self, label: str) -> Quality | None:
-        """What is known of a model; None without a baseline."""
-        if self._baseline is None:
-            return None
-        if label in self._read:
-            return self._read[label]
-        try:
-            return self._gate(self._judged[label], self._baseline)
-        except (AntiphonError, MemoryError, RuntimeError) as error:
-            # All else is measured, and is not to be lost. Torch tells of short memory by the last of these.
-            return not_judged(self._baseline.label, str(error) or type(error).__name__)

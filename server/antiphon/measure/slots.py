@@ -21,13 +21,14 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import BackendFactory, make_sized
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
-from antiphon.measure.options import MODEL_HELP, Parser, add_backend_options, make_subjects, one_entry
+from antiphon.measure.options import MODEL_HELP, add_backend_options, make_subjects, one_entry
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
+from antiphon.option import Parser
 from antiphon.serve.hosting.engines import backend_factory
 
 LEAD_FRAMES = 25
@@ -170,7 +171,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add_backend_options(parser)
     most = EngineConfig().max_slots
     parser.add_argument("--max-slots", type=int, default=most, help=f"look no further [{most}]")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm them [10]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm the result [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:
         raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")

@@ -22,7 +22,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 
 NONE = "none"
-NOT_TOLD = "not told by its manifest"
+NOT_TOLD = "not stated in its manifest"
 
 
 @dataclass(frozen=True, slots=True)

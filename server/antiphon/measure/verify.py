@@ -22,7 +22,6 @@ from antiphon.errors import AntiphonError, ConfigError
 from antiphon.measure.card import Card
 from antiphon.measure.options import (
     MODEL_HELP,
-    Parser,
     add_backend_options,
     add_plan_options,
     add_quality_options,
@@ -34,13 +33,15 @@ from antiphon.measure.output import can_draw, tell, write_card, write_check
 from antiphon.measure.page import verdict
 from antiphon.measure.parity import compare, speak
 from antiphon.measure.player import FarPlayer
-from antiphon.measure.quality import Quality, QualitySource, run_gate
+from antiphon.measure.quality import Quality
+from antiphon.measure.quality_source import Gate, QualitySource
 from antiphon.measure.run import run
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import Plan, no_progress
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.option import Parser
 
 EXAMPLES = """\
 examples:
@@ -76,7 +77,7 @@ class Finding:
         return f"{self.name:<7} {self.state}: {self.words}"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], gate: Gate) -> int:
     """Verify a model; returns the exit code, 1 when a part of it failed.
 
     Raises:
@@ -95,8 +96,8 @@ def main(argv: Sequence[str]) -> int:
         told(check_files(checkpoint)),
         told(check_parity(subject, checkpoint, options.frames)),
     ]
-    gate = partial(run_gate, questions=options.questions, tell=tell)
-    quality = QualitySource(baseline, [subject], [], gate).quality(subject.label)
+    judge = partial(gate, questions=options.questions, tell=tell)
+    quality = QualitySource(baseline, [subject], [], judge).quality(subject.label)
     findings.append(told(gate_finding(quality)))
     command = shlex.join(["antiphon", "verify", *argv])
     card = measure(subject, plan, quality, command)

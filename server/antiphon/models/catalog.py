@@ -8,9 +8,10 @@ from pathlib import Path
 from antiphon.errors import CheckpointNotFoundError, hint
 from antiphon.models.builtin import BUILTIN
 from antiphon.models.checkpoint import CONFIG_NAME, Checkpoint, read_checkpoint
+from antiphon.models.hub import HUB_PREFIX, open_repository
 from antiphon.models.manifest import MANIFEST_NAME
 from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
-from antiphon.models.source import HUB_PREFIX, Folder
+from antiphon.models.source import Folder
 
 
 def builtin_folder(name: str) -> Path:
@@ -33,8 +34,6 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     if ref in BUILTIN:
         return read_checkpoint(Folder(builtin_folder(ref)), ref)
     if ref.startswith(HUB_PREFIX):
-        from antiphon.models.hub import open_repository
-
         return read_checkpoint(open_repository(ref), ref)
     if ref.startswith(PREFIX):
         return read_pocket(packaged_config(ref), ref, f"pocket-tts-{ref.removeprefix(PREFIX)}")

@@ -40,7 +40,7 @@ CODEC_STEPS: Final = 16
 """Of Pocket-TTS: what is said at once and how long it may take, a voice, and the codec's steps a frame."""
 
 TRANSLATION: Final = "translation"
-"""What a duplex model does that repeats in another language what it hears, and answers nobody."""
+"""Speech translation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
     conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
     if guidance != UNGUIDED and conditioners.get(_TOLD, {}).get("lut", {}).get("possible_values"):
         raise UnsupportedError(
-            f"{spec.name} was trained to be told how closely to follow; guidance of {guidance:g} on top of "
+            f"{spec.name} has its guidance as a trained input; guidance of {guidance:g} on top of "
             "that would be another model"
         )
     return guidance

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Final
 
 from antiphon.errors import AntiphonError, CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
-from antiphon.models.source import HUB_PREFIX
 
+HUB_PREFIX: Final = "hf://"
 _CONFIGURATION: Final = ("config.json", "antiphon.json")
 
 

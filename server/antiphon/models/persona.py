@@ -15,12 +15,12 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 
 IntArray: TypeAlias = NDArray[np.int32]
-FloatArray: TypeAlias = NDArray[np.float32]
 
 FAMILY: Final = "personaplex"
 SILENCE_CODES: Final = (948, 243, 1178, 546, 1736, 1030, 1978, 2008)

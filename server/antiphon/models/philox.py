@@ -2,7 +2,7 @@
 
 Philox4x32-10 is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011. A counter-based generator has no state, so a session draws the same noise whatever row it sits
-in, whoever shares its batch, and wherever it was moved or resumed.
+in, whatever else is in the batch, also after a move or a resume.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import (
     CheckpointFormatError,
     CheckpointNotFoundError,
@@ -25,15 +26,13 @@ from antiphon.errors import (
     hint,
 )
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.hub import get_reference
+from antiphon.models.hub import HUB_PREFIX, get_reference
 from antiphon.models.prompt import Prompt
-from antiphon.models.source import HUB_PREFIX, Folder
+from antiphon.models.source import Folder
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import Types, check_type
 from antiphon.models.voice_file import read_voice_file
 from antiphon.models.weights import count_parameters, read_header
-
-FloatArray: TypeAlias = NDArray[np.float32]
 
 FAMILY: Final = "pocket"
 PREFIX: Final = "pocket://"
@@ -128,7 +127,7 @@ class PocketShape:
             UnsupportedError: the weights cannot make a voice, or the recording has not even one frame.
         """
         if not self.clones:
-            raise UnsupportedError(f"{spec.name} came without the weights that make a voice of a recording")
+            raise UnsupportedError(f"{spec.name} has no weights for making a voice from a recording")
         frames = min(len(pcm), round(MAX_VOICE_S * spec.sample_rate)) // spec.frame_samples
         if not frames:
             raise UnsupportedError(f"a recording of {len(pcm)} samples, {spec.frame_samples} are needed")

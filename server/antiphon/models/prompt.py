@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
 from antiphon.models.spec import LMSpec
 
 IntArray: TypeAlias = NDArray[np.int32]
-FloatArray: TypeAlias = NDArray[np.float32]
 
 SHORTEST_FRAMES = 2
 """A model never sees what the first frame holds, so one frame alone says nothing."""

@@ -8,12 +8,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray as FloatArray
 from antiphon.models.philox import gumbel_table
 from antiphon.models.row_parameters import RECENT_WORDS, RowParameters
 from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, penalise, sample
 from antiphon.models.spec import LMSpec
 
-FloatArray: TypeAlias = NDArray[np.float32]
 IntArray: TypeAlias = NDArray[np.int32]
 
 TEXT, AUDIO = 0, 1

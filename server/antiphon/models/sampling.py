@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
 from antiphon.models.philox import gumbel, random_words
 
-FloatArray: TypeAlias = NDArray[np.float32]
 IntArray: TypeAlias = NDArray[np.int32]
 
 TEXT_STREAM = 0

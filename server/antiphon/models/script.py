@@ -25,7 +25,7 @@ NOTHING: Final = -1
 
 MAX_DELAY_S: Final = 60.0
 MAX_LOOKAHEAD: Final = 16
-"""No delay is longer, and nobody looks further ahead: a larger number is a mistake."""
+"""The largest delay and look-ahead of any known model: a larger number is a mistake."""
 
 SPARE_WORDS: Final = 8
 """Words a row holds beyond those it needs to see: what it may begin within one tick is far less."""

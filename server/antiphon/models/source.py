@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.models.hub import HUB_PREFIX, get_reference
 
-HUB_PREFIX: Final = "hf://"
 FILE_PREFIX: Final = "file://"
 
 
@@ -93,7 +93,5 @@ def resolve(source: FileSource, name: str) -> Path:
     if name.startswith(HUB_PREFIX):
         if isinstance(source, Folder) and source.bound is not None:
             raise outside(str(source.root), name)
-        from antiphon.models.hub import get_reference
-
         return get_reference(name)
     return source.get(name)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import check_type
 from antiphon.models.voice_file import read_voice_file
-
-FloatArray: TypeAlias = NDArray[np.float32]
 
 CONDITION: Final = "speaker_wavs"
 MAX_SPEAKERS: Final = 5

@@ -143,7 +143,7 @@ class Transcript:
         return [*news, *self._complete(aside.words)]
 
     def _is_news(self, event: WordEvent, telling: _Telling) -> bool:
-        """Whether nobody was told this before, when silence was heard aside."""
+        """Whether this is new, given what flush padding has already produced."""
         if isinstance(event, WordEnd):
             return not telling.is_repeating
         if event.step <= self._told_until:

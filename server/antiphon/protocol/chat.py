@@ -13,11 +13,8 @@ from typing import Any
 from antiphon.errors import ProtocolError
 from antiphon.models.sampling import SamplingParameters
 
-MAX_WAIT_S = 3600.0
-"""Nobody queues longer than an hour."""
-
 MAX_NAME_CHARS = 200
-"""A model's or a voice's name; a prompt may be as long as the request line lets it."""
+"""A voice's name; a prompt may be as long as the request line lets it."""
 
 
 class AudioFormat(StrEnum):
@@ -52,7 +49,6 @@ class ChatRequest:
     wait_s: float = 0.0
     may_record: bool = False
     resume: Resume = Resume.NO
-    model: str | None = None
     text_prompt: str | None = None
     voice_prompt: str | None = None
 
@@ -96,10 +92,13 @@ _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d{1,19}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
-def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) -> ChatRequest:
+def parse_chat_query(
+    query: Mapping[str, str], *, defaults: SamplingParameters, max_wait_s: float
+) -> ChatRequest:
     """Read the query of an ``/api/chat`` request; keys that mean nothing here are ignored.
 
-    The keys of the extension (format, wait, model) mean something only beside ``ext=1``.
+    The keys of the extension (format, wait, consent) mean something only beside ``ext=1``. ``max_wait_s`` is
+    the longest wait that the server offers.
 
     Raises:
         ProtocolError: a value that is not a number, or out of range, or not one of the choices.
@@ -128,9 +127,8 @@ def parse_chat_query(query: Mapping[str, str], *, defaults: SamplingParameters) 
         extended=True,
         format=format_,
         resume=resume,
-        wait_s=parse_wait(query),
+        wait_s=parse_wait(query, max_wait_s),
         may_record=_consent(query.get("consent")),
-        model=_name("model", query.get("model")),
     )
 
 
@@ -140,13 +138,13 @@ def _consent(text: str | None) -> bool:
     return text == "record"
 
 
-def parse_wait(query: Mapping[str, str]) -> float:
-    """How many seconds a client would stay in the queue; 0 when it does not say.
+def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
+    """How many seconds a client would stay in the queue, at most ``max_wait_s``; 0 when it does not say.
 
     Raises:
         ProtocolError: no number, or out of range.
     """
-    return _Range(0, MAX_WAIT_S).check("wait", _number("wait", query.get("wait", "0"), is_whole=False))
+    return _Range(0, max_wait_s).check("wait", _number("wait", query.get("wait", "0"), is_whole=False))
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:

@@ -22,6 +22,7 @@ from antiphon.errors import (
     UnknownSessionError,
     UnsupportedError,
 )
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.moshi import Event
 
 FieldType: TypeAlias = type | tuple[type, ...]
@@ -245,25 +246,25 @@ def bye() -> Event:
     return Event("bye")
 
 
-def close_code(reason: AntiphonError) -> int:
+def close_code(reason: AntiphonError) -> CloseCode:
     """The WebSocket close code (RFC 6455, section 7.4) that tells a client what to do about ``reason``."""
     match reason:
         case ServerFullError():
-            return 1013  # try again later
+            return CloseCode.TRY_AGAIN_LATER
         case DrainingError():
-            return 1001  # going away
+            return CloseCode.GOING_AWAY
         case ResumeError():
-            return 4404
+            return CloseCode.NOT_RESUMABLE
         case ReplacedError():
-            return 4409
+            return CloseCode.REPLACED
         case ProtocolError() | AudioError():
-            return 1007  # your data is wrong
+            return CloseCode.INVALID_DATA
         case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | UnknownSessionError():
-            return 1008
+            return CloseCode.POLICY_VIOLATION
         case SessionLimitError() | KeyRevokedError():
-            return 1008  # not allowed
+            return CloseCode.POLICY_VIOLATION
         case _:
-            return 1011  # our fault
+            return CloseCode.INTERNAL_ERROR
 
 
 def error_of(reason: AntiphonError) -> Event:

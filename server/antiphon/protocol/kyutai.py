@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import msgpack
 import numpy as np
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
 from antiphon.protocol.packed import (
-    FloatArray,
     finite,
     pack_floats,
     read_bytes,

@@ -14,11 +14,11 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgpack
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_wait
 from antiphon.protocol.packed import (
-    FloatArray,
     field_of,
     read_bytes,
     read_floats,
@@ -104,8 +104,8 @@ ClientMessage: TypeAlias = Text | Voice | Eos
 ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken | kyutai.Error
 
 
-def parse_query(query: Mapping[str, str]) -> SpeechRequest:
-    """What a query asks for; keys that mean nothing here are passed over.
+def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> SpeechRequest:
+    """What a query asks for; keys that mean nothing here are passed over. ``max_wait_s`` bounds the wait.
 
     Raises:
         ProtocolError: no such format, or a wait that is no time.
@@ -113,7 +113,7 @@ def parse_query(query: Mapping[str, str]) -> SpeechRequest:
     name = query.get("format", SpeechFormat.OGG)
     if name not in list(SpeechFormat):
         raise ProtocolError(f"format is {name[:40]!r}; there is: {', '.join(SpeechFormat)}")
-    return SpeechRequest(SpeechFormat(name), query.get("voice") or None, parse_wait(query))
+    return SpeechRequest(SpeechFormat(name), query.get("voice") or None, parse_wait(query, max_wait_s))
 
 
 def parse_post(data: bytes) -> tuple[str, str | None]:

@@ -27,6 +27,7 @@ from antiphon.errors import (
     UnsupportedError,
     UsageLimitError,
 )
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.payload import encode_object
 
 INVALID_REQUEST, SERVER_ERROR, RATE_LIMIT = "invalid_request_error", "server_error", "rate_limit_error"
@@ -227,15 +228,15 @@ def error_of(reason: AntiphonError) -> Error:
             return Error(message, "server_error", SERVER_ERROR)
 
 
-def close_code(reason: AntiphonError) -> int:
+def close_code(reason: AntiphonError) -> CloseCode:
     """The close code after an error; stock clients come again after 1011, 1012 and 1013."""
     match reason:
         case UsageLimitError() | KeyRevokedError():
-            return 1008
+            return CloseCode.POLICY_VIOLATION
         case ServerFullError() | SessionLimitError():
-            return 1013
+            return CloseCode.TRY_AGAIN_LATER
         case DrainingError():
-            return 1012
+            return CloseCode.SERVICE_RESTART
         case (
             ProtocolError()
             | AudioError()
@@ -244,9 +245,9 @@ def close_code(reason: AntiphonError) -> int:
             | SessionTimeoutError()
             | UnsupportedError()
         ):
-            return 1008
+            return CloseCode.POLICY_VIOLATION
         case _:
-            return 1011
+            return CloseCode.INTERNAL_ERROR
 
 
 def _text(data: bytes) -> str:

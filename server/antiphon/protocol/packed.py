@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgpack
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
-
-FloatArray: TypeAlias = NDArray[np.float32]
 
 MAX_FIELDS: Final = 16
 """Far more than any message has; what else a map holds is refused before it is built."""

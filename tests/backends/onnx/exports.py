@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
-from lab.tools.ship_graphs import ship_graphs
 from tests.shared import made_once
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -50,8 +50,12 @@ def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
 
     def export(out: Path) -> None:
         make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
-        write_manifest(describe(load_checkpoint(str(out))), out / MANIFEST_NAME)
-        ship_graphs(out, load_recipe("onnx", "float32"), "float32")
+        checkpoint, recipe = load_checkpoint(str(out)), load_recipe("onnx", "float32")
+        made, _ = write_graphs(checkpoint, out, recipe, lambda *_: None)
+        whole, graphs = describe(checkpoint), describe_graphs(checkpoint, out, made, {}, recipe, "float32")
+        files, backends = {**whole.files, **graphs.files}, {**whole.backends, **graphs.backends}
+        manifest = replace(whole, files=files, graphs=made, backends=backends)
+        write_manifest(manifest, out / MANIFEST_NAME)
 
     return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
 

@@ -136,7 +136,7 @@ def test_a_device_is_asked_for_by_its_provider(
 ) -> None:
     name = f"{provider}ExecutionProvider"
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(ConfigError, match=rf"device {device} was asked for, but this onnxruntime .* has CPU"):
+    with pytest.raises(ConfigError, match=rf"device {device} was requested, but this onnxruntime .* has CPU"):
         pick_provider(device)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [name, "CPUExecutionProvider"])
     options = {"device_id": "1"} if provider == "CUDA" else {}

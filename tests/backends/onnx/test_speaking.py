@@ -186,7 +186,7 @@ def test_a_model_of_one_voice_takes_no_other(checkpoint: Checkpoint) -> None:
     executor = backend_of(checkpoint).executor
     alone = TtsBackend(replace(checkpoint.spec, lm=lm), executor, slots=ROWS)
     assert not alone.info.can_prime
-    with pytest.raises(UnsupportedError, match="has a voice of its own and takes no other"):
+    with pytest.raises(UnsupportedError, match="has one built-in voice and accepts no other"):
         alone.prime(0, speaker(checkpoint, 1))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.mlx.conditions import Conditions, load_conditions
 from antiphon.backends.mlx.files import load_arrays
 from antiphon.backends.mlx.generation import Generator
@@ -71,7 +71,7 @@ def pick_device(name: str | None) -> mx.Device:
         raise ConfigError(f"no device of mlx is called '{name}'; there are: cpu, gpu")
     kind = mx.DeviceType.cpu if name == "cpu" else mx.DeviceType.gpu
     if not mx.is_available(mx.Device(kind)):
-        raise ConfigError(f"device {name} was asked for, but this mlx ({version('mlx')}) sees none")
+        raise ConfigError(f"device {name} was requested, but this mlx ({version('mlx')}) sees none")
     return mx.Device(kind)
 
 

@@ -32,7 +32,7 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
     available = onnxruntime.get_available_providers()
     if PROVIDERS[kind] not in available:
         raise ConfigError(
-            f"device {device} was asked for, but this onnxruntime ({onnxruntime.__version__}) has "
+            f"device {device} was requested, but this onnxruntime ({onnxruntime.__version__}) has "
             f"{', '.join(available)}; for CUDA install onnxruntime-gpu in its place"
         )
     cpu: tuple[str, dict[str, Any]] = (PROVIDERS["cpu"], {})

@@ -80,7 +80,7 @@ class Voices:
         if prompt.voice is None:
             raise UnsupportedError("this model takes a voice, exported or recorded, and no other prompt")
         if not shape.clones:
-            raise UnsupportedError("this model came without the weights that make a voice of a recording")
+            raise UnsupportedError("this model has no weights for making a voice from a recording")
         frames, samples = prompt.voice.shape
         if not 1 <= frames < shape.max_positions or samples != self._frame_samples:
             raise UnsupportedError(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
 from antiphon.backends.checks import check_slots
-from antiphon.backends.devices import device_bytes, device_probe, pick_device, pick_dtype, to_numpy
 from antiphon.backends.executor import ExecutorFacts, Result, Work
 from antiphon.backends.host import HostBackend
 from antiphon.backends.reference import loading
@@ -23,6 +22,7 @@ from antiphon.backends.reference.rows import StreamRows
 from antiphon.backends.snapshots import check_tensors, part, with_prefix
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.backends.threads import model_threads
+from antiphon.backends.torch_devices import device_bytes, device_probe, pick_device, pick_dtype, to_numpy
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind

@@ -11,7 +11,7 @@ from moshi.models.lm import LMModel
 from moshi.models.loaders import get_mimi, get_moshi_lm
 from moshi.run_inference import get_condition_tensors
 
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.errors import UnsupportedError
 
 if TYPE_CHECKING:

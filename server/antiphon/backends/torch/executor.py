@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, Progress
-from antiphon.backends.devices import device_bytes, device_probe, to_numpy
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.linear import weight_bytes
@@ -35,6 +34,7 @@ from antiphon.backends.torch.stages import StageRunner
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
 from antiphon.backends.torch.weights.loading import quantization_of
+from antiphon.backends.torch_devices import device_bytes, device_probe, to_numpy
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 

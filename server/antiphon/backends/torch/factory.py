@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from antiphon.backends.checks import check_slots
-from antiphon.backends.devices import pick_device, pick_dtype
 from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.frames import TorchFrames
@@ -15,6 +14,7 @@ from antiphon.backends.torch.kernels.fused import ATTENTION
 from antiphon.backends.torch.speech import TorchSpeech
 from antiphon.backends.torch.weights.conditions import load_conditions
 from antiphon.backends.torch.weights.loading import load_codec, load_generator
+from antiphon.backends.torch_devices import pick_device, pick_dtype
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError
 from antiphon.models.guidance import UNGUIDED, guidance_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.delays import DelayCache
-from antiphon.backends.torch.modules.depformer import Chooser
+from antiphon.backends.torch.modules.depformer_parts import Chooser
 from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import TensorSpec

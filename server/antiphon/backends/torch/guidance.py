@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.modules.depformer import Chooser
+from antiphon.backends.torch.modules.depformer_parts import Chooser
 from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import TensorSpec

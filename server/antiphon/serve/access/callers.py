@@ -74,7 +74,7 @@ class Access:
         self._proxies = parse_networks(config.trusted_proxy)
         self._protected = frozenset(config.protect)
         if self._protected and self._keys is None:
-            raise ConfigError("protect is given without api_keys; there is no key to ask for")
+            raise ConfigError("protect is given without api_keys; name the file with --api-keys")
         self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
         self.running: Mapping[str, float] = {}
         self._book = book or OwnBook()

@@ -144,7 +144,9 @@ class KeyFile:
         self._version = self._look()
         self._keys = self._read()
         if not self._keys:
-            raise ConfigError(f"{path} holds no key, so nobody could call; antiphon keys NAME makes one")
+            raise ConfigError(
+                f"{path} holds no key, so it refuses every request; antiphon keys NAME makes one"
+            )
 
     def find(self, presented: str) -> ApiKey | None:
         """The key that was presented, if it is one."""

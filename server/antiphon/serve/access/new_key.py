@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar="NAME", help="who gets it, as logs and metrics will say")
+    parser.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
     parser.add_argument("--sessions", type=int, metavar="N", help="sessions at once [max_sessions_per_key]")
     parser.add_argument(
         "--seconds", type=int, metavar="N", help="seconds of calls a day [max_seconds_per_key]"
@@ -55,5 +55,5 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--seconds {options.seconds}: 0 (any number) to {MAX_SECONDS} can be had")
     print(format_key(ApiKey(options.name, digest_of(key), options.sessions, options.seconds)))  # noqa: T201
     if not options.stdin:
-        print(f"the key of {options.name}, which nobody can show again: {key}", file=sys.stderr)  # noqa: T201
+        print(f"the key of {options.name}, which cannot be shown again: {key}", file=sys.stderr)  # noqa: T201
     return 0

@@ -64,7 +64,7 @@ class Answer(Conversation):
         if session is not None and session.state is SessionState.CLOSED:
             return session.error or SessionFailedError("the session ended before its request did")
         if self._request.transport is None or self._request.transport.is_closing():
-            return SessionFailedError("whoever sent this request has left")
+            return SessionFailedError("the client has disconnected")
         return None
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:

@@ -12,12 +12,13 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.transport.patience import Patience
+from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.socket import Socket
 
 TICK_S: Final = 1.0
@@ -45,7 +46,7 @@ class SocketConversation(Conversation):
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
-        self._patience = Patience(self._limits, awaits)
+        self._patience = LivenessRules(self._limits, awaits)
         self._is_ready = False
         self._read_in_a_row = 0
 
@@ -209,7 +210,7 @@ class SocketConversation(Conversation):
         with contextlib.suppress(AntiphonError):  # it ends anyway, and has its reason
             self._write_taken(socket)
         if error is None:
-            await socket.close(1000, "done")
+            await socket.close(CloseCode.NORMAL, "done")
             return
         kind = type(error).__name__
         self._provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))

@@ -117,4 +117,4 @@ def _announce(call: Conversation, limit_s: float, log: Log) -> None:
     try:
         call.announce_draining(limit_s)
     except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
-        log.error("a call could not be told of draining", exc_info=error)
+        log.error("notifying a call of draining failed", exc_info=error)

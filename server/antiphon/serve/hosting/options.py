@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from antiphon.config import ServerConfig, load_config, load_file
 from antiphon.errors import ConfigError, nearest
-from antiphon.option import AUTO, OptionInfo, check_value, options
+from antiphon.option import AUTO, OptionInfo, Parser, check_value, options
 
 EXAMPLES = """\
 examples:
@@ -41,13 +41,6 @@ TABLES: Mapping[str, str] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ConfigErrors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
 def flag(name: str) -> str:
     """The command-line flag of an option."""
     return "--" + name.replace("_", "-")
@@ -55,7 +48,7 @@ def flag(name: str) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """One flag for each option; a flag that is not given leaves no trace in the result."""
-    parser = _Parser(
+    parser = Parser(
         prog="antiphon serve",
         usage="antiphon serve [OPTIONS]",
         description="Serve speech to clients of Moshi, Kyutai and OpenAI Live, and the page at /.",

@@ -21,6 +21,9 @@ from antiphon.serve.media.speakers import SpeakerFolder, find_speakers
 from antiphon.serve.media.voices import VoiceFolder, find_voices
 from antiphon.serve.operator.metrics import ServeMetrics
 
+SEED_BITS = 53
+"""Whole numbers that JavaScript reads exactly: a client can show its seeds and ask for them again."""
+
 MAX_SHOWN_CHARS = 100
 """Of a name that nobody here has, no more is repeated to who asked for it."""
 
@@ -46,7 +49,9 @@ class ServedModel:
 
     def parameters(self) -> SamplingParameters:
         """The defaults with seeds of their own, for one more caller."""
-        return replace(self.defaults, text_seed=secrets.randbits(32), audio_seed=secrets.randbits(32))
+        return replace(
+            self.defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS)
+        )
 
     @property
     def kind(self) -> PipelineKind:

@@ -92,7 +92,7 @@ class _ProcessCollector(Collector):
         )
         yield GaugeMetricFamily(
             "antiphon_loop_lag_seconds",
-            "How late the event loop runs: the worst look of the last 5 seconds.",
+            "Lag of the event loop: the largest value of the last 5 seconds.",
             value=self._lag.worst_s,
         )
         yield from _MemoryCollector().collect()
@@ -118,23 +118,23 @@ def _recordings(recorder: Recorder | None) -> Iterable[Metric]:
     """What is missing from recordings; nothing is where nothing is recorded."""
     yield CounterMetricFamily(
         "antiphon_recording_left_out_pieces",
-        "Pieces of audio that are not in a recording, since the disk did not keep up.",
+        "Pieces of audio missing from recordings because the disk was too slow.",
         value=recorder.left_out if recorder is not None else 0,
     )
     yield CounterMetricFamily(
         "antiphon_failed_recordings",
-        "Files of recordings that were given up, since nothing could be written into them.",
+        "Recording files abandoned after a write error.",
         value=recorder.failed_files if recorder is not None else 0,
     )
 
 
 def _device_memory() -> Iterable[Metric]:
     used = GaugeMetricFamily(
-        "antiphon_device_memory_bytes", "Memory of a GPU in use, by anybody.", labels=("device",)
+        "antiphon_device_memory_bytes", "Memory of a GPU in use, by all processes.", labels=("device",)
     )
     limit = GaugeMetricFamily("antiphon_device_memory_limit_bytes", "Memory a GPU has.", labels=("device",))
     # Loaded by backends that run on torch, and only by them: this layer imports no framework.
-    devices = sys.modules.get("antiphon.backends.devices")
+    devices = sys.modules.get("antiphon.backends.torch_devices")
     for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
         used.add_metric((device,), in_use)
         limit.add_metric((device,), total)

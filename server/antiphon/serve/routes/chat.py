@@ -9,13 +9,11 @@ told why in an ``error`` event, and closed with its code.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 
 from aiohttp import web
 
 from antiphon.errors import ProtocolError, SessionError
-from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import ChatRequest, Resume, parse_chat_query
 from antiphon.serve.access.callers import Caller
@@ -28,9 +26,6 @@ from antiphon.serve.routes.resumable_call import ResumableCall, resume_chat
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.transport.upgrade import is_upgrade
 
-SEED_BITS = 53
-"""Seeds drawn here are reported in JSON, and a browser's numbers are exact up to 2^53."""
-
 
 async def handle_chat(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
@@ -40,7 +35,7 @@ async def handle_chat(
     Raises:
         web.HTTPException, SessionError: refused, see the module.
     """
-    chat = check_request(request, model)
+    chat = check_request(request, model, services.config.limits.max_wait_s)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
     if chat.resume is Resume.AGAIN:
@@ -67,18 +62,13 @@ async def refuse_chat(
 ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat),)
 
 
-def check_request(request: web.Request, model: ServedModel) -> ChatRequest:
-    """What the request asks for.
+def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:
+    """What the request asks for; ``max_wait_s`` is the longest wait that is accepted.
 
     Raises:
         web.HTTPBadRequest: a query that cannot be honoured.
     """
     try:
-        return parse_chat_query(request.query, defaults=with_seeds(model.defaults))
+        return parse_chat_query(request.query, defaults=model.parameters(), max_wait_s=max_wait_s)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-
-
-def with_seeds(defaults: SamplingParameters) -> SamplingParameters:
-    """The defaults with seeds of their own, so that callers who name none do not all hear the same dice."""
-    return replace(defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS))

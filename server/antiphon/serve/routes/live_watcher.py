@@ -15,6 +15,7 @@ from aiohttp import web
 from antiphon.errors import FieldError, SessionLimitError, UnknownSessionError
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
@@ -103,7 +104,9 @@ class LiveWatcher:
     def end(self) -> None:
         """The session is over."""
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._socket.close(1000, "done"))
+            self._ending = asyncio.get_running_loop().create_task(
+                self._socket.close(CloseCode.NORMAL, "done")
+            )
 
     async def _follow(self, event: live.ClientEvent) -> None:
         if isinstance(event, live.Start | live.AppendAudio):

@@ -91,6 +91,6 @@ def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt
     tokens: list[int] = []
     if text.strip():
         if model.tokenizer is None:
-            raise UnsupportedError(f"{model.engine.info.spec.name} came without a tokenizer for text_prompt")
+            raise UnsupportedError(f"{model.engine.info.spec.name} has no tokenizer for text_prompt")
         tokens = model.tokenizer.encode(wrap_text(text))
     return persona_prompt(model.engine.info.spec, tokens, voice)

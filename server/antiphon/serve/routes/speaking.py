@@ -45,7 +45,7 @@ async def handle_speaking(
         web.HTTPException, SessionError: refused, see the module.
     """
     try:
-        speech = kyutai_tts.parse_query(request.query)
+        speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
@@ -109,7 +109,7 @@ async def refuse_speaking(
     if not is_upgrade(request):
         raise refusal_of(request, error)
     try:
-        speech = kyutai_tts.parse_query(request.query)
+        speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
     except ProtocolError:
         speech = SpeechRequest()
     return await _tell(request, services, metrics, speech, error)

@@ -31,7 +31,8 @@ async def handle_speech(
         web.HTTPException, SessionError: refused, see the module.
     """
     try:
-        wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query)
+        max_wait_s = services.config.limits.max_wait_s
+        wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query, max_wait_s)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     await check_upgrade(request, services, model, wait_s=wait_s)

@@ -95,10 +95,10 @@ class Synthesis(KyutaiConversation):
 
     def _change_voice(self, message: kyutai_tts.Voice) -> None:
         if self._voicing.has_text or self._voicing.is_ended:
-            raise ProtocolError("Voice came after text; who speaks is said first")
+            raise ProtocolError("Voice came after text; Voice must precede the first Text")
         shape = SpeakerShape.of(self._model.checkpoint.spec)
         if shape is None:
-            raise ProtocolError(f"{self._model.name} has a voice of its own and takes no other")
+            raise ProtocolError(f"{self._model.name} has one built-in voice and accepts no other")
         assert self._session is not None
         try:
             self._session.prime(shape.prompt(message.array()))

@@ -38,7 +38,7 @@ class Voicing:
             UnsupportedError: the model has no tokenizer.
         """
         if model.tokenizer is None:
-            raise UnsupportedError(f"{model.name} came without a tokenizer for what it is to say")
+            raise UnsupportedError(f"{model.name} has no tokenizer, so it cannot take a text")
         self.session: CallSession | None = None
         self.words = 0
         self.has_text = self.is_ended = self.is_done = False

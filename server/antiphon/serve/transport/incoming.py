@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.errors import ProtocolError
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.frames import BINARY, CLOSE, PING, PONG
 
 CONTINUATION, TEXT = 0x0, 0x1
@@ -107,7 +108,8 @@ class Incoming:
             body += length_bytes
         if first & 0xF in DATA and size + len(self._partial) > self._max_bytes:
             raise FrameError(
-                1009, f"a message of {size + len(self._partial)} bytes; at most {self._max_bytes} are taken"
+                CloseCode.MESSAGE_TOO_BIG,
+                f"a message of {size + len(self._partial)} bytes; at most {self._max_bytes} are taken",
             )
         end = body + size
         if end > len(data):
@@ -128,18 +130,23 @@ class Incoming:
             return
         opcode = first & 0xF
         if first & 0x70:
-            raise FrameError(1002, "a frame with a reserved bit set; no extension was agreed on")
+            raise FrameError(
+                CloseCode.PROTOCOL_ERROR, "a frame with a reserved bit set; no extension was agreed on"
+            )
         if opcode not in DATA and opcode not in CONTROL:
-            raise FrameError(1002, f"a frame with the unknown opcode {opcode:#x}")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame with the unknown opcode {opcode:#x}")
         if size < 0:
-            raise FrameError(1002, "a frame without a mask; a client masks every frame")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a frame without a mask; a client masks every frame")
         if opcode in CONTROL and (size > MAX_CONTROL_BYTES or first < 0x80):
-            raise FrameError(1002, f"a control frame in fragments, or of over {MAX_CONTROL_BYTES} bytes")
+            raise FrameError(
+                CloseCode.PROTOCOL_ERROR,
+                f"a control frame in fragments, or of over {MAX_CONTROL_BYTES} bytes",
+            )
 
     def _assemble(self, opcode: int, is_final: bool, payload: bytes) -> tuple[int, bytes | str] | None:
         """Add a frame of data; the message, if it is the last."""
         if (opcode == CONTINUATION) == (self._opcode == CONTINUATION):
-            raise FrameError(1002, "a message inside another, or a continuation of none")
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a message inside another, or a continuation of none")
         kind = opcode or self._opcode
         if kind == TEXT and not (opcode and is_final):
             self._decode(payload, is_final)
@@ -159,14 +166,14 @@ class Incoming:
         try:
             self._utf8.decode(fragment, is_final)
         except UnicodeDecodeError as error:
-            raise FrameError(1007, "a text message that is not UTF-8") from error
+            raise FrameError(CloseCode.INVALID_DATA, "a text message that is not UTF-8") from error
 
     @staticmethod
     def _text(payload: bytes) -> str:
         try:
             return payload.decode()
         except UnicodeDecodeError as error:
-            raise FrameError(1007, "a text message that is not UTF-8") from error
+            raise FrameError(CloseCode.INVALID_DATA, "a text message that is not UTF-8") from error
 
 
 def unmasked(payload: bytes, mask: bytes) -> bytes:
@@ -192,9 +199,9 @@ def read_close(payload: bytes) -> int | None:
         return None
     code = int.from_bytes(payload[:2], "big")
     if len(payload) < 2 or not (code in CLOSE_CODES or 3000 <= code < 5000):
-        raise FrameError(1002, f"a close frame with the invalid code {code}")
+        raise FrameError(CloseCode.PROTOCOL_ERROR, f"a close frame with the invalid code {code}")
     try:
         payload[2:].decode()
     except UnicodeDecodeError as error:
-        raise FrameError(1007, "a close frame whose reason is not UTF-8") from error
+        raise FrameError(CloseCode.INVALID_DATA, "a close frame whose reason is not UTF-8") from error
     return code

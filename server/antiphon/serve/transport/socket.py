@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from antiphon.config import Limits
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.transport.frames import CLOSE, PING, PONG, close_frame, frame
 from antiphon.serve.transport.incoming import FrameError, Incoming, read_close
@@ -172,7 +173,7 @@ class Socket:
         code = read_close(payload)
         if not self._is_closing:
             self.close_code = code
-        self._take_last(1000, "")
+        self._take_last(CloseCode.NORMAL, "")
 
     def _take_last(self, code: int, reason: str) -> None:
         """Nothing more is read: the close frame that answers it goes out when all before it is received."""

@@ -70,13 +70,6 @@ def load_decode_attention() -> Callable[..., Tensor]:
     return decode_attention
 
 
-def load_steps() -> ModuleType:
-    """:mod:`antiphon.backends.torch.kernels.steps`, imported when it is first needed."""
-    from antiphon.backends.torch.kernels import steps
-
-    return steps
-
-
 def load_tokens() -> ModuleType:
     """:mod:`antiphon.backends.torch.kernels.tokens`, imported when it is first needed."""
     from antiphon.backends.torch.kernels import tokens

@@ -1,6 +1,6 @@
 """Transformer layers of one frame on a GPU, as a few kernels each.
 
-The same arithmetic as ``transformer.py`` and ``depformer.py``, whose modules they run: eleven launches for
+The same arithmetic as ``layer.py`` and ``depformer.py``, whose modules they run: eleven launches for
 a layer over a ring in INT8 (seven of a few rows, eight in full precision) and nine for one of the depformer
 (five, and six).
 
@@ -34,11 +34,11 @@ from antiphon.backends.torch.modules.attention import (
     Window,
     split_heads,
 )
-from antiphon.backends.torch.modules.depformer import Chooser, Depformer, DepformerLayer
+from antiphon.backends.torch.modules.depformer_parts import Chooser, DepformerLayer, DepformerParts
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
-from antiphon.backends.torch.modules.transformer import TransformerLayer
+from antiphon.backends.torch.modules.layer import TransformerLayer
 from antiphon.backends.torch.step import PackedStep
 
 
@@ -129,7 +129,9 @@ def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) 
     return linear_rows(block.linear_out, wide, x)
 
 
-def depformer_steps(depformer: Depformer, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
+def depformer_steps(
+    depformer: DepformerParts, hidden: Tensor, text_tokens: Tensor, choose: Chooser
+) -> Tensor:
     """See :meth:`antiphon.backends.torch.modules.depformer.Depformer.forward`."""
     config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
     heads = config.heads // config.kv_repeat

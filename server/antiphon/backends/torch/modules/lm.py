@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.kernels.fused import load_steps
+from antiphon.backends.torch.kernels.layers import load_steps
 from antiphon.backends.torch.modules.attention import PLAIN, Compute
 from antiphon.backends.torch.modules.depformer import Depformer
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding

@@ -7,18 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from antiphon.backends.torch.kernels.fused import is_fused, load_steps
-from antiphon.backends.torch.modules.attention import (
-    PLAIN,
-    VOICE_PARTS,
-    Compute,
-    CrossAttention,
-    Look,
-    SelfAttention,
-    Window,
-)
-from antiphon.backends.torch.modules.feedforward import make_feed_forward
-from antiphon.backends.torch.modules.norms import LayerNorm, make_norm, make_scale
+from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.kernels.layers import load_steps
+from antiphon.backends.torch.modules.attention import PLAIN, VOICE_PARTS, Compute, Look, Window
+from antiphon.backends.torch.modules.layer import TransformerLayer
 from antiphon.backends.torch.modules.rope import rotation
 from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Run, Step
@@ -29,43 +21,6 @@ def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
     """Position held by each of the first ``length`` slots, ``[n, length]``; negative where nothing is."""
     slots = torch.arange(length, device=last.device)
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
-
-
-class TransformerLayer(nn.Module):
-    """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
-
-    def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
-        super().__init__()
-        dim, dtype = config.dim, compute.dtype
-        self.self_attn = SelfAttention(name, config, compute)
-        self.norm1 = make_norm(config.norm, dim, dtype)
-        self.norm2 = make_norm(config.norm, dim, dtype)
-        self.feed_forward = make_feed_forward(config.gating, dim, config.feed_forward, dtype)
-        self.cross_attention: CrossAttention | None = None
-        if config.cross_positions:
-            self.cross_attention = CrossAttention(name, config, compute)
-            self.norm_cross = LayerNorm(dim, eps=1e-5, in_float32=False, dtype=dtype)
-            self.layer_scale_cross = make_scale(dim, dtype, wanted=config.layer_scale)
-        self.layer_scale_1 = make_scale(dim, dtype, wanted=config.layer_scale)
-        self.layer_scale_2 = make_scale(dim, dtype, wanted=config.layer_scale)
-
-    def specs(self) -> Iterator[TensorSpec]:
-        """The state this layer keeps."""
-        yield from self.self_attn.ring.specs()
-        if self.cross_attention is not None:
-            yield from self.cross_attention.specs()
-
-    def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
-        """``[n, T, dim]`` to the same."""
-        if window.looks is None and x.shape[1] == 1:
-            fused: Tensor = load_steps().layer_step(self, x, step, window)
-            return fused
-        x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
-        if self.cross_attention is not None:
-            x = x + self.layer_scale_cross(self.cross_attention(self.norm_cross(x), step))
-        out: Tensor = x + self.layer_scale_2(self.feed_forward(self.norm2(x)))
-        return out
 
 
 class StreamingTransformer(nn.Module):
@@ -131,8 +86,9 @@ class StreamingTransformer(nn.Module):
         count = x.shape[1]
         positions = position[:, None] + torch.arange(count, device=x.device)
         window = self._window(positions, step)
+        run = load_steps().layer_step if window.looks is None and count == 1 else TransformerLayer.__call__
         for layer in self.layers:
-            x = layer(x, step, window)
+            x = run(layer, x, step, window)
         step.write(f"{self.name}.position", position + count)
         return x
 

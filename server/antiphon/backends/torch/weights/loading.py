@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.guidance import GuidedGenerator
 from antiphon.backends.torch.kernels.fused import is_fused

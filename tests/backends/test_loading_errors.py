@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.backends.misfits import as_checkpoint_error
+from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.registry import make_backend
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint

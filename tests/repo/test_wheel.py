@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.tracked import ROOT, tracked_files
 
 SOURCES = {"server": "antiphon", "clients": "antiphon_client", "quantize": "antiphon_quantize"}
 

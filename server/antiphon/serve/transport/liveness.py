@@ -1,4 +1,4 @@
-"""How long a peer may be silent: a rule of ours, on a clock that is given."""
+"""The time limits of a connection: signs of life, first audio, and the next audio."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
 
 PINGS_PER_TIMEOUT = 3
-"""Chances a silent peer gets to show a sign of life."""
+"""Pings that are sent within one liveness timeout."""
 
 
 AUDIO_CREDIT = 10.0
@@ -16,11 +16,11 @@ FIRST_AUDIO_S = 0.02
 """Less is no beginning: one packet of Opus."""
 
 
-class Patience:
-    """What is left of it for one caller, from the times of its signs of life and of its audio."""
+class LivenessRules:
+    """The limits of one connection, computed from the times of its last sign of life and last audio."""
 
     def __init__(self, limits: Limits, awaits: str = "audio") -> None:
-        """Nobody has to say anything yet: see :meth:`begin`. ``awaits`` is the word for what is to come."""
+        """No limit runs before :meth:`begin`. ``awaits`` names the expected input in error messages."""
         self._limits = limits
         self._awaits = awaits
         self._heard_s: float | None = None

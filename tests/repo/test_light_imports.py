@@ -30,6 +30,7 @@ LIGHT = {
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
     "antiphon.measure.main": FRAMEWORKS,
     "antiphon.measure.verify": FRAMEWORKS,
+    "antiphon_quantize.measured": FRAMEWORKS,
     "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import FAST, LAB, PRODUCT, TIERS
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.tracked import ROOT, tracked_files
 
 PASSING = "def test_it(): pass"
 MODULES = {

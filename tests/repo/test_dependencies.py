@@ -9,7 +9,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.tracked import ROOT, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OWN = {"antiphon", "antiphon_client", "antiphon_quantize", "conftest", "lab", "tests"}

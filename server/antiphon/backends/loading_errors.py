@@ -1,4 +1,4 @@
-"""Weights and configurations that only show while they are loaded that they do not belong together."""
+"""Errors of loading: weights and a configuration that do not fit each other."""
 
 from __future__ import annotations
 

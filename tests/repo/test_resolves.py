@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NO_INDEX
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 PYTHONS = ("3.11", "3.12", "3.13")

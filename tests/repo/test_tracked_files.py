@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.house.tracked import ROOT, tracked_files, tracked_texts
+from tests.repo.tracked import ROOT, tracked_files, tracked_texts
 
 # Written as patterns that do not match themselves.
 FORBIDDEN = {

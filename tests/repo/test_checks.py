@@ -8,8 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tests.house.make import run_make
-from tests.house.tracked import ROOT, tracked_files
+from tests.repo.make import run_make
+from tests.repo.tracked import ROOT, tracked_files
 
 
 def test_the_types_of_every_file_are_checked() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.make import run_make
-from tests.house.tracked import ROOT
+from tests.repo.make import run_make
+from tests.repo.tracked import ROOT
 
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 PROGRAMS = ROOT / "tests" / "support" / "system_programs.sh"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from antiphon.backends.devices import device_bytes, pick_device, pick_dtype
 from antiphon.backends.threads import model_threads
+from antiphon.backends.torch_devices import device_bytes, pick_device, pick_dtype
 from antiphon.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ def test_without_a_name_it_is_the_gpu_where_there_is_one(monkeypatch: pytest.Mon
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"device cuda:1 was asked for, but this torch .* sees no GPU"):
+    with pytest.raises(ConfigError, match=r"device cuda:1 was requested, but this torch .* sees no GPU"):
         pick_device("cuda:1")
     with pytest.raises(ConfigError, match="no device is called 'abacus'"):
         pick_device("abacus")
@@ -32,7 +32,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     ("name", "hint"), [("mps", "; on Apple silicon the GPU is --backend mlx's"), ("meta", ""), ("xpu:0", "")]
 )
 def test_a_device_that_no_step_runs_on_is_refused_at_once(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"device {name} .* run on torch on cpu or cuda only{hint}$"):
+    with pytest.raises(ConfigError, match=f"device {name} .* torch runs models on cpu or cuda only{hint}$"):
         pick_device(name)
 
 
@@ -40,7 +40,7 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(ConfigError, match="device cuda:2 was asked for, but there are only 2 GPUs"):
+    with pytest.raises(ConfigError, match="device cuda:2 was requested, but there are only 2 GPUs"):
         pick_device("cuda:2")
 
 

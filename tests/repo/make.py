@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.house.tracked import ROOT
+from tests.repo.tracked import ROOT
 
 
 def run_make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -36,12 +36,12 @@ def pick_device(name: str | None) -> torch.device:
     if device.type not in DEVICE_TYPES:
         hint = "; on Apple silicon the GPU is --backend mlx's" if device.type == "mps" else ""
         raise ConfigError(
-            f"device {name} was asked for, but models run on torch on {' or '.join(DEVICE_TYPES)} only{hint}"
+            f"device {name} was requested, but torch runs models on {' or '.join(DEVICE_TYPES)} only{hint}"
         )
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name} was asked for, but this torch ({torch.__version__}) sees no GPU")
+        raise ConfigError(f"device {name} was requested, but this torch ({torch.__version__}) sees no GPU")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
+        raise ConfigError(f"device {name} was requested, but there are only {torch.cuda.device_count()} GPUs")
     return device
 
 

@@ -1,0 +1,26 @@
+"""The built-in recogniser writes down questions in voices that its training did not have."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from lab.train.domain import Domain
+from lab.train.questions import Asked, Utterance, plan, trim
+from lab.train.speech_calls import dictate_all, dictation_report
+from lab.train.voices import speak
+from tests.support.launch import ANTIPHON, free_port, running_server
+
+
+async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> None:
+    rng, domain = random.Random("dictated"), Domain()
+    plans = [plan(rng, domain, Asked(held_out=True)) for _ in range(24)]
+    asked = [
+        Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans
+    ]
+    port = free_port()
+    command = [*ANTIPHON, "serve", "--model", "tiny-stt", "--backend", "onnx", "--slots", "2"]
+    with running_server([*command, "--port", str(port)], port, tmp_path / "server.log") as server:
+        report = dictation_report(await dictate_all(server.url, asked, 2, lambda done, total: None))
+    assert report["word_error"] <= 0.1, report["wrong"]
+    assert report["start_error_ms"] <= 80

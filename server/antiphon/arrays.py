@@ -1,0 +1,10 @@
+"""Names for arrays, as signatures have them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float32]

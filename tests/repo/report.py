@@ -1,0 +1,146 @@
+"""The checks of structure in ``make check``: what must hold, then a report of what is long or named twice.
+
+Usage: python -m tests.repo.report
+
+Exits with 1 for a circle of imports, a hidden import without a reason, or a word that is defined twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tests.docs.blocks import without_blocks
+from tests.repo.glossary import faults_of_words
+from tests.repo.structure import (
+    MAX_FILE_LINES,
+    MAX_FUNCTION_LINES,
+    PRODUCT,
+    Module,
+    circles,
+    names_used_twice,
+    read_modules,
+)
+from tests.repo.tracked import ROOT, tracked_files
+
+MAX_COLUMNS: Final = 100
+
+HIDDEN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "antiphon.backends.pocket.factory": "the package pocket-tts",
+        "antiphon.backends.torch.kernels.fused": "Triton",
+        "antiphon.backends.torch.kernels.layers": "Triton",
+        "antiphon.serve.hosting.main": "one of the two ways to serve, each with its own start-up cost",
+        "antiphon_quantize.gate_files": "torch",
+        "antiphon_quantize.gate_open": "the packages of the backend that runs the model",
+        "antiphon_quantize.main": "the packages of the target",
+        "antiphon_quantize.onnx_target": "the package onnx",
+    }
+)
+"""Modules that import others inside a function, and what the import waits for. All of them point down."""
+
+BY_NAME: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "antiphon.cli": "the table of commands",
+        "antiphon.backends.registry": "the table of backends",
+        "antiphon_quantize.gate_sound": "pesq, which is not installed by any extra",
+    }
+)
+"""Modules that import by a name in a table, and which table."""
+
+LONG: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "server/antiphon/engine/engine.py": "the engine's whole interface",
+        "server/antiphon/engine/rows.py": "one pass over the arrays of all sessions",
+        "server/antiphon/protocol/moshi.py": "all messages of one protocol, in both directions",
+        "server/antiphon/serve/routes/live_call.py": "one call of OpenAI Live, from its first event on",
+        "server/antiphon/serve/transport/socket.py": "the bounds of one WebSocket",
+        "attend_split": "a kernel is compiled as one function",
+        "attend_limbs": "a kernel is compiled as one function",
+        "turn_and_write": "a kernel is compiled as one function",
+        "build_app": "one list of what a server consists of",
+        "manifest_from_json": "one list of keys",
+    }
+)
+"""Why a file or a function is longer than the aim."""
+
+
+def everything() -> dict[str, Module]:
+    """All modules of the repository."""
+    paths = [path.relative_to(ROOT).as_posix() for path in tracked_files() if path.suffix == ".py"]
+    return read_modules(ROOT, paths)
+
+
+def product(modules: Mapping[str, Module]) -> dict[str, Module]:
+    """Those of the three packages."""
+    return {name: it for name, it in modules.items() if it.path.startswith(PRODUCT)}
+
+
+def faults(modules: Mapping[str, Module]) -> Iterator[str]:
+    """What must not be, a sentence each."""
+    for group in circles(modules):
+        yield f"these import each other in a circle: {', '.join(group)}"
+    for module in modules.values():
+        hidden = [it for it in module.imports if it.is_hidden]
+        if hidden and module.name not in HIDDEN:
+            yield (
+                f"{module.path}:{hidden[0].line} imports {hidden[0].module} inside a function; move it to "
+                "the top, or give the reason in HIDDEN of tests/repo/report.py"
+            )
+        if module.dynamic and module.name not in BY_NAME:
+            yield f"{module.path}:{module.dynamic[0]} imports by name; use an import statement"
+
+
+def faults_of_lab(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Imports of the lab by the product or by its tests, a sentence each."""
+    for module in modules.values():
+        for it in module.imports:
+            if it.module.startswith("lab") and not module.name.startswith("lab"):
+                yield f"{module.path}:{it.line} imports {it.module}; only the lab imports the lab"
+
+
+def lengths(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Files and functions over the aim, the longest first, with their reasons."""
+    long = [(it.lines, it.path, it.path) for it in modules.values() if it.lines > MAX_FILE_LINES]
+    long += [
+        (lines, f"{it.path}: {name}()", name)
+        for it in modules.values()
+        for name, lines in it.functions
+        if lines > MAX_FUNCTION_LINES
+    ]
+    for lines, where, key in sorted(long, reverse=True):
+        yield f"{lines:5} {where}: {LONG.get(key, 'no reason is given')}"
+
+
+def wide_lines(docs: Path) -> dict[str, int]:
+    """Prose lines over 100 columns by page; tables, links and code cannot be broken."""
+    found: dict[str, int] = {}
+    for page in sorted(docs.rglob("*.md")):
+        prose = without_blocks(page.read_text(encoding="utf-8")).splitlines()
+        wide = [line for line in prose if len(line) > MAX_COLUMNS and not line.startswith(("|", "<", "!["))]
+        if wide:
+            found[page.relative_to(docs).as_posix()] = len(wide)
+    return found
+
+
+def main() -> int:
+    """Print the report."""
+    every = everything()
+    modules = product(every)
+    found = [*faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
+    print(f"Over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function:")
+    print(*lengths(modules), sep="\n")
+    twice = names_used_twice(modules)
+    print(f"Class names used in more than one file: {len(twice)}: {', '.join(twice)}")
+    wide = wide_lines(ROOT / "docs")
+    print(f"Prose over {MAX_COLUMNS} columns: {sum(wide.values())} lines of {len(wide)} pages")
+    print(f"Circles of imports, hidden imports, imports of the lab, words defined twice: {len(found)}")
+    print(*found, sep="\n")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

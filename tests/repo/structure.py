@@ -1,0 +1,147 @@
+"""How the packages hang together, read from their source: imports, lengths, and names of classes."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PRODUCT = ("server/antiphon", "clients/antiphon_client", "quantize/antiphon_quantize")
+PACKAGES = ("antiphon", "antiphon_client", "antiphon_quantize", "lab", "tests")
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import of a module of this repository; ``is_hidden``: it stands inside a function."""
+
+    module: str
+    line: int
+    is_hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One source file: its name as Python has it, its path in the repository, and what it holds."""
+
+    name: str
+    path: str
+    lines: int
+    imports: tuple[Import, ...]
+    dynamic: tuple[int, ...]
+    """Lines that call ``import_module`` or ``__import__``."""
+    classes: tuple[str, ...]
+    functions: tuple[tuple[str, int], ...]
+    """Each function and its length in lines."""
+
+
+def read_modules(root: Path, paths: Sequence[str]) -> dict[str, Module]:
+    """The modules among ``paths``, which are relative to ``root``, by name."""
+    names = {path: module_name(path) for path in paths}
+    known = set(names.values())
+    return {name: _read(root / path, path, name, known) for path, name in names.items()}
+
+
+def module_name(path: str) -> str:
+    """``server/antiphon/ipc/post.py`` is ``antiphon.ipc.post``."""
+    parts = Path(path).with_suffix("").parts
+    first = next((at for at, part in enumerate(parts) if part in PACKAGES), 0)
+    return ".".join(parts[first:]).removesuffix(".__init__")
+
+
+def circles(modules: Mapping[str, Module]) -> list[list[str]]:
+    """Groups of modules of which each imports each other, over any number of steps (Tarjan 1972)."""
+    graph = {name: [it.module for it in module.imports] for name, module in modules.items()}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph.get(name, ()):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            group, stack[at:] = stack[at:], []
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def names_used_twice(modules: Mapping[str, Module]) -> dict[str, list[str]]:
+    """Public classes of one name in several files. Two backends may each have a layer of one name."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules.values():
+        for name in module.classes:
+            homes[name].append(module.path)
+    return {name: paths for name, paths in sorted(homes.items()) if len(_apart(paths)) > 1}
+
+
+def _apart(paths: Sequence[str]) -> list[str]:
+    """``paths`` with those of all backends counted as one."""
+    shared = [path for path in paths if "/backends/" not in path]
+    return shared + ["backends"] * (len(shared) < len(paths))
+
+
+def _read(file: Path, path: str, name: str, known: set[str]) -> Module:
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text, path)
+    return Module(
+        name,
+        path,
+        text.count("\n"),
+        tuple(_imports(tree, known)),
+        tuple(_dynamic(tree)),
+        tuple(it.name for it in tree.body if isinstance(it, ast.ClassDef) and not it.name.startswith("_")),
+        tuple(
+            (it.name, (it.end_lineno or it.lineno) - it.lineno + 1)
+            for it in ast.walk(tree)
+            if isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+    )
+
+
+def _imports(tree: ast.Module, known: set[str]) -> Iterator[Import]:
+    hidden = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        for module in _targets(node, known):
+            assert isinstance(node, ast.stmt)
+            yield Import(module, node.lineno, id(node) in hidden)
+
+
+def _targets(node: ast.AST, known: set[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in known)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            if inner in known:
+                yield inner
+            elif node.module in known:
+                yield node.module
+
+
+def _dynamic(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__"):
+                yield node.lineno
