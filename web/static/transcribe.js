@@ -14,7 +14,7 @@ import { sentence, STALLED, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./captions.js").Word} Word */
 
-const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, FLAC or Ogg.", isTrouble: false };
+const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, M4A, WebM, FLAC or Ogg.", isTrouble: false };
 
 /** A look so often, and after so long without a word from the server it is given up. */
 const WATCH_MS = 200;
@@ -171,7 +171,7 @@ export class Transcribe {
       const headers = key ? { Authorization: `Bearer ${key}` } : {};
       const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
       const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
-      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, FLAC or Ogg file");
+      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, M4A, WebM, FLAC or Ogg file");
       if (!answer.ok) throw new Error(await reason(answer));
       const words = wordsOf(await answer.json());
       if (run !== this._run) return;
