@@ -187,6 +187,7 @@ async def test_a_model_is_named_in_the_body_or_in_the_address() -> None:
     [
         ({"input": "x" * 5000}, "input", "a word of 5000 letters"),
         ({"input": ""}, "input", "input is empty, 1 to"),
+        ({"input": "(:)"}, "input", "input has no words"),
         ({"input": "a", "speed": 9}, "speed", "speed is 9, 0.25 to 4 are allowed"),
     ],
 )
@@ -216,10 +217,12 @@ async def test_whatever_refuses_does_so_in_the_words_of_the_api() -> None:
                 body = await response.json()
                 assert body["error"]["code"] == code, path
                 assert body["error"]["message"]
-        large = b" " * 300_000
-        async with server.http.post(server.url(PATH), data=large) as response:
-            assert response.status == 413
-            assert (await response.json())["error"]["code"] == "request_too_large"
+        for size in (70_000, 300_000):
+            async with server.http.post(server.url(PATH), data=b" " * size) as response:
+                assert response.status == 413
+                error = (await response.json())["error"]
+            assert error["code"] == "request_too_large"
+            assert error["message"] == f"a request of {size} bytes, the limit is 65536"
 
 
 async def test_a_model_may_be_asked_for_by_its_name() -> None:
