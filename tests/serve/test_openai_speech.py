@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.audio.pcm import FloatArray, float_from_s16le
-from antiphon.errors import AudioError
+from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol.speech_order import PATH
 from antiphon.serve.routes import speech_body
+from antiphon.serve.routes.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
 from tests.serve.speaking_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
 from tests.serve.test_speaking_by_post import voices
@@ -133,6 +135,19 @@ async def test_sound_that_cannot_be_encoded_is_a_fault_of_ours(monkeypatch: pyte
         assert body["error"]["message"].startswith("the model's audio cannot be encoded: a sample")
         assert body["error"]["type"] == "server_error"
         await server.is_empty()
+
+
+@pytest.mark.parametrize("speed", [0.3, 1.0, 3.0])
+def test_sound_that_a_tempo_held_back_is_a_fault_of_ours_too(speed: float) -> None:
+    body = SpeechBody("mp3", 24_000, speed=speed)
+
+    def say() -> None:
+        body.feed(np.full(1920, np.nan, np.float32))
+        body.finish(1, 1)
+
+    with pytest.raises(SessionFailedError, match="the model's audio cannot be encoded: a sample"):
+        say()
+    body.close()
 
 
 async def test_a_full_server_says_when_to_come_again() -> None:
