@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.audio.pcm import FloatArray, float_from_s16le
-from antiphon.errors import AudioError
+from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol.speech_order import PATH
 from antiphon.serve.routes import speech_body
+from antiphon.serve.routes.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
 from tests.serve.speaking_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
 from tests.serve.test_speaking_by_post import voices
@@ -135,6 +137,19 @@ async def test_sound_that_cannot_be_encoded_is_a_fault_of_ours(monkeypatch: pyte
         await server.is_empty()
 
 
+@pytest.mark.parametrize("speed", [0.3, 1.0, 3.0])
+def test_sound_that_a_tempo_held_back_is_a_fault_of_ours_too(speed: float) -> None:
+    body = SpeechBody("mp3", 24_000, speed=speed)
+
+    def say() -> None:
+        body.feed(np.full(1920, np.nan, np.float32))
+        body.finish(1, 1)
+
+    with pytest.raises(SessionFailedError, match="the model's audio cannot be encoded: a sample"):
+        say()
+    body.close()
+
+
 async def test_a_full_server_says_when_to_come_again() -> None:
     async with speaking(slots=1) as (server, _), listening(server) as client:
         await client.receive()
@@ -187,6 +202,7 @@ async def test_a_model_is_named_in_the_body_or_in_the_address() -> None:
     [
         ({"input": "x" * 5000}, "input", "a word of 5000 letters"),
         ({"input": ""}, "input", "input is empty, 1 to"),
+        ({"input": "(:)"}, "input", "input has no words"),
         ({"input": "a", "speed": 9}, "speed", "speed is 9, 0.25 to 4 are allowed"),
     ],
 )
@@ -216,10 +232,12 @@ async def test_whatever_refuses_does_so_in_the_words_of_the_api() -> None:
                 body = await response.json()
                 assert body["error"]["code"] == code, path
                 assert body["error"]["message"]
-        large = b" " * 300_000
-        async with server.http.post(server.url(PATH), data=large) as response:
-            assert response.status == 413
-            assert (await response.json())["error"]["code"] == "request_too_large"
+        for size in (70_000, 300_000):
+            async with server.http.post(server.url(PATH), data=b" " * size) as response:
+                assert response.status == 413
+                error = (await response.json())["error"]
+            assert error["code"] == "request_too_large"
+            assert error["message"] == f"a request of {size} bytes, the limit is 65536"
 
 
 async def test_a_model_may_be_asked_for_by_its_name() -> None:

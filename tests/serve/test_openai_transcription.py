@@ -181,12 +181,13 @@ async def test_limits_of_bytes_and_of_length() -> None:
         for data, message in (
             (form(bytes(300_000)), "a recording of more bytes than it may have, the limit is 200000"),
             (form(bytes(3_000_000)), "a recording of 3000"),
+            (form(bytes(3_000_000)), "the limit is 200000"),
             (form(stated), "this recording lasts 5.0 s, the limit is 2 s"),
             (form(unstated), "this recording lasts longer than 2 s, the limit is 2 s"),
         ):
             status, code, _, found = error_of(await post(server, data))
             assert (status, code) == (413, "request_too_large")
-            assert found.startswith(message)
+            assert message in found
         await server.is_empty()
 
 

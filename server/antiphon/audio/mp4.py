@@ -1,7 +1,9 @@
 """What an MP4 file states of itself, looked at before FFmpeg believes it.
 
 FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a
-file of 300 bytes can state 2^27. A compressed header (``cmov``) would hide such numbers, so it is refused.
+file of 300 bytes can state 2^27. It makes them again for every edit, and of PCM for every 160 samples of a
+chunk. A compressed header (``cmov``) would hide such numbers, and tables of pictures (``iinf``, ``iloc``)
+state others, so they are refused.
 """
 
 from __future__ import annotations
@@ -10,18 +12,33 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
+import numpy as np
+
 from antiphon.errors import AudioError
 
 MAX_SAMPLES: Final = 2**20
 """Of AAC, six hours at 48 kHz; FFmpeg's tables for them take 25 MB."""
 
+MAX_EDITED: Final = 4 * MAX_SAMPLES
+"""Samples times edits: encoders write an edit or two for each track."""
+
 MAX_HEADER_BYTES: Final = 16 * 2**20
 """Everything but the audio itself; an hour of AAC has 0.7 MB."""
+
+MAX_BOXES: Final = 65_536
+"""At the top: half of them are fragments, of which an hour has some thousands."""
 
 _COUNTS: Final = {b"stsz": 8, b"stz2": 8, b"trun": 4}
 """Where behind its name a box states how many samples there are."""
 
-_HIDING: Final = b"cmov"
+_REFUSED: Final = {
+    b"cmov": "a compressed header",
+    b"iinf": "a table of pictures",
+    b"iloc": "a table of pictures",
+}
+_CHUNK_STEP: Final = 160
+"""FFmpeg reads PCM in so many samples or more at a time."""
+
 _HEADER, _LONG_HEADER = 8, 16
 
 
@@ -32,26 +49,43 @@ def check_mp4(file: BinaryIO) -> None:
         AudioError: it states more.
     """
     position = file.tell()
-    samples = header_bytes = 0
+    samples = edits = chunks = in_chunk = header_bytes = 0
     for start, end in _headers(file):
         header_bytes += end - start
         if header_bytes > MAX_HEADER_BYTES:
             raise AudioError(f"this mp4 file has over {MAX_HEADER_BYTES} bytes of header, the limit")
         file.seek(start)
         data = file.read(end - start)
-        if _HIDING in data:
-            raise AudioError("this mp4 file has a compressed header, which is not read")
-        samples += sum(_stated_samples(data))
-        if samples > MAX_SAMPLES:
-            raise AudioError(f"this mp4 file states {samples} samples, the limit is {MAX_SAMPLES}")
+        for name, words in _REFUSED.items():
+            if name in data:
+                raise AudioError(f"this mp4 file has {words}, which is not read")
+        samples += sum(sum(_stated(data, name, offset)) for name, offset in _COUNTS.items())
+        edits += sum(_stated(data, b"elst", 4))
+        chunks += sum(_stated(data, b"stco", 4)) + sum(_stated(data, b"co64", 4))
+        in_chunk = max(in_chunk, *_chunk_samples(data), 0)
+        _check_stated(samples, MAX_SAMPLES, "samples")
+        _check_stated(samples * edits, MAX_EDITED, "samples in its edits")
+        _check_stated(chunks * in_chunk // _CHUNK_STEP, MAX_SAMPLES, "pieces in its chunks")
     file.seek(position)
 
 
+def _check_stated(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise AudioError(f"this mp4 file states {count} {what}, the limit is {limit}")
+
+
 def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """The ranges of the file that are no audio."""
+    """The ranges of the file that are no audio.
+
+    Raises:
+        AudioError: more boxes than may be.
+    """
     size = file.seek(0, os.SEEK_END)
-    start = begun = 0
+    start = begun = boxes = 0
     while start + _HEADER <= size:
+        boxes += 1
+        if boxes > MAX_BOXES:
+            raise AudioError(f"this mp4 file has over {MAX_BOXES} boxes, the limit")
         file.seek(start)
         head = file.read(_LONG_HEADER)
         length = int.from_bytes(head[:4])
@@ -65,11 +99,25 @@ def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
     yield begun, size
 
 
-def _stated_samples(data: bytes) -> Iterator[int]:
-    """Boxes are found by their names, wherever they are: FFmpeg reads them in places where none belongs."""
-    for name, offset in _COUNTS.items():
-        at = data.find(name)
-        while at >= 0:
-            first = at + len(name) + offset
-            yield int.from_bytes(data[first : first + 4])
-            at = data.find(name, at + 1)
+def _places(data: bytes, name: bytes) -> Iterator[int]:
+    """Where boxes of this name go on behind it, wherever they are: FFmpeg reads them in places where none
+    belongs."""
+    at = data.find(name)
+    while at >= 0:
+        yield at + len(name)
+        at = data.find(name, at + 1)
+
+
+def _stated(data: bytes, name: bytes, offset: int) -> Iterator[int]:
+    """The numbers that boxes of this name have ``offset`` bytes behind it."""
+    for at in _places(data, name):
+        yield int.from_bytes(data[at + offset : at + offset + 4])
+
+
+def _chunk_samples(data: bytes) -> Iterator[int]:
+    """The most samples that each table says are in a chunk."""
+    for at in _places(data, b"stsc"):
+        count = int.from_bytes(data[at + 4 : at + 8])
+        table = data[at + 8 : at + 8 + 12 * count]
+        entries = np.frombuffer(table[: len(table) // 4 * 4], ">u4")[1::3]
+        yield int(entries.max(initial=0))

@@ -30,6 +30,11 @@ _HEAD_BYTES: Final = 12
 _STATED: Final = ("wav", "flac", "mp4")
 """Containers whose header states a length; elsewhere it is an estimate."""
 
+_MOST_READ: Final = 2
+_SLACK_BYTES: Final = 1_048_576
+"""Packets hold what the file holds, and a little; a header may state that they lie upon each other, and WebM
+may have them compressed."""
+
 _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """Nothing that a file names is opened."""
 
@@ -92,7 +97,13 @@ def decode_pieces(file: BinaryIO, sample_rate: int) -> Iterator[FloatArray]:
     """
     with _opened(file) as (container, stream):
         resampler = av.AudioResampler(format="fltp", rate=sample_rate)
+        bytes_left = _MOST_READ * container.size + _SLACK_BYTES
         for packet in container.demux():
+            bytes_left -= packet.size
+            if bytes_left < 0:
+                raise AudioError(
+                    f"the packets of this file have over {_MOST_READ} times its {container.size} bytes"
+                )
             pieces: list[FloatArray] = [np.zeros(0, np.float32)]
             for frame in packet.decode() if packet.stream is stream else ():
                 _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way

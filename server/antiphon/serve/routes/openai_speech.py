@@ -11,6 +11,7 @@ from aiohttp import web
 from antiphon.errors import AntiphonError, SessionError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import speech_order
+from antiphon.protocol.payload import MAX_JSON_BYTES
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -35,7 +36,7 @@ async def handle_order(
     """
     try:
         async with asyncio.timeout(services.config.limits.upload_timeout_s):
-            order = speech_order.parse_order(await request.read())
+            order = speech_order.parse_order(await _read(request))
         model = named_in_body(request, services, order.model, (PipelineKind.TTS,))
         voice = await voice_of(model, order.voice, services)
         body = SpeechBody(
@@ -43,7 +44,15 @@ async def handle_order(
         )
         headers = {**voice.headers, **ignored_header(order.ignored)}
         return await handle_text(
-            request, services, model, caller, order.text, voice.prompt, body, headers=headers
+            request,
+            services,
+            model,
+            caller,
+            order.text,
+            voice.prompt,
+            body,
+            headers=headers,
+            may_be_empty=False,
         )
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
@@ -51,6 +60,20 @@ async def handle_order(
         raise
     except AntiphonError as error:
         raise api_error(error, param="input").exception() from error
+
+
+async def _read(request: web.Request) -> bytes:
+    """The body.
+
+    Raises:
+        web.HTTPException: too large.
+    """
+    size = request.content_length or 0
+    data = await request.read() if size <= MAX_JSON_BYTES else b""
+    if max(size, len(data)) > MAX_JSON_BYTES:
+        text = f"a request of {max(size, len(data))} bytes, the limit is {MAX_JSON_BYTES}\n"
+        raise web.HTTPRequestEntityTooLarge(max_size=MAX_JSON_BYTES, actual_size=size, text=text)
+    return data
 
 
 def ignored_header(names: Sequence[str]) -> Mapping[str, str]:

@@ -141,7 +141,15 @@ async def handle_post(
         voice = await voice_of(model, name, services)
         body = SpeechBody("wav", model.checkpoint.spec.sample_rate)
         return await handle_text(
-            request, services, model, caller, text, voice.prompt, body, headers=voice.headers
+            request,
+            services,
+            model,
+            caller,
+            text,
+            voice.prompt,
+            body,
+            headers=voice.headers,
+            may_be_empty=True,
         )
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error

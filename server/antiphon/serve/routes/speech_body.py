@@ -36,20 +36,27 @@ class SpeechBody:
         Raises:
             SessionFailedError: what the model said cannot be encoded.
         """
-        try:
-            return self._framed(self._file.feed(pcm if self._tempo is None else self._tempo.feed(pcm)))
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+        return self._framed(self._encoded(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
     def finish(self, words: int, frames: int) -> bytes:
-        """The end, after so many words and frames of 80 ms."""
-        rest = b"" if self._tempo is None else self._file.feed(self._tempo.finish())
+        """The end, after so many words and frames of 80 ms.
+
+        Raises:
+            SessionFailedError: as :meth:`feed`; a tempo holds some frames back.
+        """
+        rest = b"" if self._tempo is None else self._encoded(self._tempo.finish())
         data = self._framed(rest + self._file.finish())
         return data + speech_order.audio_done(words, frames) if self.is_sse else data
 
     def close(self) -> None:
         """Give native memory back."""
         self._file.close()
+
+    def _encoded(self, pcm: FloatArray) -> bytes:
+        try:
+            return self._file.feed(pcm)
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def _framed(self, data: bytes) -> bytes:
         return speech_order.audio_delta(data) if self.is_sse and data else data

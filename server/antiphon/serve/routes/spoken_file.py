@@ -11,8 +11,9 @@ from typing import Final
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, FieldError, SessionFailedError
 from antiphon.models.prompt import Prompt
+from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.answer import Answer
@@ -37,15 +38,18 @@ async def handle_text(
     body: SpeechBody,
     *,
     headers: Mapping[str, str],
+    may_be_empty: bool,
 ) -> web.StreamResponse:
-    """Speak one text; ``headers`` are those of the answer.
+    """Speak one text; ``headers`` are those of the answer. A text without words is an empty file, or refused.
 
     Raises:
+        FieldError: it has no words, and may not be empty.
         ServerFullError, DrainingError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
     with closing(body):
-        return await SpokenFile(services, model, request, caller, body, headers).speak(text, voice)
+        spoken = SpokenFile(services, model, request, caller, body, headers, may_be_empty=may_be_empty)
+        return await spoken.speak(text, voice)
 
 
 class SpokenFile(Answer):
@@ -59,10 +63,12 @@ class SpokenFile(Answer):
         caller: Caller,
         body: SpeechBody,
         headers: Mapping[str, str],
+        *,
+        may_be_empty: bool,
     ) -> None:
         """Prepare to answer ``request``."""
         super().__init__(services, model, request, caller)
-        self._body = body
+        self._body, self._may_be_empty = body, may_be_empty
         self._headers = {"Content-Type": body.content_type, **headers}
         self._voicing = Voicing(model, services.clock)
         self._text = ""
@@ -86,6 +92,8 @@ class SpokenFile(Answer):
         pieces = self._voicing.check(self._text)  # all of it once, before a row is taken, and nothing is kept
         while await self._services.reading.step(pieces):
             pass
+        if not (self._voicing.has_text or self._may_be_empty):
+            raise FieldError("input has no words", param="input", code=INVALID_VALUE)
         wait_s = 0.0 if ELSEWHERE in self._request.headers else WAIT_S
         self._voicing.session = await self._submit(
             self._model.parameters(), wait_s=wait_s, prompt=self._voice, route="text post"

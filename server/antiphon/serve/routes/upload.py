@@ -63,11 +63,11 @@ async def receive(
         begun_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(min(UPLOAD_GRACE_S, limits.upload_timeout_s)) as allowed:
             if (request.content_length or 0) > limit:
-                raise too_large(limit, request.content_length or 0)
+                raise too_large(limits.max_upload_bytes, request.content_length or 0)
             async for chunk in request.content.iter_any():
                 size += len(chunk)
                 if size > limit:
-                    raise too_large(limit)
+                    raise too_large(limits.max_upload_bytes)
                 take(chunk)
                 paid_s = UPLOAD_GRACE_S + size / limits.min_upload_bytes_per_s
                 allowed.reschedule(begun_s + min(paid_s, limits.upload_timeout_s))

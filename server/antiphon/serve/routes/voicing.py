@@ -69,12 +69,13 @@ class Voicing:
         return is_said and not self._pending and not self.is_ended
 
     def check(self, text: str) -> Iterator[int]:
-        """Read a text as :meth:`put` does, and keep nothing of it.
+        """Read a text as :meth:`put` does, and keep nothing of it but whether it has words.
 
         Raises:
             ProtocolError: a word too long to be one.
         """
         for entries in TextReader(self._spec, self._encode).pieces(text):
+            self.has_text = self.has_text or bool(entries)
             yield len(entries)
 
     def put(self, text: str) -> Iterator[int]:

@@ -6,7 +6,7 @@ without a row reads nothing. An INT8 ring is multiplied by integer matrix units,
 that share a key-value head share its keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on
 a CPU, slowly.
 
-Not measured: the kernels have been compiled for no GPU yet.
+Not measured: the kernels have been run on no GPU yet.
 """
 
 from __future__ import annotations
