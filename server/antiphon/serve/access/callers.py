@@ -176,7 +176,7 @@ class Access:
         """The API key with which an ephemeral one was made, as long as both are good."""
         found = self.ephemeral.read(presented)
         key = None if found is None else keys.named(found.name)
-        return key if found is not None and key is not None and found.is_of(key) else None
+        return key if found is not None and key is not None and self.ephemeral.is_of(found, key) else None
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:

@@ -43,16 +43,15 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """What an ephemeral key says: the name and the digest of the API key it was made with, and a session."""
+    """What an ephemeral key says: the name of the API key it was made with, a mark of it, and a session.
+
+    The mark can be made and compared by the server alone: its holder learns nothing of the API key by it.
+    """
 
     name: str
-    digest: str
+    mark: str
     expires_at: int
     session: Mapping[str, Any]
-
-    def is_of(self, key: ApiKey) -> bool:
-        """Whether it was made with this API key."""
-        return key.name == self.name and hmac.compare_digest(key.digest.hex(), self.digest)
 
 
 class EphemeralKeys:
@@ -70,7 +69,7 @@ class EphemeralKeys:
             FieldError: the session is too long for a header.
         """
         expires_at = int(self._time_s()) + seconds
-        holder = ["", ""] if key is None else [key.name, key.digest.hex()]
+        holder = ["", ""] if key is None else [key.name, self._mark(key)]
         words = json.dumps([secrets.token_hex(8), *holder, expires_at, session], separators=(",", ":"))
         said = words.encode()
         if len(said) > MAX_SESSION_BYTES:
@@ -94,8 +93,15 @@ class EphemeralKeys:
         said = data[_DIGEST_BYTES:]
         if not hmac.compare_digest(data[:_DIGEST_BYTES], self._sign(said)):
             return None
-        _, name, digest, expires_at, session = json.loads(said)
-        return Ephemeral(name, digest, expires_at, session) if self._time_s() < expires_at else None
+        _, name, mark, expires_at, session = json.loads(said)
+        return Ephemeral(name, mark, expires_at, session) if self._time_s() < expires_at else None
+
+    def is_of(self, found: Ephemeral, key: ApiKey) -> bool:
+        """Whether an ephemeral key was made with this API key."""
+        return key.name == found.name and hmac.compare_digest(self._mark(key), found.mark)
+
+    def _mark(self, key: ApiKey) -> str:
+        return hmac.digest(self._secret, b"made with" + key.digest, hashlib.sha256).hex()
 
     def _sign(self, said: bytes) -> bytes:
         return hmac.digest(self._secret, said, hashlib.sha256)
