@@ -176,6 +176,24 @@ async def test_a_front_end_that_cannot_be_served_is_dropped_alone(
         port._desk.close()
 
 
+def test_what_a_front_end_that_died_had_noted_is_known(served: Served) -> None:
+    """Its process may be reaped before the fleet has read what it said last."""
+    dying, stays = served.raw(0), served.raw(1)
+    dying.send(opening("first"))
+    assert isinstance(answer(dying)[0], messages.Admitted)
+    with served.fleet._lock:  # its thread has no turn
+        dying.send(messages.Arm("first", b"1" * 32, "a key"))
+        for seq in range(200):
+            dying.send(messages.Noted("first", ((seq, b"a word"),), seq + 1))
+        dying.close()
+        served.fleet.take_back(0)
+    stays.send(messages.Resume(0, "second", (b"1" * 32, b"2" * 32, "a key", 198, 5, 5)))
+    resumed, _ = answer(stays)
+    assert isinstance(resumed, messages.Resumed)
+    assert ([tuple(note) for note in resumed.notes], resumed.next_seq) == ([(199, b"a word")], 200)
+    stays.close()
+
+
 async def test_the_fleets_thread_outlives_a_turn_that_fails(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
 
@@ -33,6 +34,8 @@ from antiphon.models.sampling import SamplingParameters
 MESSAGES_A_TURN: Final = 64
 """Taken from one front end before the others have their turn."""
 
+LAST_TURNS: Final = 64
+"""For what a front end said before it was dropped; its socket holds some hundreds of messages."""
 
 MAX_CALLS: Final = 16_384
 """Of one front end, ended ones that it has not let go included: more than it can have connections."""
@@ -137,6 +140,7 @@ class FrontEnd:
     def give_up(self, reason: str) -> dict[Pools, list[int]]:
         """End all its calls, since it is gone; their leases, which its process may still write to."""
         held: dict[Pools, list[int]] = {pools: [] for pools in self._engines}
+        self._read_rest()
         self.post.close()
         for name, call in self._calls.items():
             try:
@@ -147,6 +151,12 @@ class FrontEnd:
                 held[call.pools].append(call.guest.leased)
         self._calls.clear()
         return held
+
+    def _read_rest(self) -> None:
+        """Take what it said last: clients may have messages whose notes still lie in the socket."""
+        with suppress(EOFError, ProtocolError):
+            for _ in range(LAST_TURNS):
+                self.read()
 
     def _part(self, name: str, call: Call, reason: str) -> None:
         """End a call whose front end is gone, or let it wait for a connection through another."""
