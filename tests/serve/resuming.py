@@ -60,9 +60,9 @@ class ResumingCaller:
         """Frames up to which everything is answered."""
         return self._answered
 
-    def go_on(self) -> None:
-        """Send everything, where only ``sends_until`` frames were to be sent before."""
-        self.sends_until = len(self._frames)
+    def go_on(self, until: int | None = None) -> None:
+        """Send up to this frame, or everything, where only ``sends_until`` frames were to be sent before."""
+        self.sends_until = len(self._frames) if until is None else until
         self._progress.set()
 
     def cut(self) -> None:
@@ -114,7 +114,7 @@ class ResumingCaller:
         while True:
             self._progress.clear()
             ahead = self._answered + IN_FLIGHT_FRAMES + self._silent
-            while self.thread.is_resumable and self._next < min(self.sends_until, ahead):
+            while self.thread.is_resumable and self._next < min(self.sends_until, ahead, len(self._frames)):
                 self._next += 1
                 data = np.asarray(self._frames[self._next - 1], "<f4").tobytes()
                 await socket.send_bytes(moshi.encode(moshi.Audio(data)))

@@ -12,12 +12,14 @@ import pytest
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from tests.serve.harness import DUPLEX, speech
 from tests.serve.process import serve_process
-from tests.serve.resuming import QUERY, ResumingCaller
+from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
 from tests.serve.test_processes import front_ends
 
 pytestmark = pytest.mark.product
 FRAMES = 120
 CALLS = 32
+CUTS = (10, 35, 60, 85)
+AHEAD = IN_FLIGHT_FRAMES + DUPLEX.silent_frames
 SEEDS = "&text_seed=5&audio_seed=7"
 OPTIONS = ("--slots", "40", "--front-ends", "2", "--fixed-batch")
 
@@ -64,12 +66,15 @@ async def test_calls_that_are_cut_go_on_through_any_front_end() -> None:
         whole = caller_of(server.http, server.url)
         await whole.run()
         callers = [caller_of(server.http, server.url) for _ in range(4)]
+        for caller in callers:
+            caller.sends_until = CUTS[0] + AHEAD  # or it is through before its turn to be cut comes
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
-        for at in (10, 35, 60, 85):
+        for at, following in zip(CUTS, (*CUTS[1:], FRAMES), strict=True):
             for caller in callers:
                 await caller.until_answered(at)
                 caller.cut()
+                caller.go_on(until=following + AHEAD)
         await asyncio.gather(*running)
     for caller in callers:
-        assert caller.thread.resumptions >= 3
+        assert caller.thread.resumptions == len(CUTS)
         assert_same(caller, whole)
