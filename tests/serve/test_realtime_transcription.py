@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.protocol import realtime_input
 from tests.serve.harness import Closed
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
 from tests.serve.speech_fakes import scribe, sentence, spoken
@@ -44,6 +45,23 @@ async def test_a_transcription_session(path: str) -> None:
                 assert committed["item_id"] == completed["item_id"]
             assert not [kind for kind in client.kinds if kind.startswith("response.")]
         await server.eventually(lambda: recogniser_of(server).health().active == 0)
+
+
+@pytest.mark.parametrize("path", [PATHS[0], f"{PATH}?model=null-echo"])
+async def test_a_turn_that_is_never_committed_ends_with_so_many_words(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(realtime_input, "MAX_TURN_CHARS", 20)
+    async with beside_a_talker() as (server, _), realtime_client(server, path) as client:
+        await client.update(audio={"input": MANUAL})
+        tokens, texts = sentence(8)
+        turns = []
+        for _ in range(2):
+            await client.speak(spoken([*tokens, 0, *[3] * 12]))
+            turns.append(await client.event(COMPLETED))
+        assert [it["transcript"] for it in turns] == [" ".join(texts)] * 2
+        assert turns[0]["item_id"] != turns[1]["item_id"]
+        assert not client.of("error")
 
 
 async def test_what_a_transcription_session_refuses() -> None:

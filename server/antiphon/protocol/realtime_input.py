@@ -1,7 +1,7 @@
 """What a caller says, as the input buffer of OpenAI Realtime: speech that begins and ends, and its items.
 
-Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, or where the client
-commits what it sent. Its transcript, where there is one, may come at any later time.
+Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, where the client
+commits what it sent, or with so many words. Its transcript, where there is one, may come at any later time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from antiphon.protocol.realtime_items import Items, user_audio
 MAX_TURNS: Final = 256
 """Turns whose transcript is not complete; more than a few only where a client commits without pause."""
 
+MAX_TURN_CHARS: Final = 65_536
+"""Of the words of one turn, more than an hour of speech."""
+
 
 @dataclass(slots=True)
 class Turn:
@@ -26,6 +29,7 @@ class Turn:
     start_ms: int
     end_ms: int | None = None  # once it is committed
     words: list[str] = field(default_factory=list)
+    chars: int = 0  # of the words
 
 
 class InputTurns:
@@ -95,6 +99,7 @@ class InputTurns:
         """The client takes back what it has not committed. What the model heard, it has heard."""
         if self._current is not None:
             self._current.words.clear()
+            self._current.chars = 0
         self._has_audio = False
         return [event("input_audio_buffer.cleared")]
 
@@ -103,7 +108,13 @@ class InputTurns:
         turn = next(iter(self._turns), None) or self._begin()
         shown = f" {text}" if turn.words else text
         turn.words.append(shown)
+        turn.chars += len(shown)
         return [self._transcription(turn, "delta", delta=shown)]
+
+    def cut(self, at_ms: int) -> list[Event]:
+        """Commit a turn that has as many words as a turn may have; nothing while it has fewer."""
+        turn = self._current
+        return [] if turn is None or turn.chars < MAX_TURN_CHARS else self._commit(turn, at_ms)
 
     def transcribed(self) -> list[Event]:
         """The oldest committed turn has all its words."""

@@ -198,6 +198,9 @@ class RealtimeCall(DuplexCall):
         for told in self._recogniser.advance(may_tell=not self._client.is_congested):
             if isinstance(told, Word):
                 self._client.say(self._turns.word(told.text))
+                if cut := self._turns.cut(self._detector.now_ms):
+                    self._detector.reset()
+                    self._client.say(self._end_turn(cut))
             elif isinstance(told, Marked):
                 self._client.say(self._turns.transcribed())
             else:

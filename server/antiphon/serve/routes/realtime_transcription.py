@@ -102,8 +102,7 @@ class RealtimeTranscription(PatientConversation):
             case realtime.Commit():
                 committed = self._turns.commit(self._detector.now_ms, asked.event_id)
                 self._detector.reset()
-                self._mark()
-                return committed
+                return self._end_turn(committed)
             case realtime.Clear():
                 self._detector.reset()
                 return self._turns.clear()
@@ -137,15 +136,14 @@ class RealtimeTranscription(PatientConversation):
             if isinstance(found, SpeechStarted):
                 events += self._turns.started(found.ms)
             else:
-                stopped = self._turns.stopped(found.ms)
-                if stopped:
-                    self._mark()
-                events += stopped
+                events += self._end_turn(self._turns.stopped(found.ms))
         return events
 
-    def _mark(self) -> None:
+    def _end_turn(self, committed: list[Event]) -> list[Event]:
         """The words so far are those of one turn: the marker comes back when all of them are written."""
-        self._hearing.put(next(self._marks))
+        if committed:
+            self._hearing.put(next(self._marks))
+        return committed
 
     def _update(self, asked: realtime.Update) -> list[Event]:
         before, after = self.session, change(self.session, asked.session)
@@ -187,6 +185,10 @@ class RealtimeTranscription(PatientConversation):
         for message in told.messages:
             if isinstance(message, kyutai.Word):
                 self._client.say(self._turns.word(message.text))
+                if cut := self._turns.cut(self._detector.now_ms):
+                    self._detector.reset()
+                    self._client.say(self._end_turn(cut))
+                    self._lane.wake()  # the marker is to be heard, whether or not audio follows
             elif isinstance(message, kyutai.Marker):
                 self._client.say(self._turns.transcribed())
         now_s = self._clock()
