@@ -8,7 +8,9 @@ import pytest
 
 from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
-from antiphon.errors import ReplacedError, ResumeError
+from antiphon.engine.front_end import Nobody
+from antiphon.engine.guests import Guest
+from antiphon.errors import ProtocolError, ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -182,3 +184,66 @@ def test_a_server_that_leaves_resumes_nothing() -> None:
     assert str(first.error) == "draining: the server is leaving"
     with pytest.raises(ResumeError, match="draining"):
         resume(bench, claim())
+
+
+def held(bench: Bench) -> tuple[Guest, Session]:
+    """A call whose connection still stands, in another process, and one that waits for it."""
+    guest = armed(bench).link
+    assert isinstance(guest, Guest)
+    guest.listener = Nobody()  # that process has not read yet that it is to let go
+    heir = bench.engine.resume(claim(), notify=lambda: None)
+    bench.tick()
+    assert heir.state is SessionState.QUEUED
+    return guest, heir
+
+
+def test_a_connection_that_ends_before_it_has_the_call_leaves_it_for_the_next() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    guest, heir = held(bench)
+    heir.close()
+    guest.close()  # as it was asked to
+    third = resume(bench, claim(KEY, THIRD))
+    assert third.state is SessionState.ACTIVE
+    bench.push(third, 3)
+    bench.ticks()
+    assert heard(third.take()) == [1, 2, 3]
+    third.close()
+    assert bench.engine.health().active == 0
+
+
+def test_a_call_that_is_being_resumed_as_the_server_begins_to_leave_goes_over() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    guest, heir = held(bench)
+    bench.engine.drain()
+    guest.close()
+    bench.tick()
+    assert heir.state is SessionState.ACTIVE
+    heir.close()
+    assert bench.engine.health().active == 0
+
+
+def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    guest, heir = held(bench)
+    heir.close()
+    bench.engine.drain()
+    guest.close()
+    assert bench.engine.health().active == 0
+
+
+def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    guest, heir = held(bench)
+    guest.note(((0, b"x" * (resuming.MAX_NOTES_BYTES + 1)),), 1)
+    assert heir.state is SessionState.CLOSED
+    assert str(heir.error) == "unknown: the call has ended, or said too much that was not acknowledged"
+    guest.close()
+    assert bench.engine.health().active == 0
+
+
+def test_a_call_has_one_token_from_its_front_end() -> None:
+    bench = Bench()
+    first, second = armed(bench), bench.submit()
+    for session, key in ((first, NEXT), (second, KEY)):
+        with pytest.raises(ProtocolError, match="can be resumed already, or its token is another's"):
+            session.arm(key, "")

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from antiphon.engine.guests import Guest
 from antiphon.engine.rows import Rows
-from antiphon.errors import ReplacedError, ResumeError, ServerFullError
+from antiphon.errors import ProtocolError, ReplacedError, ResumeError, ServerFullError
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
@@ -49,6 +49,7 @@ class ResumableCall:
     heir: Guest | None = None
     claim: ResumeClaim | None = None
     detached_s: float | None = None
+    is_leaving: bool = False  # its connection was asked to let go, for an heir
     notes: deque[Note] = field(default_factory=deque)
     notes_bytes: int = 0
     next_seq: int = 0
@@ -106,8 +107,14 @@ class Resuming:
     # What a front end says of a call.
 
     def arm(self, guest: Guest, key: bytes, owner: str) -> None:
-        """From now on the call can be resumed by whoever knows what hashes to ``key``."""
+        """From now on the call can be resumed by whoever knows what hashes to ``key``.
+
+        Raises:
+            ProtocolError: it has a token, or another call has this one.
+        """
         with self._lock:
+            if guest.resumable is not None or key in self._calls:
+                raise ProtocolError(f"call {guest.id} can be resumed already, or its token is another's")
             guest.resumable = self._calls[key] = ResumableCall(guest, key, owner, guest.id)
 
     def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
@@ -115,6 +122,7 @@ class Resuming:
         call = _call_of(guest)
         if call is None or call.guest is not guest:
             return
+        heir = None
         with self._lock:
             call.notes.extend(notes)
             call.notes_bytes += sum(len(data) for _, data in notes)
@@ -122,7 +130,9 @@ class Resuming:
             if notes:
                 call.next_seq = notes[-1][0] + 1
             if len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES:
-                self._forget(call, "unknown")
+                heir = self._forget(call, "unknown")
+        if heir is not None:
+            heir.end(_too_late())
 
     def acknowledge(self, guest: Guest, seq: int) -> None:
         """The client has got so much, and its new token."""
@@ -139,8 +149,9 @@ class Resuming:
         """The connection is gone: the row waits. False where the call cannot be resumed."""
         call = _call_of(guest)
         with self._lock:
-            if call is None or call.guest is not guest or self._is_draining:
+            if call is None or call.guest is not guest or (self._is_draining and call.heir is None):
                 return False
+            call.is_leaving = False
             if call.detached_s is None:
                 call.detached_s = self._clock()
                 self._detached[call] = None
@@ -153,20 +164,23 @@ class Resuming:
     def keeps(self, guest: Guest) -> bool:
         """Whether the row is not the guest's to give back: the call has an heir, or had one."""
         call = _call_of(guest)
-        return (
-            call is not None and call.heir is not guest and (call.guest is not guest or call.heir is not None)
-        )
+        if call is None or call.heir is guest:
+            return False
+        is_left = call.is_leaving and not self._is_draining  # for an heir that is gone: the next one has it
+        return call.guest is not guest or call.heir is not None or is_left
 
     def forget(self, guest: Guest, reason: str = "unknown") -> None:
         """The guest has ended, and with it its call, unless it was an heir that came to nothing."""
-        call = _call_of(guest)
+        call, heir = _call_of(guest), None
         with self._lock:
             if call is None:
                 return
             if call.heir is guest:
                 call.heir = call.claim = None
             elif call.guest is guest:
-                self._forget(call, reason)
+                heir = self._forget(call, reason)
+        if heir is not None:
+            heir.end(_too_late())
 
     # What one asks who comes back.
 
@@ -185,6 +199,7 @@ class Resuming:
                 )
             call.heir, call.claim, heir.resumable = heir, claim, call
             is_parted = call.detached_s is not None
+            call.is_leaving = not is_parted
             if is_parted:
                 self._parted.append(call)
         if is_parted:
@@ -272,6 +287,7 @@ class Resuming:
         call.key = claim.new_key
         self._calls[call.key] = call
         call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
+        call.is_leaving = False
         self._detached.pop(call, None)
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
@@ -288,11 +304,16 @@ class Resuming:
         heir.freeze(is_frozen=False)
         heir.tell()
 
-    def _forget(self, call: ResumableCall, reason: str) -> None:
+    def _forget(self, call: ResumableCall, reason: str) -> Guest | None:
+        """The call cannot be resumed from now on; returns the heir that waited for it, for its end."""
         for key in call.keys:
             self._give_up_key(key, reason)
         self._detached.pop(call, None)
         call.guest.resumable = None
+        heir, call.heir, call.claim = call.heir, None, None
+        if heir is not None:
+            heir.resumable = None
+        return heir
 
     def _give_up_key(self, key: bytes, reason: str) -> None:
         self._calls.pop(key, None)
@@ -309,6 +330,10 @@ def _call_of(guest: Guest) -> ResumableCall | None:
 
 def _replaced() -> ReplacedError:
     return ReplacedError("the call was resumed through another connection")
+
+
+def _too_late() -> ResumeError:
+    return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
 
 
 def _why_not(reason: str, window_s: float) -> str:
