@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -16,7 +17,18 @@ from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import ApiKey, digest_of, format_key
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, HIBIKI, Closed, Server, serving, speech
+from tests.serve.harness import (
+    CODEC,
+    DUPLEX,
+    FRAME_SAMPLES,
+    HIBIKI,
+    PATIENCE_S,
+    Closed,
+    Server,
+    serving,
+    speech,
+)
+from tests.serve.hostile import UPGRADE, masked
 from tests.serve.live_client import parrot
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
 
@@ -55,6 +67,18 @@ async def test_a_session_begins_hears_answers_and_ends() -> None:
         assert len(ids) == len(set(ids))
         await client.ws.close()
         await server.is_empty()
+
+
+async def test_a_session_is_created_before_anything_is_answered_however_early_it_is_asked() -> None:
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        headers = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
+        upgrade = f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{headers}\r\n".encode()
+        writer.write(upgrade + masked(0x81, b'{"type":"conversation.item.create","item":{}}'))
+        async with asyncio.timeout(PATIENCE_S):
+            came = await reader.readuntil(b'"error"')
+        assert b'"session.created"' in came
+        writer.close()
 
 
 async def test_a_caller_and_its_turns() -> None:
@@ -313,6 +337,15 @@ async def test_ephemeral_keys_that_are_refused(body: Any, status: int, words: st
         assert found == status
         error = answer["error"]
         assert (error if isinstance(error, str) else error["message"]).startswith(words)
+
+
+def test_the_bytes_of_a_session_in_a_key_are_those_of_its_letters() -> None:
+    instructions = "Parlez français, s'il vous plaît. 日本語も。" * 40
+    assert 1500 < len(instructions.encode()) < 2500
+    keys = EphemeralKeys()
+    found = keys.read(keys.issue(None, {"instructions": instructions}, 60)[0])
+    assert found is not None
+    assert found.session == {"instructions": instructions}
 
 
 def test_an_ephemeral_key_ends_and_cannot_be_changed() -> None:

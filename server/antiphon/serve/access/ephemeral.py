@@ -70,8 +70,8 @@ class EphemeralKeys:
         """
         expires_at = int(self._time_s()) + seconds
         holder = ["", ""] if key is None else [key.name, self._mark(key)]
-        words = json.dumps([secrets.token_hex(8), *holder, expires_at, session], separators=(",", ":"))
-        said = words.encode()
+        facts = [secrets.token_hex(8), *holder, expires_at, session]
+        said = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
         if len(said) > MAX_SESSION_BYTES:
             raise FieldError(
                 f"session is {len(said)} bytes of JSON with the key's own, the limit is {MAX_SESSION_BYTES}",

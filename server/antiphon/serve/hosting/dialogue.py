@@ -81,6 +81,7 @@ class SocketConversation(Conversation):
         self._tick()
         self._lane.wake()
         try:
+            self._turn()  # a greeting comes before any answer, however early the client asks
             await self._read(socket)
         except AntiphonError as error:
             self._turn()  # what was made before is heard before it
