@@ -212,6 +212,14 @@ async def test_an_address_at_its_limit_can_resume_its_call() -> None:
         assert (await claim_again(server, thread.claim(0))).type == "resumed"
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/realtime"])
+async def test_an_address_at_its_limit_gets_no_further_call_by_a_word_of_its_query(path: str) -> None:
+    async with serving(limits={"max_sessions_per_address": 1}) as server, server.caller():
+        status, text, _ = await server.get(f"{path}?resume=again")
+        assert status == 429
+        assert "your address 127.0.0.1 has 1 of 1 sessions" in text
+
+
 async def test_ogg_cannot_be_resumed() -> None:
     async with serving() as server:
         status, text, _ = await server.get("/api/chat?ext=1&resume=1")

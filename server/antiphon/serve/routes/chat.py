@@ -9,6 +9,7 @@ told why in an ``error`` event, and closed with its code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from aiohttp import web
@@ -59,7 +60,12 @@ async def refuse_chat(
     return await tell(request, services, metrics, error, moshi.encode(events.error_of(error)))
 
 
-ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat),)
+def is_resumption(query: Mapping[str, str]) -> bool:
+    """Whether a connection goes on with a call; without the extension it begins one."""
+    return query.get("ext") == "1" and query.get("resume") == Resume.AGAIN
+
+
+ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption),)
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:

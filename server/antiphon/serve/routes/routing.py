@@ -16,7 +16,6 @@ from aiohttp import hdrs, web
 
 from antiphon.errors import SessionError, SessionLimitError, UnknownModelError, UnknownSessionError
 from antiphon.models.spec import PipelineKind
-from antiphon.protocol.chat import Resume
 from antiphon.protocol.events import close_code
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.security import check_origin
@@ -62,18 +61,24 @@ async def refuse_over_http(
     raise refusal_of(request, error)
 
 
+def never(_query: Mapping[str, str]) -> bool:
+    """No session of this route goes on with another's call."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
     ``refuse`` is how its clients are told no; the handler may raise a SessionError for it too, before it has
-    upgraded the connection.
+    upgraded the connection. ``resumes`` says of a query whether its session goes on with another's call.
     """
 
     method: str
     path: str
     handler: Handler
     refuse: Refusal = field(default=refuse_over_http)
+    resumes: Callable[[Mapping[str, str]], bool] = field(default=never)
 
 
 def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> tuple[PipelineKind, ...]:
@@ -104,7 +109,7 @@ def _guarded(
                 metrics = model.metrics
                 await services.access.admit(caller)
                 # A call that is resumed counts where it was until it is here.
-                extra = int(request.query.get("resume") == Resume.AGAIN)
+                extra = int(route.resumes(request.query))
                 async with services.access.ledger.hold(caller, rows=services.models.rows, extra=extra):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
