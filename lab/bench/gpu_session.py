@@ -186,7 +186,7 @@ def run_here(options: argparse.Namespace) -> None:
     fitted = card.fitted(task)
     if fitted != task:
         print(f"{task.batch} rows do not fit into this card's memory, {fitted.batch} do", file=sys.stderr)
-    card.note(getattr(import_module(f"bench.{module}"), function)(fitted))
+    card.note(getattr(import_module(f"lab.bench.{module}"), function)(fitted))
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -71,7 +71,7 @@ def test_without_the_full_weights_the_others_are_taken_and_no_voice_is_made(
         assert checkpoint.files["lm"].name == "bare.safetensors"
         shape = PocketShape.of(checkpoint.spec)
         assert shape is not None
-        with pytest.raises(UnsupportedError, match="my came without the weights that make a voice"):
+        with pytest.raises(UnsupportedError, match="my has no weights for making a voice"):
             shape.recorded(np.zeros(9600, np.float32), checkpoint.spec)
 
 

@@ -94,7 +94,6 @@ class LocalEngine:
     def __init__(self, engine: DirectEngine, doorbell: Doorbell | None = None) -> None:
         """Stand for a started ``engine``; without a ``doorbell`` it has its own, on the loop that submits."""
         self._engine, self._doorbell = engine, doorbell
-        self.health, self.drain = engine.health, engine.drain
 
     @property
     def info(self) -> ModelFacts:
@@ -150,6 +149,14 @@ class LocalEngine:
     async def check_room(self, wait_s: float) -> None:
         """Whether :meth:`submit` would take a caller now."""
         self._engine.check_room(wait_s)
+
+    def health(self) -> Health:
+        """How the engine is."""
+        return self._engine.health()
+
+    def drain(self) -> None:
+        """Close admission."""
+        self._engine.drain()
 
     def note_lag(self, lag_s: float) -> None:
         """Tell admission how late the event loop runs."""
