@@ -199,7 +199,7 @@ class Results:
 
 
 def _module_and_arguments() -> list[str]:
-    return [f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+    return [f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
 
 
 def tell(line: str) -> None:

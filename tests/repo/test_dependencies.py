@@ -64,7 +64,8 @@ def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
 
 
 def test_tests_and_the_lab_import_what_is_declared() -> None:
-    stock = {"openai", "pipecat", "loguru", "livekit", "pydantic"}  # in environments of their own, see tests/stock
+    # Those of tests/stock are in environments of their own.
+    stock = {"openai", "pipecat", "loguru", "livekit", "pydantic"}
     assert _undeclared({"conftest.py", "tests", "lab"}, DECLARED | stock) == set()
 
 
