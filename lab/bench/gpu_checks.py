@@ -201,10 +201,9 @@ def kernels(task: Task) -> Values:
 def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
     """An INT8 product of random rows, against float64 over the same integers."""
     x = torch.randn(rows, linear.in_features, device=device(), dtype=task.form.dtype)
-    given = plain_rows(x, linear)
-    assert given.scale is not None
-    want = (given.values.double() @ linear.weight.double().t()) * linear.scale * given.scale[:, None]
-    return relative_error(linear_rows(linear, given), want)
+    values, scale = quantize_tokens(x)
+    want = (values.double() @ linear.weight.double().t()) * linear.scale * scale[:, None]
+    return relative_error(linear_rows(linear, plain_rows(x, linear)), want)
 
 
 def attention_error(task: Task, *, int8: bool) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.kernels.row_kernels import multiply_rows
-from antiphon.backends.torch.kernels.rows import LEAST_ROWS, multiply
+from antiphon.backends.torch.kernels.rows import LEAST_ROWS, linear_rows, multiply, plain_rows
 from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
@@ -83,6 +83,7 @@ def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: in
     values, scale = quantize_tokens(x)
     forms: dict[str, Callable[[int], object]] = {
         "ours": lambda index: multiply(linears[index], values, scale, x.dtype),
+        "ours, rows made": lambda index: linear_rows(linears[index], plain_rows(x, linears[index])),
         "bfloat16": lambda index: torch.nn.functional.linear(x, half[index]),
     }
     if rows > LEAST_ROWS:
