@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.address import DEFAULT_PORT, ServerAddress
 from antiphon_client.api_key import NO_KEY, ApiKey, add_key_arguments, pop_key
-from antiphon_client.limits import Limits
+from antiphon_client.limits import ProbeLimits
 
 EXAMPLES = """\
 examples:
@@ -66,7 +66,7 @@ class ProbeOptions:
     message_ms: int | None = None
     wait_s: float = 0.0
     ready_timeout_s: float = 10.0
-    silent_frames: int | None = None
+    delay_frames: int | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     processes: int = 1
     seed: int = 0
@@ -75,7 +75,7 @@ class ProbeOptions:
     plot: Path | None = None
     out: Path | None = None
     is_quiet: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
 def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
@@ -90,7 +90,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
         parser.error(f"--stock servers speak ogg only, not {values['format']}")
     _check_protocol(parser, values)
     default = AudioFormat.OGG if values["is_stock"] else AudioFormat.OPUS
-    limits = Limits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(Limits)})
+    limits = ProbeLimits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(ProbeLimits)})
     return ProbeOptions(
         address=ServerAddress.parse(values.pop("url")),
         api_key=pop_key(values),
@@ -221,7 +221,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         help="a query parameter such as text_temperature=0; may be repeated",
     )
     group.add_argument(
-        "--silent-frames",
+        "--delay-frames",
         type=int,
         metavar="N",
         help="frames without a reply at the start [asked from the server, else 0]",

@@ -15,13 +15,13 @@ import aiohttp
 
 from antiphon_client.clip import EncodedClip
 from antiphon_client.encoding import FRAME_SAMPLES
-from antiphon_client.record import Cut
+from antiphon_client.record import ConnectionCut
 from antiphon_client.session import (
     MAX_MESSAGE_BYTES,
     EndedError,
     ProbeSession,
+    ProbeState,
     SessionPlan,
-    SessionState,
     until_either_ends,
 )
 from antiphon_client.thread import CallThread, resuming_url
@@ -71,7 +71,7 @@ class CutSession(ProbeSession):
         ) as socket:
             self._socket = socket
             if claim is None:
-                self.state = SessionState.QUEUED
+                self.state = ProbeState.QUEUED
             else:
                 await socket.send_bytes(claim)
             cutting = asyncio.ensure_future(self._cut_later(socket))
@@ -84,7 +84,7 @@ class CutSession(ProbeSession):
         """Cut the connection, as a lost network does, some time after it stands."""
         await self._begin.wait()
         await asyncio.sleep(self._plan.cut_every_s * self._chance.uniform(1 - SPREAD, 1 + SPREAD))
-        if self.state is SessionState.SPEAKING:
+        if self.state is ProbeState.SPEAKING:
             self._cut_s, self._back_s = self._clock(), None
             socket.get_extra_info("socket").shutdown(sockets.SHUT_RDWR)
 
@@ -113,6 +113,6 @@ class CutSession(ProbeSession):
         if self._cut_s is not None and self._back_s is not None and self._heard_s is not None:
             outage_ms = 1000 * (self._back_s - self._cut_s)
             gap_ms = 1000 * max(0.0, now_s - self._heard_s - self._frame_s)
-            self._cuts.append(Cut(outage_ms, gap_ms))
+            self._cuts.append(ConnectionCut(outage_ms, gap_ms))
             self._cut_s = None
         self._heard_s = now_s

@@ -34,7 +34,7 @@ class ServerFacts:
     device: str | None = None
     dtype: str | None = None
     slots: int | None = None
-    silent_frames: int | None = None
+    delay_frames: int | None = None
     hardware: str | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def read_facts(answer: Any) -> ServerFacts:
         device=_text(backend.get("device")),
         dtype=_text(model.get("dtype")),
         slots=_number(_object(raw.get("slots")).get("total")),
-        silent_frames=_number(model.get("silent_frames")),
+        delay_frames=_number(model.get("delay_frames")),
         hardware=_hardware(_object(raw.get("hardware"))),
         memory={key: int(value) for key, value in _object(raw.get("memory_bytes")).items() if _number(value)},
         versions={key: str(value) for key, value in _object(raw.get("versions")).items()},

@@ -13,7 +13,15 @@ from multiprocessing.connection import Connection, wait
 
 from antiphon.errors import SessionError
 from antiphon_client.interrupts import ignoring_interrupts, on_interrupt
-from antiphon_client.load import PROGRESS_INTERVAL_S, Load, OnProgress, Progress, Share, Stop, run_share
+from antiphon_client.load import (
+    PROGRESS_INTERVAL_S,
+    LoopReport,
+    OnProgress,
+    ProbeLoad,
+    Progress,
+    Stop,
+    run_share,
+)
 from antiphon_client.measures import Distribution
 from antiphon_client.report import GeneratorReport
 from antiphon_client.session import SessionResult
@@ -29,7 +37,7 @@ class LoadResult:
 
 
 def generate(
-    load: Load,
+    load: ProbeLoad,
     *,
     processes: int = 1,
     on_progress: OnProgress,
@@ -48,7 +56,7 @@ def generate(
     return _generate_in_processes(load, processes, on_progress)
 
 
-def _join(shares: Sequence[Share], processes: int, *, was_interrupted: bool) -> LoadResult:
+def _join(shares: Sequence[LoopReport], processes: int, *, was_interrupted: bool) -> LoadResult:
     results = sorted(
         (result for share in shares for result in share.results), key=lambda result: result.record.session
     )
@@ -66,7 +74,7 @@ def _join(shares: Sequence[Share], processes: int, *, was_interrupted: bool) -> 
 # Several processes. Each child loads, says so, waits for "go", and ends early when told anything more.
 
 
-def _generate_in_processes(load: Load, processes: int, on_progress: OnProgress) -> LoadResult:
+def _generate_in_processes(load: ProbeLoad, processes: int, on_progress: OnProgress) -> LoadResult:
     context = multiprocessing.get_context("spawn")
     parts = [replace(load, plans=load.plans[k::processes]) for k in range(processes)]
     pipes = [context.Pipe() for _ in parts]
@@ -92,13 +100,13 @@ def _generate_in_processes(load: Load, processes: int, on_progress: OnProgress) 
     return _join(shares, processes, was_interrupted=stop.is_set)
 
 
-def _collect(pipes: Sequence[Connection], stop: Stop, on_progress: OnProgress) -> list[Share]:
+def _collect(pipes: Sequence[Connection], stop: Stop, on_progress: OnProgress) -> list[LoopReport]:
     for pipe in pipes:
         _receive(pipe)
     for pipe in pipes:
         pipe.send("go")
     progress = [Progress()] * len(pipes)
-    shares: dict[int, Share] = {}
+    shares: dict[int, LoopReport] = {}
     has_told = False
     while len(shares) < len(pipes):
         running = {index: pipe for index, pipe in enumerate(pipes) if index not in shares}
@@ -107,7 +115,7 @@ def _collect(pipes: Sequence[Connection], stop: Stop, on_progress: OnProgress) -
             if pipe not in news:
                 continue
             message = _receive(pipe)
-            if isinstance(message, Share):
+            if isinstance(message, LoopReport):
                 shares[index] = message
             else:
                 progress[index] = message
@@ -120,21 +128,21 @@ def _collect(pipes: Sequence[Connection], stop: Stop, on_progress: OnProgress) -
     return [shares[index] for index in range(len(pipes))]
 
 
-def _receive(pipe: Connection) -> Progress | Share:
+def _receive(pipe: Connection) -> Progress | LoopReport:
     try:
-        message: Progress | Share = pipe.recv()
+        message: Progress | LoopReport = pipe.recv()
     except EOFError:
         raise SessionError("a process of the load generator died; its own words are above") from None
     return message
 
 
-def _child(pipe: Connection, load: Load) -> None:
+def _child(pipe: Connection, load: ProbeLoad) -> None:
     pipe.send(Progress())
     pipe.recv()
     pipe.send(asyncio.run(_run_child(pipe, load)))
 
 
-async def _run_child(pipe: Connection, load: Load) -> Share:
+async def _run_child(pipe: Connection, load: ProbeLoad) -> LoopReport:
     loop = asyncio.get_running_loop()
     stop = Stop()
 

@@ -8,7 +8,7 @@ from antiphon_client.report import ProbeReport
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProbeLimits:
     """The most of each that is acceptable; None means any amount.
 
     Times are in ms and by the client's clock. ``rejected`` and ``failed`` default to 0: what the

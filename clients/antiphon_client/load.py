@@ -15,7 +15,7 @@ from antiphon_client.api_key import NO_KEY, ApiKey
 from antiphon_client.clip import EncodedClip
 from antiphon_client.cutting import CutSession
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
-from antiphon_client.session import ProbeSession, SessionPlan, SessionResult, SessionState
+from antiphon_client.session import ProbeSession, ProbeState, SessionPlan, SessionResult
 
 RAMP_S_PER_SESSION = 0.01
 """Sessions connect spread over this much time each, so that a hundred upgrades do not arrive as one."""
@@ -29,7 +29,7 @@ PROGRESS_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ProbeLoad:
     """Sessions to hold, all with the same clip. ``verifies_tls`` is off for self-signed certificates."""
 
     plans: tuple[SessionPlan, ...]
@@ -51,8 +51,8 @@ class Progress:
     def of(cls, sessions: Sequence[ProbeSession]) -> Progress:
         """What ``sessions`` have done so far."""
         return cls(
-            speaking=sum(session.state is SessionState.SPEAKING for session in sessions),
-            closed=sum(session.state is SessionState.CLOSED for session in sessions),
+            speaking=sum(session.state is ProbeState.SPEAKING for session in sessions),
+            closed=sum(session.state is ProbeState.CLOSED for session in sessions),
             frames_sent=sum(session.recorder.frames_sent for session in sessions),
             frames_answered=sum(session.recorder.frames_answered for session in sessions),
         )
@@ -71,7 +71,7 @@ OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LoopReport:
     """One event loop's part of a load, done: CPU and wall time, and how late the loop woke each time."""
 
     results: tuple[SessionResult, ...]
@@ -85,7 +85,7 @@ def spread(
     sessions: int,
     *,
     seed: int,
-    silent_frames: int = 0,
+    delay_frames: int = 0,
     is_extended: bool = True,
     ready_timeout_s: float = 10.0,
     keeps_audio: bool = False,
@@ -106,7 +106,7 @@ def spread(
             connect_after_s=chance.uniform(0, ramp_s) if sessions > 1 else 0.0,
             phase_s=chance.uniform(0, FRAME_SAMPLES / SAMPLE_RATE),
             is_extended=is_extended,
-            silent_frames=silent_frames,
+            delay_frames=delay_frames,
             ready_timeout_s=ready_timeout_s,
             keeps_audio=keeps_audio and session == 0,
             is_transcript=is_transcript,
@@ -130,7 +130,9 @@ class Stop:
         self.is_set = True
 
 
-async def run_share(load: Load, *, on_progress: OnProgress, stop: Stop, clock: Callable[[], float]) -> Share:
+async def run_share(
+    load: ProbeLoad, *, on_progress: OnProgress, stop: Stop, clock: Callable[[], float]
+) -> LoopReport:
     """Hold the sessions of ``load`` on this event loop."""
     start_s, start_cpu_s = clock(), time.process_time()
     sessions = [
@@ -149,7 +151,7 @@ async def run_share(load: Load, *, on_progress: OnProgress, stop: Stop, clock: C
         finally:
             watch.cancel()
     on_progress(Progress.of(sessions))
-    return Share(tuple(results), time.process_time() - start_cpu_s, clock() - start_s, tuple(late_ms))
+    return LoopReport(tuple(results), time.process_time() - start_cpu_s, clock() - start_s, tuple(late_ms))
 
 
 async def _watch(

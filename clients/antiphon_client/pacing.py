@@ -15,7 +15,7 @@ STALE_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DueMessage:
     """One message to send now: its index, and how long after its due time that is."""
 
     message: int
@@ -65,14 +65,14 @@ class Pacer:
         """Seconds until the next message is due; 0 when it already is."""
         return max(0.0, self.due_s - now_s)
 
-    def take(self, now_s: float) -> Turn | None:
+    def take(self, now_s: float) -> DueMessage | None:
         """The message to send now, or None when dropping stale ones has left nothing to send."""
         late_s = max(0.0, now_s - self.due_s)
         self._shift_periods += int(late_s / self._period_s)
         self._drop_stale()
         if self.is_done:
             return None
-        turn = Turn(message=self._next, late_s=late_s)
+        turn = DueMessage(message=self._next, late_s=late_s)
         self._next += 1
         return turn
 

@@ -46,7 +46,7 @@ def _draw_over_time(axes: Any, records: Sequence[SessionRecord], frame_ms: float
     for record in records:
         axes.plot(record.timeline.sent_s - begin_s, latencies_ms(record), linewidth=0.7, alpha=0.6)
         lost = np.isnan(record.timeline.replied_s)
-        lost[: record.silent_frames] = False
+        lost[: record.delay_frames] = False
         axes.plot(record.timeline.sent_s[lost] - begin_s, np.zeros(int(lost.sum())), "rx", markersize=4)
     axes.axhline(frame_ms, color="black", linestyle="--", linewidth=1)
     axes.set(xlabel="time since the first connection [s]", ylabel="frame latency [ms]", ylim=(0, None))

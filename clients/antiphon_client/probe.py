@@ -20,13 +20,13 @@ from antiphon_client.clip import EncodedClip, encode_clip, encode_speech, fit_cl
 from antiphon_client.encoding import SAMPLE_RATE
 from antiphon_client.facts import ServerFacts, ask_facts, ask_models
 from antiphon_client.generator import LoadResult, generate
-from antiphon_client.listening import run_listening
-from antiphon_client.load import GRACE_S, Load, Progress, spread
+from antiphon_client.load import GRACE_S, ProbeLoad, Progress, spread
 from antiphon_client.plot import load_matplotlib, plot_records
 from antiphon_client.progress import ProgressBar
 from antiphon_client.replies import decode_replies
 from antiphon_client.report import ProbeReport, report_probe
 from antiphon_client.table import render_report, report_to_json
+from antiphon_client.tts_probe import run_tts_probe
 
 SCHEMA = "antiphon.probe/1"
 EXIT_BROKEN = 1
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     check_outputs(options)
     asyncio.run(check_protocol(options))
     if options.protocol is Protocol.TTS:
-        return run_listening(options)
+        return run_tts_probe(options)
     clip = make_clip(options)
     done = run_probe(options, clip, sys.stderr)
     write_files(options, done)
@@ -116,12 +116,12 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     facts = asyncio.run(_ask(options))
-    silent_frames = options.silent_frames if options.silent_frames is not None else facts.silent_frames or 0
+    delay_frames = options.delay_frames if options.delay_frames is not None else facts.delay_frames or 0
     plans = spread(
         probe_url(options),
         options.sessions,
         seed=options.seed,
-        silent_frames=silent_frames,
+        delay_frames=delay_frames,
         is_extended=not options.is_stock and options.protocol is Protocol.CHAT,
         ready_timeout_s=options.ready_timeout_s + options.wait_s,
         keeps_audio=options.out is not None,
@@ -136,7 +136,7 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
         detail = f"{now.speaking} speaking, {now.frames_answered} of {now.frames_sent} frames answered"
         bar.show(now.frames_sent / planned, detail, time.monotonic())
 
-    load = Load(plans, clip, verifies_tls=options.verifies_tls, api_key=options.api_key)
+    load = ProbeLoad(plans, clip, verifies_tls=options.verifies_tls, api_key=options.api_key)
     result = generate(load, processes=options.processes, on_progress=show)
     bar.clear()
     facts = asyncio.run(_facts_after(options, facts))

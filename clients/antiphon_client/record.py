@@ -15,7 +15,7 @@ Seconds: TypeAlias = NDArray[np.float64]
 Samples: TypeAlias = NDArray[np.float32]
 
 
-class Outcome(StrEnum):
+class SessionOutcome(StrEnum):
     """How a session went, seen from outside."""
 
     ANSWERED = "answered"  # it was let in and ended as planned
@@ -44,7 +44,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ConnectionCut:
     """One cut of a connection: how long it was gone, and how long nothing was heard beyond a frame."""
 
     outage_ms: float
@@ -55,17 +55,17 @@ class Cut:
 class SessionRecord:
     """One session from connecting to its end.
 
-    ``silent_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
+    ``delay_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
     came out of order, twice, or to a frame never sent. ``dropped_messages`` were too old to send after a
     pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last count.
     ``word_latencies_ms`` run, for each word transcribed, from when its beginning was sent to its arrival.
     """
 
     session: int
-    outcome: Outcome
+    outcome: SessionOutcome
     detail: str
     planned_frames: int
-    silent_frames: int
+    delay_frames: int
     frame_samples: int
     sample_rate: int
     connect_s: float
@@ -82,7 +82,7 @@ class SessionRecord:
     server_dropped: int = 0
     text: str = ""
     word_latencies_ms: tuple[float, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[ConnectionCut, ...] = ()
 
     @property
     def frame_s(self) -> float:
@@ -95,17 +95,17 @@ def _doubles() -> array[float]:
 
 
 @dataclass(slots=True)
-class Recorder:
+class FrameRecorder:
     """Collects one session's frames while it lives. Pure: every time is a parameter.
 
     Input frames are counted in samples sent, as the server counts them in samples received. Replies
-    without a stamp are counted in samples too: output frame k answers input frame k + silent_frames.
+    without a stamp are counted in samples too: output frame k answers input frame k + delay_frames.
     ``frames_answered`` are those whose whole reply is here. Everything is kept in flat arrays, which the
     garbage collector of a generator with hundreds of sessions need not look through.
     """
 
     frame_samples: int
-    silent_frames: int
+    delay_frames: int
     misplaced: int = 0
     frames_answered: int = 0
     _sent_samples: int = 0
@@ -156,7 +156,7 @@ class Recorder:
         while samples > 0:
             frame, into_frame = divmod(self._heard_samples, self.frame_samples)
             piece = min(samples, self.frame_samples - into_frame)
-            self._place(frame + self.silent_frames, piece, now_s, math.nan, math.nan)
+            self._place(frame + self.delay_frames, piece, now_s, math.nan, math.nan)
             self._heard_samples += piece
             samples -= piece
 
@@ -167,7 +167,7 @@ class Recorder:
 
     def interrupted(self, at_frame: int) -> None:
         """The server dropped replies: the next one it may send answers frame ``at_frame`` or later."""
-        resumed = max(0, at_frame - self.silent_frames) * self.frame_samples
+        resumed = max(0, at_frame - self.delay_frames) * self.frame_samples
         self._heard_samples = max(self._heard_samples, resumed)
 
     def timeline(self) -> Timeline:

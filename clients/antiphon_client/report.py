@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon_client.measures import Distribution, drift_ms, jitter_ms, playback_gaps_s
-from antiphon_client.record import Outcome, Seconds, SessionRecord
+from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class SessionReport:
     """
 
     session: int
-    outcome: Outcome
+    outcome: SessionOutcome
     detail: str
     counts: Counts
     times: Times
@@ -183,9 +183,9 @@ def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -
     outcomes = [record.outcome for record in records]
     return ProbeReport(
         sessions=len(records),
-        answered=outcomes.count(Outcome.ANSWERED),
-        rejected=outcomes.count(Outcome.REJECTED),
-        failed=outcomes.count(Outcome.FAILED),
+        answered=outcomes.count(SessionOutcome.ANSWERED),
+        rejected=outcomes.count(SessionOutcome.REJECTED),
+        failed=outcomes.count(SessionOutcome.FAILED),
         frame_ms=records[0].frame_s * 1000,
         duration_s=max(record.ended_s for record in records) - min(record.connect_s for record in records),
         full_load_s=_full_load_s(records),
@@ -213,13 +213,13 @@ def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -
 
 def _counts(record: SessionRecord) -> Counts:
     timeline = record.timeline
-    due_s = timeline.sent_s[record.silent_frames :] + record.frame_s
-    answered = ~np.isnan(timeline.replied_s[record.silent_frames :])
+    due_s = timeline.sent_s[record.delay_frames :] + record.frame_s
+    answered = ~np.isnan(timeline.replied_s[record.delay_frames :])
     gaps_s = playback_gaps_s(
         timeline.arrived_s.tolist(), timeline.arrived_samples.tolist(), sample_rate=record.sample_rate
     )
     return Counts(
-        planned=max(0, record.planned_frames - record.silent_frames),
+        planned=max(0, record.planned_frames - record.delay_frames),
         sent=len(timeline.sent_s),
         expected=len(due_s),
         answered=int(answered.sum()),
@@ -267,7 +267,7 @@ def _full_load_s(records: Sequence[SessionRecord]) -> float:
     spans_s = [
         (float(record.timeline.sent_s[0]), float(record.timeline.sent_s[-1]))
         for record in records
-        if record.outcome is Outcome.ANSWERED and record.timeline.sent_s.size
+        if record.outcome is SessionOutcome.ANSWERED and record.timeline.sent_s.size
     ]
     if not spans_s:
         return 0.0

@@ -13,12 +13,12 @@ import aiohttp
 
 from antiphon.errors import AudioError, ProtocolError
 from antiphon.protocol import events, kyutai, moshi
+from antiphon_client.chat_receiver import ChatReceiver
 from antiphon_client.clip import EncodedClip
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
-from antiphon_client.hearing import Hearing
 from antiphon_client.pacing import Pacer
-from antiphon_client.record import Cut, Outcome, Recorder, SessionRecord
-from antiphon_client.transcript import LAST_MARKER, TranscriptHearing
+from antiphon_client.record import ConnectionCut, FrameRecorder, SessionOutcome, SessionRecord
+from antiphon_client.transcript import LAST_MARKER, TranscriptReceiver
 
 MAX_MESSAGE_BYTES = 1 << 20
 CLOSE_TIMEOUT_S = 1.0
@@ -30,7 +30,7 @@ _UPGRADE = {
 }
 
 
-class SessionState(StrEnum):
+class ProbeState(StrEnum):
     """Where a session is on its way."""
 
     WAITING = "waiting"  # its time to connect has not come
@@ -57,7 +57,7 @@ class SessionPlan:
     connect_after_s: float
     phase_s: float
     is_extended: bool = True
-    silent_frames: int = 0
+    delay_frames: int = 0
     ready_timeout_s: float = 10.0
     grace_s: float = 2.0
     keeps_audio: bool = False
@@ -85,18 +85,18 @@ class ProbeSession:
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
     ) -> None:
         """Prepare a session of a run that began at ``start_s`` on ``clock``."""
-        self.state = SessionState.WAITING
+        self.state = ProbeState.WAITING
         self._plan = plan
         self._clip = clip
         self._start_s = start_s
         self._clock = clock
         self._hearing = (
-            TranscriptHearing()
+            TranscriptReceiver()
             if plan.is_transcript
-            else Hearing(
+            else ChatReceiver(
                 clip.format,
                 is_extended=plan.is_extended,
-                silent_frames=plan.silent_frames,
+                delay_frames=plan.delay_frames,
                 keeps_audio=plan.keeps_audio,
             )
         )
@@ -109,12 +109,12 @@ class ProbeSession:
         self._dropped_messages = self._bytes_out = 0
         self._next_message = 0
         self._recorded_messages = 0
-        self._cuts: list[Cut] = []
+        self._cuts: list[ConnectionCut] = []
         self._frame_s = FRAME_SAMPLES / SAMPLE_RATE
         self._close_timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S)
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> FrameRecorder:
         """The session's frames so far."""
         return self._hearing.recorder
 
@@ -139,15 +139,15 @@ class ProbeSession:
             await self._converse(http)
         except EndedError as error:
             detail = str(error)
-        self.state = SessionState.CLOSED
-        ended = Outcome.FAILED if detail else Outcome.ANSWERED
-        outcome = Outcome.REJECTED if self._hearing.ready_s is None else ended
+        self.state = ProbeState.CLOSED
+        ended = SessionOutcome.FAILED if detail else SessionOutcome.ANSWERED
+        outcome = SessionOutcome.REJECTED if self._hearing.ready_s is None else ended
         return SessionResult(self._record(connect_s, outcome, detail), tuple(self._hearing.payloads))
 
     async def _converse(self, http: aiohttp.ClientSession) -> None:
         if self._is_stopped:
             raise EndedError("stopped before it connected")
-        self.state = SessionState.CONNECTING
+        self.state = ProbeState.CONNECTING
         try:
             await self._connect(http)
         except aiohttp.WSServerHandshakeError as error:
@@ -160,7 +160,7 @@ class ProbeSession:
         async with http.ws_connect(
             self._plan.url, compress=0, max_msg_size=MAX_MESSAGE_BYTES, timeout=self._close_timeout
         ) as socket:
-            self.state = SessionState.QUEUED
+            self.state = ProbeState.QUEUED
             self._socket = socket
             await until_either_ends(self._speak(socket), self._listen(socket))
 
@@ -168,11 +168,11 @@ class ProbeSession:
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._let_in()
-        self.state = SessionState.SPEAKING
+        self.state = ProbeState.SPEAKING
         await (self._send_all(socket) if self._plan.is_unpaced else self._send_clip(socket))
         if self._plan.is_transcript:
             await socket.send_bytes(kyutai.encode(kyutai.Marker(LAST_MARKER)))
-        self.state = SessionState.LISTENING
+        self.state = ProbeState.LISTENING
         self._check_answered()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._plan.grace_s):
@@ -238,9 +238,9 @@ class ProbeSession:
                 await self._heed(socket, message.data)
             except (ProtocolError, AudioError) as error:
                 raise EndedError(f"the server sent what cannot be used: {error}") from error
-            if self.state is SessionState.QUEUED and self._hearing.ready_s is not None:
+            if self.state is ProbeState.QUEUED and self._hearing.ready_s is not None:
                 self._begin.set()
-            elif self.state is SessionState.LISTENING:
+            elif self.state is ProbeState.LISTENING:
                 self._check_answered()
         raise EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
 
@@ -252,14 +252,14 @@ class ProbeSession:
         if self._hearing.is_answered:
             self._answered.set()
 
-    def _record(self, connect_s: float, outcome: Outcome, detail: str) -> SessionRecord:
+    def _record(self, connect_s: float, outcome: SessionOutcome, detail: str) -> SessionRecord:
         hearing = self._hearing
         return SessionRecord(
             session=self._plan.session,
             outcome=outcome,
             detail=detail,
             planned_frames=self._clip.frames,
-            silent_frames=self._plan.silent_frames,
+            delay_frames=self._plan.delay_frames,
             frame_samples=FRAME_SAMPLES,
             sample_rate=SAMPLE_RATE,
             connect_s=connect_s,

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from antiphon_client.measures import Distribution
-from antiphon_client.record import Outcome
+from antiphon_client.record import SessionOutcome
 from antiphon_client.report import ProbeReport, SessionReport
 
 SHOWN_SESSIONS = 16
@@ -85,7 +85,11 @@ def _sessions(report: ProbeReport) -> str:
 
 def _badness(session: SessionReport) -> tuple[bool, int, float]:
     latency = session.times.latency
-    return (session.outcome is not Outcome.ANSWERED, session.counts.lost, latency.p99 if latency else 0.0)
+    return (
+        session.outcome is not SessionOutcome.ANSWERED,
+        session.counts.lost,
+        latency.p99 if latency else 0.0,
+    )
 
 
 def _session(session: SessionReport) -> str:
@@ -97,7 +101,9 @@ def _session(session: SessionReport) -> str:
         f"{session.session:<9}{first:>9}{latency.p50:>9.2f}{latency.p99:>9.2f}{latency.max:>9.2f}"
         f"{counts.lost:>7}{counts.late:>7}{counts.gaps:>7}"
     )
-    return line if session.outcome is Outcome.ANSWERED else f"{line}  {session.outcome}: {session.detail}"
+    return (
+        line if session.outcome is SessionOutcome.ANSWERED else f"{line}  {session.outcome}: {session.detail}"
+    )
 
 
 def _generator(report: ProbeReport) -> str:

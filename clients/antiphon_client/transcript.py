@@ -12,7 +12,7 @@ from typing import Final
 
 from antiphon.protocol import kyutai
 from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
-from antiphon_client.record import Recorder
+from antiphon_client.record import FrameRecorder
 
 LAST_MARKER: Final = 1
 """The id of the marker after the last of the audio."""
@@ -27,12 +27,14 @@ class HeardWord:
     heard_s: float
 
 
-class TranscriptHearing:
-    """One session's ear for words; its attributes are those of :class:`antiphon_client.hearing.Hearing`."""
+class TranscriptReceiver:
+    """One session's ear for words; its attributes are those of
+    :class:`antiphon_client.chat_receiver.ChatReceiver`.
+    """
 
     def __init__(self) -> None:
         """Nothing has been heard."""
-        self.recorder = Recorder(frame_samples=FRAME_SAMPLES, silent_frames=0)
+        self.recorder = FrameRecorder(frame_samples=FRAME_SAMPLES, delay_frames=0)
         self.ready_s: float | None = None
         self.has_handshake = False
         self.error = ""

@@ -90,7 +90,7 @@ class Soak:
         self._stop = stop
         self._begun_s = time.monotonic()
         speech = fit_clip(load_clip(None), settings.longest_s)
-        self._silent_frames = 0
+        self._delay_frames = 0
         self._clips = {form: encode_clip(speech, form) for form in FORMATS}
         self.tally = Tally()
 
@@ -105,7 +105,7 @@ class Soak:
     async def run(self, server: RunningServer) -> None:
         """Hold all calls and sample the server's memory."""
         facts = await ask_facts(self._address)
-        self._silent_frames = facts.silent_frames or 0
+        self._delay_frames = facts.delay_frames or 0
         self._begun_s = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             callers = [asyncio.ensure_future(self._call(http, k)) for k in range(self._settings.callers)]
@@ -133,7 +133,7 @@ class Soak:
                 url=self._address.chat({"ext": "1", "format": form.value, "wait": "10"}),
                 connect_after_s=0.0,
                 phase_s=chance.uniform(0, 0.08),
-                silent_frames=self._silent_frames,
+                delay_frames=self._delay_frames,
             )
             clip = shortened(self._clips[form], seconds)
             session = ProbeSession(plan, clip, start_s=time.monotonic(), clock=time.monotonic)

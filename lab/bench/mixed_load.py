@@ -1,9 +1,9 @@
-"""Two models behind the door, callers coming and going, and what happens to workers meanwhile.
+"""Two models behind the load balancer, callers coming and going, and what happens to workers meanwhile.
 
-The stack of compose.yaml on loopback. Callers of both models join and leave at random. A quarter of the way
-a worker is drained and comes back, half way the door reloads its configuration, and at three quarters a
-worker is killed and started again. A few callers speak to a worker directly, beside the others: what the
-door adds is the difference. Results: mixed-load.json, .md and .png.
+The stack of compose.yaml on loopback. Callers of both models join and leave at random. A quarter of the way a
+worker is drained and comes back, half way the load balancer reloads its configuration, and at three quarters
+a worker is killed and started again. A few callers speak to a worker directly, beside the others: what the
+balancer adds is the difference. Results: mixed-load.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Run:
 
     async def hold(self) -> None:
         """Everything at once, until the last caller has left."""
-        # Direct callers are spread as the door spreads the others, over workers none of which leaves.
+        # Direct callers are spread as the load balancer spreads the others, over workers none of which
+        # leaves.
         steady = self.stack.of("echo")
         callers = [self._caller(number, None) for number in range(self.settings.callers)]
         direct = [self._caller(n, steady[n % len(steady)]) for n in range(self.settings.direct)]
@@ -121,7 +122,7 @@ class Run:
             url=f"{base}/api/chat?{query}".replace("http", "ws", 1),
             connect_after_s=0.0,
             phase_s=self.chance.uniform(0, 0.08),
-            silent_frames=SILENT_FRAMES[model],
+            delay_frames=SILENT_FRAMES[model],
         )
         session = ProbeSession(
             plan, shortened(self.clip, seconds), start_s=time.monotonic(), clock=time.monotonic
@@ -139,7 +140,7 @@ class Run:
         await first.process.ended(self.settings.longest_s + START_S)
         first.start()
         await self._at(seconds / 2, "reload", None)
-        await self.stack.door.reload()
+        await self.stack.balancer.reload()
         await self._at(3 * seconds / 4, "kill", last)
         last.kill()
         await asyncio.sleep(1.0)
@@ -149,7 +150,7 @@ class Run:
         await asyncio.sleep(max(0.0, at_s - self.now_s()))
         asked = self.stack.workers if worker is None else [worker]
         used = sum([await self._used(one) or 0 for one in asked])
-        self.events.append(Event(what, self.now_s(), worker.host if worker else "door", used))
+        self.events.append(Event(what, self.now_s(), worker.host if worker else "balancer", used))
         tell(f"{self.now_s():6.1f} s: {what} of {self.events[-1].where}, {used} calls there")
 
     async def _used(self, worker: Worker) -> int | None:
@@ -167,7 +168,7 @@ class Run:
             places = {worker.host: worker.process for worker in self.stack.workers}
             memory = {
                 self._life(host, process.pid): _resident_bytes(process.pid)
-                for host, process in (*places.items(), ("door", self.stack.door.process))
+                for host, process in (*places.items(), ("balancer", self.stack.balancer.process))
                 if process is not None and psutil.pid_exists(process.pid)
             }
             self.samples.append(Sample(self.now_s(), used, memory))
@@ -222,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.save()
     (options.out / "mixed-load.md").write_text(render(results.values), encoding="utf-8")
     plot(results.values, options.out / "mixed-load.png")
-    tell(f"{results.values['frames']}, {results.values['door']}; written: {options.out}/mixed-load.*")
+    tell(f"{results.values['frames']}, {results.values['balancer']}; written: {options.out}/mixed-load.*")
     wrong = faults(results.values)
     for words in wrong:
         tell(words)
@@ -235,7 +236,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--quick", action="store_true", help="three callers for sixteen seconds, no model")
     parser.add_argument("--seconds", type=float, help=f"[{Settings().seconds:g}]")
-    parser.add_argument("--callers", type=int, help=f"through the door, at once [{Settings().callers}]")
+    parser.add_argument(
+        "--callers", type=int, help=f"through the load balancer, at once [{Settings().callers}]"
+    )
     parser.add_argument("--workers", type=int, help=f"of each model [{Settings().workers}]")
     parser.add_argument("--backend", help=f"of the workers; null is none [{Settings().backend}]")
     options = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""What a mixed load says: frames by who should have kept them, what the door adds, shares, memory."""
+"""The report of a mixed load: frames by owner, what the load balancer adds, shares, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from antiphon_client.measures import Distribution
 from antiphon_client.plot import load_matplotlib
-from antiphon_client.record import Outcome, Seconds, SessionRecord
+from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 from antiphon_client.report import Counts, latencies_ms, report_session
 from lab.bench.harness import Values, machine_line
 
@@ -21,7 +21,7 @@ KILLED_WITHIN_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that is over; ``is_direct`` when it did not come through the door."""
+    """One call that is over; ``is_direct`` when it did not come through the load balancer."""
 
     model: str
     is_direct: bool
@@ -54,7 +54,7 @@ class Sample:
 
 def was_killed(call: Call, events: Sequence[Event]) -> bool:
     """Whether a call was cut off with the worker that was killed."""
-    return call.record.outcome is Outcome.FAILED and any(
+    return call.record.outcome is SessionOutcome.FAILED and any(
         event.what == "kill" and 0 <= call.ended_s - event.at_s <= KILLED_WITHIN_S for event in events
     )
 
@@ -73,11 +73,11 @@ def summarise(
     killed = [call for call in calls if was_killed(call, events)]
     others = [call for call in calls if call not in killed]
     counts = Counts.total([report_session(call.record).counts for call in others])
-    failures = [call.record.detail for call in others if call.record.outcome is not Outcome.ANSWERED]
+    failures = [call.record.detail for call in others if call.record.outcome is not SessionOutcome.ANSWERED]
     (kill,) = [event for event in events if event.what == "kill"]
     return {
         "calls": {
-            "held": sum(call.record.outcome is Outcome.ANSWERED for call in others),
+            "held": sum(call.record.outcome is SessionOutcome.ANSWERED for call in others),
             "failed_elsewhere": failures,
             "killed": len(killed),
             "on_killed_worker": kill.calls_there,
@@ -89,7 +89,7 @@ def summarise(
             "late": counts.late,
             "latency_ms": _distribution([latencies_ms(call.record) for call in others]),
         },
-        "door": door_latency(others),
+        "balancer": balancer_latency(others),
         "shares": shares(samples),
         "memory": memory(samples),
         "events": [asdict(event) for event in events],
@@ -108,14 +108,14 @@ def faults(values: Values) -> list[str]:
     return found + ([f"{cut} more calls were cut than the killed worker had"] if cut > 1 else [])
 
 
-def door_latency(calls: Sequence[Call]) -> Values:
-    """Transport of frames through the door and directly, of the same model at the same time."""
+def balancer_latency(calls: Sequence[Call]) -> Values:
+    """Transport of frames through the load balancer and directly, of the same model at the same time."""
     same = [call for call in calls if call.model == "echo"]
     ways = {
         way: _distribution([transport_ms(call) for call in same if call.is_direct is is_direct])
-        for way, is_direct in (("through_door_ms", False), ("direct_ms", True))
+        for way, is_direct in (("through_balancer_ms", False), ("direct_ms", True))
     }
-    through, direct_ms = ways["through_door_ms"], ways["direct_ms"]
+    through, direct_ms = ways["through_balancer_ms"], ways["direct_ms"]
     added = {
         f"added_{name}_ms": round(through[name] - direct_ms[name], 3) if through and direct_ms else None
         for name in ("p50", "p95", "p99")
@@ -155,7 +155,7 @@ def memory(samples: Sequence[Sample]) -> dict[str, Values]:
 
 def render(values: Values) -> str:
     """The page."""
-    calls, frames, door = values["calls"], values["frames"], values["door"]
+    calls, frames, balancer = values["calls"], values["frames"], values["balancer"]
     latency = frames["latency_ms"] or {}
     events = ", ".join(
         f"{event['what']} of {event['where']} at {event['at_s']:.0f} s ({event['calls_there']} calls there)"
@@ -166,28 +166,31 @@ def render(values: Values) -> str:
         f"| {size['early_mib']} | {size['late_mib']} | {size['max_mib']} |"
         for host, size in values["memory"].items()
     )
-    ways = (("through the door", door["through_door_ms"]), ("directly", door["direct_ms"]))
+    ways = (
+        ("through the load balancer", balancer["through_balancer_ms"]),
+        ("directly", balancer["direct_ms"]),
+    )
     settings, answered, lost = values["settings"], frames["answered"], frames["lost_elsewhere"]
     return (
-        "# Two models behind the door\n\n"
+        "# Two models behind the load balancer\n\n"
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}.\n\n"
         f"{settings['workers']} workers of `tiny` (duplex) and {settings['workers']} of `echo`, "
         f"{settings['slots']} slots each. "
-        f"{settings['callers']} callers through the door and {settings['direct']} beside it for "
+        f"{settings['callers']} callers through the load balancer and {settings['direct']} beside it for "
         f"{values['seconds']:.0f} s: {calls['held']} calls held to their end; {events}.\n\n"
         f"Calls cut by the kill: {calls['killed']}. Of all other calls {len(calls['failed_elsewhere'])} "
         f"failed and **{lost} frames were lost** of {answered + lost}; {frames['late']} were late, p99 frame "
         "latency "
         f"{latency.get('p99', float('nan')):.1f} ms.\n\n"
-        "What is not the model's of a frame's latency (network, door, sockets, the generator):\n\n"
+        "What is not the model's of a frame's latency (network, load balancer, sockets, the generator):\n\n"
         "| ms | p50 | p95 | p99 |\n|---|---|---|---|\n"
         + "".join(
             f"| {name} | {way['p50']:.2f} | {way['p95']:.2f} | {way['p99']:.2f} |\n"
             for name, way in ways
             if way
         )
-        + f"| added | {door['added_p50_ms']} | {door['added_p95_ms']} | {door['added_p99_ms']} |\n\n"
-        "| process | share of calls, by host | its life, s | MiB early | MiB late | MiB most |\n"
+        + "| added | {added_p50_ms} | {added_p95_ms} | {added_p99_ms} |\n\n".format(**balancer)
+        + "| process | share of calls, by host | its life, s | MiB early | MiB late | MiB most |\n"
         "|---|---|---|---|---|---|\n"
         f"{rows}\n\n![calls at each worker, and memory, over time](mixed-load.png)\n"
     )

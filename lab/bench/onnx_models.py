@@ -23,7 +23,7 @@ from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.models.graphs import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
-from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, LanguageStage, Stage
+from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, ExportedStage, LanguageStage
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import load_recipe
 from lab.bench.harness import Values, tell
@@ -114,7 +114,7 @@ def export(seeded: Seeded, folder: Path) -> None:
     gc.collect()
 
 
-def seeded_stages(seeded: Seeded) -> Iterator[tuple[str, Stage]]:
+def seeded_stages(seeded: Seeded) -> Iterator[tuple[str, ExportedStage]]:
     """The stages of a language model, or of a Mimi."""
     with torch.device("meta"):
         is_lm = "lm" in seeded.stages

@@ -85,7 +85,7 @@ def run(results: Results, settings: Settings, scratch: Path) -> None:
                         settings,
                         scratch,
                         callers=callers,
-                        silent_frames=spec.silent_frames,
+                        delay_frames=spec.delay_frames,
                         seed=number,
                     )
 
@@ -124,7 +124,7 @@ def hold(
     scratch: Path,
     *,
     callers: int,
-    silent_frames: int,
+    delay_frames: int,
     seed: int,
 ) -> Values:
     """One load on a fresh server."""
@@ -132,7 +132,7 @@ def hold(
         begun_cpu_s = server.cpu_s()
         values = probe(
             server.url,
-            *("--stock", "--silent-frames", str(silent_frames), "--seed", str(seed)),
+            *("--stock", "--delay-frames", str(delay_frames), "--seed", str(seed)),
             *("--sessions", str(callers), "--seconds", f"{settings.seconds:g}"),
             *("--ready-timeout", f"{settings.patience_s:g}"),
         )

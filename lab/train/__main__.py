@@ -15,9 +15,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.train import codec, corpus, listener, questions, reader, readings, segments, ship, talker, word_times
+from lab.train import (
+    asr_trainer,
+    codec,
+    corpus,
+    questions,
+    readings,
+    segments,
+    ship,
+    talker,
+    tts_trainer,
+    word_times,
+)
 from lab.train.rhvoice import require_rhvoice
-from lab.train.voices import require_speakers
+from lab.train.synthetic_voices import require_speakers
 
 Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
@@ -93,7 +104,7 @@ def _listener_stages(at: Callable[[str], str], minutes: float) -> list[Stage]:
         ),
         (
             "the recogniser",
-            listener.main,
+            asr_trainer.main,
             [
                 *("--segments", heard, "--times", times, "--codec", at("codec")),
                 *("--test", f"{heard}-test/0000.npz", "--test-times", f"{times}-test/0000.npz"),
@@ -118,7 +129,7 @@ def _reader_stages(at: Callable[[str], str], minutes: float) -> list[Stage]:
         ),
         (
             "the synthesiser",
-            reader.main,
+            tts_trainer.main,
             [
                 *("--readings", at("readings"), "--codec", at("codec"), "--out", at("reader")),
                 *("--minutes", str(minutes)),

@@ -19,7 +19,7 @@ import numpy as np
 from antiphon.arrays import FloatArray
 from lab.train.domain import FIXED_ANSWERS, Domain
 from lab.train.questions import trim
-from lab.train.voices import SAMPLE_RATE, Voice, speak
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice, speak
 
 VOICE = Voice("flite", "slt")
 LOUDNESS = 0.12

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.train.sentences import draw_sentence
-from lab.train.voices import draw_voice, require_speakers, speak
+from lab.train.synthetic_voices import draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 200
 

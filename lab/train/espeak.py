@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.voices import Voice
+from lab.train.synthetic_voices import Voice
 
 SYNCHRONOUS = 2
 RATE, PITCH = 1, 3

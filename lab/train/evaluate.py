@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.train import calls, codec_quality, speech_calls
+from lab.train import calls, codec_quality, eval_calls
 from lab.train.domain import PHRASINGS
 from lab.train.questions import Utterance, read_shard
 from lab.train.shards import shards_in
@@ -72,17 +72,17 @@ def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
     asked = balanced(held_out_questions(options.questions), options.per_intent)
     with serving(model, options) as server:
         note = progress("dictated")
-        results = asyncio.run(speech_calls.dictate_all(server.url, asked, options.callers, note))
-    return speech_calls.dictation_report(results)
+        results = asyncio.run(eval_calls.dictate_all(server.url, asked, options.callers, note))
+    return eval_calls.dictation_report(results)
 
 
 def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Have a synthesiser read answers."""
-    texts = speech_calls.held_out_texts(options.answers)
+    texts = eval_calls.held_out_texts(options.answers)
     with serving(model, options) as server:
         note = progress("read")
-        speeches = asyncio.run(speech_calls.read_all(server.url, texts, options.callers, note))
-    return speech_calls.reading_report(texts, speeches)
+        speeches = asyncio.run(eval_calls.read_all(server.url, texts, options.callers, note))
+    return eval_calls.reading_report(texts, speeches)
 
 
 def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:

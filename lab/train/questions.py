@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lab.train.domain import PHRASINGS, Domain, Turn
 from lab.train.rhvoice import require_rhvoice
-from lab.train.voices import Voice, draw_voice, require_speakers, speak
+from lab.train.synthetic_voices import Voice, draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 500
 WORDS_SHARE = 0.3

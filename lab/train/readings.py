@@ -28,7 +28,7 @@ from lab.train.codec import load_mimi
 from lab.train.domain import PHRASINGS, Domain
 from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
-from lab.train.voices import SAMPLE_RATE
+from lab.train.synthetic_voices import SAMPLE_RATE
 
 LEAD_FRAMES: Final = 2
 """Silence before the first word, as a script begins."""

@@ -12,7 +12,7 @@ import sphn
 from numpy.typing import NDArray
 
 from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, PHRASINGS, SOUNDS
-from lab.train.voices import SAMPLE_RATE
+from lab.train.synthetic_voices import SAMPLE_RATE
 from tests.support.caller import loud_at
 
 MODEL = Path("/usr/share/pocketsphinx/model/en-us")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.voices import RHVOICE, Voice
+from lab.train.synthetic_voices import RHVOICE, Voice
 
 SAMPLE_RATE = 24_000
 """What the library makes unless its settings say otherwise; then it is not listened to."""

@@ -28,7 +28,7 @@ from lab.train.chains import Chains
 from lab.train.codec import load_mimi
 from lab.train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from lab.train.domain import Domain
-from lab.train.listening import accuracy
+from lab.train.duplex_accuracy import accuracy
 from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
 from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.sequences import ZERO, delay

@@ -27,7 +27,7 @@ from lab.train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
 from lab.train.rhvoice import RHVoice
 from lab.train.segments import FRAME_SAMPLES, Segment, encoding_order
 from lab.train.shards import shards_in
-from lab.train.voices import SAMPLE_RATE, Voice
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03

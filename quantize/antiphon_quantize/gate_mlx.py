@@ -19,7 +19,7 @@ from antiphon.models.spec import LMSpec
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 
-class TeacherForcing:
+class MlxTeacherForcing:
     """Chooses given tokens int32 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
 
     def __init__(self, tokens: Codes) -> None:
@@ -89,7 +89,7 @@ class MlxEvalModel:
         nothing = np.zeros((len(heard), 0, self._lm.card), np.float32)
         with executor.on_device():
             for index, frame in enumerate(heard.swapaxes(0, 1).astype(np.int32)):
-                chooser = TeacherForcing(collector.forced(said, index))
+                chooser = MlxTeacherForcing(collector.forced(said, index))
                 _, pauses, _ = executor.think(rows, at(index, rows), frame, chooser=chooser)
                 text, *voice = (np.array(logits) for logits in chooser.logits)
                 if pauses is None:

@@ -25,7 +25,7 @@ from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.delays import DelayCache
+from antiphon.models.delays import DelayRings
 from antiphon.models.graphs import GraphFormat, TensorFormat
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
@@ -83,7 +83,7 @@ class OnnxEvalModel:
     def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         spec, rows = self._lm(), first(len(heard))
-        stage, delays, collector = self._fresh("lm"), DelayCache(spec, rows.size), StepCollector(spec)
+        stage, delays, collector = self._fresh("lm"), DelayRings(spec, rows.size), StepCollector(spec)
         for index, frame in enumerate(heard.swapaxes(0, 1)):
             outputs = stage.run(rows, {"tokens": delays.inputs(rows, frame.astype(np.int32))})
             tokens = collector.forced(said, index).astype(np.int32)

@@ -38,7 +38,7 @@ class Examination(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SpokenQuestion:
     """A question in its noise: codes ``[frames, K]`` and ``[frames, K]``, and the tokens that answer it."""
 
     codes: Codes
@@ -49,7 +49,7 @@ class Question:
 class Questions:
     """Spoken questions with one right answer each, asked side by side and answered greedily."""
 
-    def __init__(self, questions: Sequence[Question], lm: LMSpec) -> None:
+    def __init__(self, questions: Sequence[SpokenQuestion], lm: LMSpec) -> None:
         """Ask these of models of this shape."""
         self._questions, self._lm = questions, lm
 
@@ -73,7 +73,7 @@ class Questions:
             right += [said == one.answer for said, one in zip(self._ask(judged, asked), asked, strict=True)]
         return right
 
-    def _ask(self, judged: EvalModel, asked: Sequence[Question]) -> list[tuple[int, ...]]:
+    def _ask(self, judged: EvalModel, asked: Sequence[SpokenQuestion]) -> list[tuple[int, ...]]:
         frames = BEFORE_FRAMES + max(len(one.codes) for one in asked) + AFTER_FRAMES
         heard = np.stack([np.take(one.strip, np.arange(frames), axis=0, mode="wrap") for one in asked])
         for row, one in enumerate(asked):
@@ -97,7 +97,7 @@ def read_questions(folder: Path, lm: LMSpec, tokenizer: Tokenizer, most: int) ->
     return Questions([found[index] for index in sorted(order)], lm)
 
 
-def _read_shard(path: Path, lm: LMSpec, tokenizer: Tokenizer) -> list[Question]:
+def _read_shard(path: Path, lm: LMSpec, tokenizer: Tokenizer) -> list[SpokenQuestion]:
     try:
         with np.load(path) as shard:
             codes, strips = shard["codes"].astype(np.int64), shard["strips"].astype(np.int64)
@@ -110,6 +110,6 @@ def _read_shard(path: Path, lm: LMSpec, tokenizer: Tokenizer) -> list[Question]:
     if len(codes) != heard:
         raise CheckpointFormatError(f"{path} has {len(codes)} codebooks, the model hears {heard}")
     return [
-        Question(part.T, strips[scene].T, tuple(tokenizer.encode(answer)))
+        SpokenQuestion(part.T, strips[scene].T, tuple(tokenizer.encode(answer)))
         for part, scene, answer in zip(parts, scenes, answers, strict=True)
     ]

@@ -20,7 +20,7 @@ from antiphon_quantize.gate_files import measure_arguments, measure_weights, sam
 from antiphon_quantize.gate_measures import SPEED, Measure, measure_logits, not_measured
 from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_questions import Questions, read_questions
-from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
+from antiphon_quantize.gate_sound import CodecOutput, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
 from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, check_comparable, why_not
 
@@ -83,7 +83,7 @@ class Material:
 class Observed:
     """One side's part of all measures."""
 
-    heard: Heard | None
+    heard: CodecOutput | None
     said: Codes | None
     thoughts: Logits | None
     accuracy: float | None
@@ -120,7 +120,7 @@ class Observer:
         baseline, candidate = in_one_dtype(baseline, candidate)
         self._sides, self._material, self._note = (baseline, candidate), material, note
         paths = list(material.recordings) or built_in_clips()
-        self._sound: Sound = load_sound(paths, spec.mimi, max(material.frames, spec.silent_frames + 2))
+        self._sound: Sound = load_sound(paths, spec.mimi, max(material.frames, spec.delay_frames + 2))
         self._same_codec = baseline.backend == candidate.backend and same_codec(
             baseline.checkpoint, candidate.checkpoint, baseline.backend
         )
@@ -191,7 +191,7 @@ class Observer:
         heard = before.heard if before is not None else None
         if spec.kind is PipelineKind.TTS:
             rows, frames = len(self._sound.pcm), self._sound.pcm.shape[1] // self._sound.frame_samples
-            heard = Heard(np.zeros((rows, frames, 0), np.int64), None, None)
+            heard = CodecOutput(np.zeros((rows, frames, 0), np.int64), None, None)
         elif before is None or not self._same_codec:
             self._note(f"{name}: the codec")
             heard = self._hear(judged, spec, None if before is None else before.heard)
@@ -215,14 +215,14 @@ class Observer:
         own = SamplingParameters.from_generation(spec.generation)
         return [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
 
-    def _hear(self, judged: EvalModel, spec: ModelSpec, before: Heard | None) -> Heard:
+    def _hear(self, judged: EvalModel, spec: ModelSpec, before: CodecOutput | None) -> CodecOutput:
         codes = judged.encode(self._sound.pcm)
         if spec.kind is PipelineKind.STT or self._same_codec:
-            return Heard(codes, None, None)
+            return CodecOutput(codes, None, None)
         levels = codes.shape[2] if spec.lm is None else spec.lm.dep_q
         spoken = judged.decode(codes[:, :, :levels])
         repeated = spoken if before is None else judged.decode(before.codes[:, :, :levels])
-        return Heard(codes, spoken, repeated)
+        return CodecOutput(codes, spoken, repeated)
 
     def _compare(self, spec: ModelSpec, a: Observed, b: Observed, how: str) -> Iterator[Measure]:
         if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:

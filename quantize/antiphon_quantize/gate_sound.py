@@ -67,7 +67,7 @@ def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class CodecOutput:
     """What a codec makes of the sound: its own ``codes [n, T, K]``, and PCM of them and of given codes.
 
     ``spoken`` is from its own codes, ``repeated`` from the baseline's; None for a model that does not speak.
@@ -78,7 +78,7 @@ class Heard:
     repeated: FloatArray | None
 
 
-def measure_codec(sound: Sound, a: Heard, b: Heard) -> Iterator[Measure]:
+def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Measure]:
     """Codes that are the baseline's too; the decoder alone, on the same codes; both, held to the sound."""
     inside = np.arange(a.codes.shape[1]) < sound.frames[:, None]
     equal = (a.codes == b.codes)[inside]

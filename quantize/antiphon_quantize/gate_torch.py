@@ -17,7 +17,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 
-class TeacherForcing:
+class TorchTeacherForcing:
     """Chooses given tokens int64 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
 
     def __init__(self, tokens: Tensor) -> None:
@@ -100,7 +100,7 @@ class TorchEvalModel:
         assert spec is not None
         step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
         for index, frame in enumerate(torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)):
-            chooser = TeacherForcing(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
+            chooser = TorchTeacherForcing(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
             out = generator.step(frame, step, chooser)
             text, *voice = chooser.logits
             pauses = np.zeros((rows, 0), np.float32)

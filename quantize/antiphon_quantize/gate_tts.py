@@ -17,7 +17,7 @@ from torch import Tensor
 
 from antiphon.backends.base import Backend
 from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.speech import ScriptedChooser
+from antiphon.backends.torch.tts import ScriptedChooser
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import NEW_WORD, Script, ScriptRules
 from antiphon.models.spoken_text import TextReader
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
-from antiphon_quantize.gate_torch import TeacherForcing, TorchEvalModel, pipeline_of
+from antiphon_quantize.gate_torch import TorchEvalModel, TorchTeacherForcing, pipeline_of
 
 TEXTS: Final = (
     "Good morning. The train to the coast leaves at nine, and the next one only in the afternoon.",
@@ -102,7 +102,7 @@ class TtsEvalModel(TorchEvalModel):
             tokens = torch.from_numpy(collector.forced(said, index)).clamp(min=0)
             asked = tokens[:, 0].clone()
             tokens[:, 0] = torch.where(asked == NEW_WORD, choices[:, 0], choices[:, 1])
-            chooser = TeacherForcing(tokens.to(pipeline.device))
+            chooser = TorchTeacherForcing(tokens.to(pipeline.device))
             generator.step(nothing, step, chooser, is_silent=index < self._rules.audio_delay)
             text, *voice = chooser.logits
             collector.add(

@@ -66,7 +66,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MlxPlan:
     """What becomes of a language model's tensors, by mlx's names.
 
     ``sources`` say where each lies, ``rounded`` those to be rounded, and how. ``after`` is the whole new
@@ -119,7 +119,7 @@ def quantize(
     )
 
 
-def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> Plan:
+def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
     """Say what the recipe makes of a language model in either layout, from the file's header alone.
 
     Raises:
@@ -153,7 +153,7 @@ def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> Plan:
         after |= _rounded_infos(name, info, rounded[name])
     if not rounded:
         raise UnsupportedError(f"the recipe chooses none of the {len(before)} tensors of {path}")
-    return Plan(before, sources, rounded, after, odd)
+    return MlxPlan(before, sources, rounded, after, odd)
 
 
 def widest_group(columns: int, most: int) -> int | None:
@@ -170,7 +170,7 @@ def _rounded_infos(name: str, info: TensorInfo, groups: Groups) -> dict[str, Ten
     return {name: packed, f"{base}.scales": scales, f"{base}.biases": scales}
 
 
-def write_rounded(source: Path, target: Path, plan: Plan, progress: Progress) -> dict[str, float]:
+def write_rounded(source: Path, target: Path, plan: MlxPlan, progress: Progress) -> dict[str, float]:
     """Write the planned file, one tensor of the source in memory at a time.
 
     Returns how far each rounded matrix is from the original, relative to it (norms).
@@ -193,7 +193,7 @@ def write_rounded(source: Path, target: Path, plan: Plan, progress: Progress) ->
     return errors
 
 
-def _put_rounded(file: TensorFile, name: str, matrix: mx.array, plan: Plan) -> float:
+def _put_rounded(file: TensorFile, name: str, matrix: mx.array, plan: MlxPlan) -> float:
     """Round a matrix and write its three tensors; returns the relative error."""
     groups, base = plan.rounded[name], name.removesuffix(_WEIGHT)
     packed, scales, biases = mx.quantize(matrix, groups.group_size, groups.bits)
@@ -204,7 +204,7 @@ def _put_rounded(file: TensorFile, name: str, matrix: mx.array, plan: Plan) -> f
     return float(np.array(error))
 
 
-def _put(file: TensorFile, tensors: Iterable[tuple[str, mx.array]], plan: Plan) -> None:
+def _put(file: TensorFile, tensors: Iterable[tuple[str, mx.array]], plan: MlxPlan) -> None:
     for name, array in tensors:
         info = plan.after[name]
         data = np.array(mx.contiguous(array).reshape(-1).view(mx.uint8))

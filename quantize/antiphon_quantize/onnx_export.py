@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antiphon.models.graphs import ROWS, GraphFormat, StateFormat, TensorFormat
 from antiphon_quantize.onnx_aliases import aliasable
-from antiphon_quantize.onnx_modules import Stage
+from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.onnx_operators import OPSET, TRANSLATIONS
 
 EXEC = "exec"
@@ -33,7 +33,7 @@ INLINE_BYTES = 1 << 30
 """Weights above this go into a file of their own beside the graph; a protobuf ends at 2 GiB."""
 
 
-def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
+def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
     """Write a stage to ``path`` and describe it; large weights go to ``path`` with ``.data`` added."""
     state = [torch.full((EXAMPLE_ROWS, *spec.shape), spec.fill, dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []

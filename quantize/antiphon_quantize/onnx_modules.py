@@ -41,7 +41,7 @@ class GraphStep(MaskedStep):
         self.tensors[name] = ring.index_put(index, self.select(values, ring[index]))
 
 
-class Stage(nn.Module):
+class ExportedStage(nn.Module):
     """A stage with state: ``forward(*inputs, exec, *state)`` gives ``(*outputs, *next state)``.
 
     State named in ``given`` is only read, and has no next value.
@@ -79,7 +79,7 @@ class Stage(nn.Module):
         return (*outputs, *map(step.read, self.written))
 
 
-class EncodeStage(Stage):
+class EncodeStage(ExportedStage):
     """PCM float32 ``[n, samples]`` to codes int64 ``[n, codebooks]``."""
 
     inputs, outputs = ("pcm",), ("codes",)
@@ -98,7 +98,7 @@ class EncodeStage(Stage):
         return (torch.zeros(rows, self.mimi.frame_samples),)
 
 
-class DecodeStage(Stage):
+class DecodeStage(ExportedStage):
     """Codes int64 ``[n, codebooks]`` to PCM float32 ``[n, samples]``."""
 
     inputs, outputs = ("codes",), ("pcm",)
@@ -117,7 +117,7 @@ class DecodeStage(Stage):
         return (torch.zeros(rows, self.codebooks, dtype=torch.int64),)
 
 
-class LanguageStage(Stage):
+class LanguageStage(ExportedStage):
     """Tokens int64 ``[n, 1 + n_q]``, delayed, text first, to ``hidden [n, dim]`` and text logits.
 
     ``logits`` are ``[n, text_card]``. With extra heads also ``pauses [n, heads]``, the probability of a
@@ -146,7 +146,7 @@ class LanguageStage(Stage):
         return (torch.zeros(rows, 1 + self.model.audio_emb.streams, dtype=torch.int64),)
 
 
-class DepformerStage(Stage):
+class DepformerStage(ExportedStage):
     """All audio tokens of a frame, sampled to the norm of ``docs/sampling.md``.
 
     ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel noise

@@ -34,7 +34,13 @@ from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize.folder import Approve, appearing, approve_all
 from antiphon_quantize.onnx_export import export_stage
-from antiphon_quantize.onnx_modules import DecodeStage, DepformerStage, EncodeStage, LanguageStage, Stage
+from antiphon_quantize.onnx_modules import (
+    DecodeStage,
+    DepformerStage,
+    EncodeStage,
+    ExportedStage,
+    LanguageStage,
+)
 from antiphon_quantize.onnx_voices import VoiceStage
 from antiphon_quantize.recipe import Recipe, told_options
 
@@ -176,7 +182,7 @@ def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
     )
 
 
-def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], Stage]]:
+def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], ExportedStage]]:
     """What makes each stage a checkpoint has, in float32.
 
     Raises:
@@ -185,7 +191,7 @@ def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], Stage]]:
     """
     spec = checkpoint.spec
     mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks).prepare()
-    makers: dict[str, Callable[[], Stage]] = {}
+    makers: dict[str, Callable[[], ExportedStage]] = {}
     if spec.kind is not PipelineKind.TTS:
         makers["encode"] = lambda: EncodeStage(mimi)
     if spec.lm is not None:
@@ -196,7 +202,7 @@ def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], Stage]]:
     return makers
 
 
-def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[], Stage]]:
+def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[], ExportedStage]]:
     spec = checkpoint.spec
     shape = None
     if spec.kind is PipelineKind.TTS:
@@ -217,7 +223,7 @@ def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[
         ).prepare()
     if rounded := len(int8_linears(model)):
         raise UnsupportedError(f"{spec.name} has {rounded} INT8 layers; start from its float weights")
-    makers: dict[str, Callable[[], Stage]] = {}
+    makers: dict[str, Callable[[], ExportedStage]] = {}
     if spec.kind is PipelineKind.TTS:
         conditions = load_conditions(checkpoint.file("lm"), spec, torch.device("cpu"))
         model.condition = conditions.constant

@@ -18,7 +18,7 @@ from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.step import Step
 from antiphon.backends.torch.weights.conditions import Conditions
 from antiphon.models.speaker import MAX_SPEAKERS
-from antiphon_quantize.onnx_modules import Stage
+from antiphon_quantize.onnx_modules import ExportedStage
 
 
 class LookingAttention(CrossAttention):
@@ -42,7 +42,7 @@ class LookingAttention(CrossAttention):
         return merge_heads(nn.functional.scaled_dot_product_attention(q, k, v), self.out_proj)
 
 
-class VoiceStage(Stage):
+class VoiceStage(ExportedStage):
     """Voices to the keys and values of every layer's cross-attention.
 
     ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` speak, to float32

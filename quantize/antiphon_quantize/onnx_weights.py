@@ -26,7 +26,7 @@ from antiphon_quantize.onnx_weights_files import (
     tensor_bytes,
     writing_data,
 )
-from antiphon_quantize.onnx_weights_uses import Kind, Use, find_uses, weight_name
+from antiphon_quantize.onnx_weights_uses import Kind, WeightUse, find_uses, weight_name
 from antiphon_quantize.recipe import Recipe
 
 DOMAIN = "com.microsoft"
@@ -126,7 +126,7 @@ class _Rewriter:
         self._put_nodes()
         return Report(self.errors, tuple(self.halved), tuple(self.kept), before_bytes, after_bytes)
 
-    def _convert(self, tensor: TensorProto, uses: list[Use]) -> None:
+    def _convert(self, tensor: TensorProto, uses: list[WeightUse]) -> None:
         name = weight_name(tensor, uses)
         bits = self.recipe.bits_of(name) if uses else None
         products = [use for use in uses if use.kind is Kind.PRODUCT]
@@ -146,7 +146,7 @@ class _Rewriter:
             return tensor
         return self.writer.put(tensor.name, read_tensor(tensor, self.folder))
 
-    def _multiply(self, name: str, tensor: TensorProto, uses: list[Use], bits: int) -> None:
+    def _multiply(self, name: str, tensor: TensorProto, uses: list[WeightUse], bits: int) -> None:
         """Let MatMulNBits do the products with this weight; nodes that read it the same way share it."""
         values = _finite(name, read_tensor(tensor, self.folder))
         for transposed in sorted({use.transposed for use in uses}):
@@ -168,7 +168,7 @@ class _Rewriter:
                 if use.transposed == transposed:
                     _become_nbits(use.node, inputs, attributes)
 
-    def _halve(self, name: str, tensor: TensorProto, uses: list[Use]) -> None:
+    def _halve(self, name: str, tensor: TensorProto, uses: list[WeightUse]) -> None:
         """Keep it as float16, widened behind a look-up; for all other nodes before them, once, at load."""
         values = _finite(name, read_tensor(tensor, self.folder))
         if np.abs(values).max(initial=0) > np.finfo(np.float16).max:

@@ -17,7 +17,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class WeightUse:
     """A node that reads a weight; ``transposed`` if it takes the tensor for ``[out, in]``."""
 
     node: NodeProto
@@ -25,7 +25,7 @@ class Use:
     transposed: bool
 
 
-def find_uses(graph: GraphProto) -> dict[str, list[Use]]:
+def find_uses(graph: GraphProto) -> dict[str, list[WeightUse]]:
     """Which nodes read each matrix or kernel (float32, two axes longer than one), by the tensor's name.
 
     A product with a transposed matrix counts as a product with the matrix.
@@ -40,7 +40,7 @@ def find_uses(graph: GraphProto) -> dict[str, list[Use]]:
         for node in graph.node
         if node.op_type == "Transpose" and node.input[0] in weights and len(weights[node.input[0]].dims) == 2
     }
-    uses: dict[str, list[Use]] = {}
+    uses: dict[str, list[WeightUse]] = {}
     for node in graph.node:
         if node.op_type == "Transpose" and node.output[0] in turned:
             continue
@@ -49,7 +49,7 @@ def find_uses(graph: GraphProto) -> dict[str, list[Use]]:
             if weight is not None:
                 kind, transposed = _kind(node, position, weight), name in turned
                 transposed ^= node.op_type == "Gemm" and bool(_attributes(node).get("transB"))
-                uses.setdefault(weight.name, []).append(Use(node, kind, transposed))
+                uses.setdefault(weight.name, []).append(WeightUse(node, kind, transposed))
     return uses
 
 
@@ -68,7 +68,7 @@ def _attributes(node: NodeProto) -> dict[str, object]:
     return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
 
 
-def weight_name(tensor: TensorProto, uses: list[Use]) -> str:
+def weight_name(tensor: TensorProto, uses: list[WeightUse]) -> str:
     """The name that rules see: the tensor's own if it is a path of modules, else that of its first reader."""
     if "." in tensor.name:
         return str(tensor.name)

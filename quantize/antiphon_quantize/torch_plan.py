@@ -18,7 +18,7 @@ from antiphon_quantize.torch_methods import PRESCALED, STEPPED
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TorchPlan:
     """What becomes of a file's tensors: ``before`` and ``after``, and the linears in each to be rounded.
 
     A tensor is one linear, or as many as the steps of the depformer that it stacks.
@@ -35,7 +35,7 @@ class Plan:
         return before, after
 
 
-def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> Plan:
+def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> TorchPlan:
     """Say what the recipe makes of a published language model, from the file's header alone.
 
     ``sets`` is how many sets of depformer weights the file holds.
@@ -69,4 +69,4 @@ def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> Plan:
             after[f"{name}_prescale"] = TensorInfo("F32", (len(chosen[name]), shape[1]))
         if recipe.method in STEPPED:
             after[f"{name}_step"] = TensorInfo("F32", (len(chosen[name]), 1))
-    return Plan(before, after, chosen)
+    return TorchPlan(before, after, chosen)

@@ -38,7 +38,7 @@ from antiphon_quantize.recipe import Recipe, told_options
 from antiphon_quantize.tensor_file import TensorFile, writing_tensors
 from antiphon_quantize.torch_formats import Rounded, format_of, stacked
 from antiphon_quantize.torch_methods import Rounding, rounding_of
-from antiphon_quantize.torch_plan import Plan, make_plan
+from antiphon_quantize.torch_plan import TorchPlan, make_plan
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -127,7 +127,7 @@ def _key(source_hash: str, recipe: Recipe, recordings: Sequence[Path]) -> dict[s
 
 def _recorded(
     checkpoint: Checkpoint,
-    plan: Plan,
+    plan: TorchPlan,
     rounding: Rounding,
     recordings: Sequence[Path],
     journal: Journal,
@@ -150,7 +150,12 @@ def _recorded(
 
 
 def _write_rounded(
-    source: Path, plan: Plan, rounding: Rounding, rows: RowFiles | None, journal: Journal, progress: Progress
+    source: Path,
+    plan: TorchPlan,
+    rounding: Rounding,
+    rows: RowFiles | None,
+    journal: Journal,
+    progress: Progress,
 ) -> None:
     """Write the planned file, but for what is noted as done; one tensor in memory at a time."""
     done = {name for name in plan.before if name in journal.notes}
@@ -174,7 +179,7 @@ def _write_rounded(
     progress(len(plan.before), len(plan.before), target.name)
 
 
-def _beside(name: str, plan: Plan) -> str | None:
+def _beside(name: str, plan: TorchPlan) -> str | None:
     """The matrix that a tensor stands beside, if there is one."""
     base = name.rpartition("_")[0]
     return base if base in plan.chosen else None

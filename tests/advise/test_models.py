@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.advise.fit import OVERHEAD, Wish, parse_bytes, speech_that_fits, text_that_fits
+from antiphon.advise.fit import OVERHEAD, FitRequest, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
 from antiphon.backends.machine import Gpu
@@ -83,7 +83,7 @@ def test_the_arithmetic_is_shown_and_adds_up(capsys: pytest.CaptureFixture[str])
 
 @given(st.integers(10**9, 200 * 10**9), st.integers(1, 64), st.sampled_from([None, "duplex", "stt", "tts"]))
 def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions: int, modality: str) -> None:
-    fits = speech_that_fits(FAMILIES.audio, Wish(memory, sessions, modality))
+    fits = speech_that_fits(FAMILIES.audio, FitRequest(memory, sessions, modality))
     for fit in fits:
         assert (1 + OVERHEAD) * fit.facts.needed(sessions) <= memory * (1 + 1e-9)
         assert fit.rows >= sessions
@@ -98,20 +98,20 @@ def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions
 
 
 def test_language_and_licence_narrow_the_choice() -> None:
-    wish = Wish(80 * 10**9, 1, "translation", language="fr")
+    wish = FitRequest(80 * 10**9, 1, "translation", language="fr")
     assert {fit.family.name for fit in speech_that_fits(FAMILIES.speech, wish)} == {"hibiki-1b", "hibiki-2b"}
 
 
 def test_nobody_who_wants_to_talk_is_given_a_translator() -> None:
-    assert speech_that_fits(FAMILIES.speech, Wish(8 * 10**9, 1, "duplex")) == []
-    assert speech_that_fits(FAMILIES.speech, Wish(80 * 10**9, 1, "duplex", language="fr")) == []
+    assert speech_that_fits(FAMILIES.speech, FitRequest(8 * 10**9, 1, "duplex")) == []
+    assert speech_that_fits(FAMILIES.speech, FitRequest(80 * 10**9, 1, "duplex", language="fr")) == []
 
 
 def test_a_translator_takes_the_place_of_a_duplex_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fits", "8GB", "--modality", "translation", "--compose", "-"]) == 0
     override = yaml.safe_load(capsys.readouterr().out)
-    assert override["services"].keys() == {"door", "duplex", "duplex-gpu"}
-    assert override["services"]["door"]["environment"] == {
+    assert override["services"].keys() == {"balancer", "duplex", "duplex-gpu"}
+    assert override["services"]["balancer"]["environment"] == {
         "DUPLEX_MODEL": "hf://kyutai/hibiki-2b-pytorch-bf16"
     }
 
@@ -128,7 +128,7 @@ def test_pocket_is_what_a_small_machine_speaks_with(capsys: pytest.CaptureFixtur
     assert numbers["weights"] == pytest.approx(4 * 99.7e6, rel=0.02)
     together = numbers["weights"] + numbers["codec"] + numbers["sessions"]
     assert numbers["needed"] == pytest.approx(1.2 * together, rel=0.02)
-    best = speech_that_fits(FAMILIES.audio, Wish(100 * 10**6, modality="tts"))[0]
+    best = speech_that_fits(FAMILIES.audio, FitRequest(100 * 10**6, modality="tts"))[0]
     assert best.family.name == "pocket-tts-2m"
 
 
@@ -136,19 +136,19 @@ def test_pocket_takes_the_place_of_the_text_to_speech_on_a_cpu(capsys: pytest.Ca
     command = "--fits 1GB --modality tts --language fr --sessions 4 --compose -"
     assert main(command.split()) == 0
     override = yaml.safe_load(capsys.readouterr().out)
-    assert override["services"].keys() == {"door", "tts"}
-    assert override["services"]["door"]["environment"] == {"TTS_MODEL": "pocket://french"}
+    assert override["services"].keys() == {"balancer", "tts"}
+    assert override["services"]["balancer"]["environment"] == {"TTS_MODEL": "pocket://french"}
     config = parse_command_line(override["services"]["tts"]["command"])
     assert (config.model, config.backend, config.engine.slots) == (("pocket://french",), "pocket", 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES.audio, ids=lambda family: family.name)
 def test_compose_has_a_service_for_every_family(family: AudioFamily) -> None:
-    wish = Wish(80 * 10**9)
+    wish = FitRequest(80 * 10**9)
     override = yaml.safe_load(compose_override(speech_that_fits([family], wish)[0], wish))
     assert override["services"].keys() <= read_compose()["services"].keys()
-    (variable,) = override["services"]["door"]["environment"]
-    assert variable in read_compose()["services"]["door"]["environment"]
+    (variable,) = override["services"]["balancer"]["environment"]
+    assert variable in read_compose()["services"]["balancer"]["environment"]
 
 
 def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +161,7 @@ def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixt
 
 
 def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> None:
-    best = [text_that_fits(FAMILIES.text, Wish(gb * 10**9))[0].family.name for gb in (4, 10, 24, 80)]
+    best = [text_that_fits(FAMILIES.text, FitRequest(gb * 10**9))[0].family.name for gb in (4, 10, 24, 80)]
     assert best == ["Qwen2.5-1.5B-Instruct", "Qwen2.5-7B-Instruct", "Qwen3-30B-A3B", "Qwen2.5-32B-Instruct"]
     assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
     assert "keys and values" in capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
         assert raw["duplex"].raw[key] == services()["stt"].raw[key]
     assert raw["duplex-gpu"].raw["image"] == services()["duplex-gpu"].raw["image"]
     model = "hf://nvidia/personaplex-7b-v1"
-    assert override["services"]["door"]["environment"] == {"DUPLEX_MODEL": model}
+    assert override["services"]["balancer"]["environment"] == {"DUPLEX_MODEL": model}
     for service in ("duplex", "duplex-gpu"):
         argv = override["services"][service]["command"]
         config = parse_command_line(argv)  # every option is one of the server's

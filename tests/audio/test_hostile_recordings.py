@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from antiphon.audio.stream import decode_pieces, stated_seconds
 from antiphon.errors import AudioError
-from antiphon.serve.routes import heard_file
-from antiphon.serve.routes.heard_file import STEP_PACKETS, decode_steps
+from antiphon.serve.routes import asr_file
+from antiphon.serve.routes.asr_file import STEP_PACKETS, decode_steps
 from tests.audio.recordings import encoded
 from tests.audio.test_mp4 import bomb
 from tests.audio.test_stream import tone
@@ -78,7 +78,7 @@ def test_a_bomb_takes_no_memory(samples: int) -> None:
 def test_packets_without_audio_end_a_step_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread serves all recordings: one of packets that hold nothing must not keep it."""
     nothing = np.zeros(0, np.float32)
-    monkeypatch.setattr(heard_file, "decode_pieces", lambda *_: iter([nothing] * (2 * STEP_PACKETS + 1)))
+    monkeypatch.setattr(asr_file, "decode_pieces", lambda *_: iter([nothing] * (2 * STEP_PACKETS + 1)))
     assert [piece.size for piece in decode_steps(io.BytesIO(), RATE)] == [0, 0, 0]
 
 

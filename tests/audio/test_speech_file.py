@@ -16,7 +16,7 @@ from antiphon.audio.speech_file import FORMATS, speech_file
 from antiphon.audio.stream import decode_pieces
 from antiphon.audio.tempo import MAX_SPEED, MIN_SPEED, Tempo
 from antiphon.errors import AudioError
-from antiphon.protocol import speech_order
+from antiphon.protocol import speech_request
 from tests.audio.test_stream import tone
 
 RATE = 24_000
@@ -90,8 +90,8 @@ def test_samples_must_be_finite(name: str) -> None:
 
 
 def test_the_formats_are_those_of_the_api() -> None:
-    assert set(FORMATS) == set(speech_order.CONTENT_TYPES)
-    assert (MIN_SPEED, MAX_SPEED) == (speech_order.MIN_SPEED, speech_order.MAX_SPEED)
+    assert set(FORMATS) == set(speech_request.CONTENT_TYPES)
+    assert (MIN_SPEED, MAX_SPEED) == (speech_request.MIN_SPEED, speech_request.MAX_SPEED)
     with pytest.raises(AudioError, match="no file format 'm4b'; there is: mp3, opus, aac, flac, wav, pcm"):
         speech_file("m4b", RATE)
 

@@ -187,7 +187,7 @@ def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
 def silent_ticks(info: BackendInfo) -> int:
     """How many of a session's first ticks have no reply; those of text to speech are worth several steps."""
     if info.kind is not PipelineKind.TTS or info.spec.lm is None:
-        return info.spec.silent_frames
+        return info.spec.delay_frames
     rules, steps, ticks = ScriptRules.of(info.spec), 0, 0
     while (steps := min(steps + TEXT_STEPS, max(steps, rules.audio_delay))) < rules.first_sound:
         steps, ticks = steps + 1, ticks + 1

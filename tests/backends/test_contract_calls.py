@@ -69,7 +69,7 @@ def assert_array(array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...]
     assert array is None or (array.dtype == dtype and array.shape == shape)
 
 
-def test_a_row_consumes_and_emits_after_its_silent_frames(driver: Driver) -> None:
+def test_a_row_consumes_and_emits_after_its_delay_frames(driver: Driver) -> None:
     info = driver.info
     silent, is_written = silent_ticks(info), info.kind is PipelineKind.TTS
     frames = voice(2, silent + 3, info)

@@ -31,7 +31,7 @@ class Behaviour:
 
     delay_s: Callable[[int], float | None] = lambda frame: 0.005
     slots: int = 1000
-    silent_frames: int = 0
+    delay_frames: int = 0
     is_stock: bool = False
     closes_at: int | None = None
     interrupts_at: int | None = None
@@ -67,7 +67,7 @@ class FakeServer:
             raise web.HTTPNotFound
         return web.json_response(
             {
-                "model": {"name": "fake", "silent_frames": self.behaviour.silent_frames},
+                "model": {"name": "fake", "delay_frames": self.behaviour.delay_frames},
                 "memory_bytes": {"process": (1 + self.sessions) * 2**20},
             }
         )
@@ -169,7 +169,7 @@ class FakeServer:
         self, socket: web.WebSocketResponse, frame: int, payloads: list[bytes], is_extended: bool, form: str
     ) -> None:
         delay_s = self.behaviour.delay_s(frame)
-        if delay_s is None or frame < self.behaviour.silent_frames:
+        if delay_s is None or frame < self.behaviour.delay_frames:
             return
         await asyncio.sleep(delay_s)
         if frame == self.behaviour.interrupts_at:

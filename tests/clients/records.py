@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon_client.record import Outcome, SessionRecord, Timeline
+from antiphon_client.record import SessionOutcome, SessionRecord, Timeline
 
 FRAME_S = 0.08
 NAN = float("nan")
@@ -16,8 +16,8 @@ def make_record(
     latencies_ms: list[float],
     *,
     session: int = 0,
-    silent_frames: int = 0,
-    outcome: Outcome = Outcome.ANSWERED,
+    delay_frames: int = 0,
+    outcome: SessionOutcome = SessionOutcome.ANSWERED,
     planned_frames: int | None = None,
     ended_s: float | None = None,
     origin_s: float = 1.0,
@@ -31,9 +31,9 @@ def make_record(
     return SessionRecord(
         session=session,
         outcome=outcome,
-        detail="" if outcome is Outcome.ANSWERED else "the server is full: 0 of 4 rows are free",
+        detail="" if outcome is SessionOutcome.ANSWERED else "the server is full: 0 of 4 rows are free",
         planned_frames=frames if planned_frames is None else planned_frames,
-        silent_frames=silent_frames,
+        delay_frames=delay_frames,
         frame_samples=1920,
         sample_rate=24_000,
         connect_s=origin_s - 0.5,

@@ -16,7 +16,7 @@ from antiphon_client.card import NOT_TOLD, make_card, render_card
 from antiphon_client.facts import ServerFacts, format_bytes
 from antiphon_client.plot import load_matplotlib, plot_records
 from antiphon_client.progress import ProgressBar
-from antiphon_client.record import Outcome
+from antiphon_client.record import SessionOutcome
 from antiphon_client.report import GeneratorReport, report_probe
 from antiphon_client.table import SHOWN_SESSIONS, render_report, report_to_json
 from tests.clients.records import NAN, make_record
@@ -56,7 +56,7 @@ def test_the_card_holds_what_was_measured_of_what_on_what() -> None:
 def test_what_a_stock_server_does_not_tell_is_said_so() -> None:
     silent = make_card(ServerFacts(), REPORT, load=LOAD)
     assert render_card(silent).count(NOT_TOLD) == 5
-    nobody = report_probe([make_record([], outcome=Outcome.REJECTED)], GENERATOR)
+    nobody = report_probe([make_record([], outcome=SessionOutcome.REJECTED)], GENERATOR)
     assert "not measured, no frame was answered" in render_card(make_card(FACTS, nobody, load=LOAD))
 
 
@@ -76,7 +76,7 @@ def test_the_table_counts_faults_and_shows_the_generators_share() -> None:
 
 def test_many_sessions_are_shown_worst_first() -> None:
     records = [make_record([float(k)], session=k) for k in range(40)]
-    records.append(make_record([], session=40, outcome=Outcome.REJECTED))
+    records.append(make_record([], session=40, outcome=SessionOutcome.REJECTED))
     text = render_report(report_probe(records, GENERATOR))
     assert f"the {SHOWN_SESSIONS} worst of 41 sessions" in text
     assert "40       rejected: the server is full: 0 of 4 rows are free" in text
@@ -85,7 +85,7 @@ def test_many_sessions_are_shown_worst_first() -> None:
 
 
 def test_a_table_of_nothing_has_no_percentiles() -> None:
-    nobody = report_probe([make_record([], outcome=Outcome.REJECTED)], GENERATOR)
+    nobody = report_probe([make_record([], outcome=SessionOutcome.REJECTED)], GENERATOR)
     assert "p95" not in render_report(nobody)
     assert "0        rejected: the server is full" in render_report(nobody)
 
@@ -101,7 +101,7 @@ def test_the_json_is_the_report_with_its_derived_numbers() -> None:
 
 def test_the_figure_is_a_png_of_every_frame(tmp_path: Path) -> None:
     path = tmp_path / "latency.png"
-    rejected = make_record([], session=1, outcome=Outcome.REJECTED)
+    rejected = make_record([], session=1, outcome=SessionOutcome.REJECTED)
     plot_records([make_record([10.0, NAN, 90.0]), rejected], path, title="a probe")
     assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -24,7 +24,7 @@ ANSWER: dict[str, Any] = {
         "format": "moshi",
         "dtype": "float32",
         "quantization": "none",
-        "silent_frames": 2,
+        "delay_frames": 2,
     },
     "backend": {"name": "reference", "device": "cpu"},
     "hardware": {"cpu": "AMD EPYC", "cpus": 2, "memory_bytes": 24 * 2**30, "system": "Linux x86_64"},
@@ -44,7 +44,7 @@ json_values = st.recursive(
 
 def test_every_fact_is_read() -> None:
     facts = read_facts(ANSWER)
-    assert (facts.model, facts.kind, facts.parameters, facts.silent_frames) == ("echo", "codec", 2_600_000, 2)
+    assert (facts.model, facts.kind, facts.parameters, facts.delay_frames) == ("echo", "codec", 2_600_000, 2)
     assert (facts.backend, facts.device, facts.dtype, facts.slots) == ("reference", "cpu", "float32", 8)
     assert facts.hardware == "AMD EPYC, 2 CPUs, 24.0 GiB, Linux x86_64"
     assert facts.memory == {"process": 400 * 2**20, "weights": 10 * 2**20}

@@ -17,16 +17,16 @@ from antiphon.errors import SessionError
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import EncodedClip, encode_clip
 from antiphon_client.generator import generate
-from antiphon_client.load import Load, Progress, spread
-from antiphon_client.record import Outcome
+from antiphon_client.load import ProbeLoad, Progress, spread
+from antiphon_client.record import SessionOutcome
 from antiphon_client.report import report_probe
 from tests.clients.fake_server import FakeServer, fake_server_in_thread
 
 
-def make_load(server: FakeServer, sessions: int, frames: int) -> Load:
+def make_load(server: FakeServer, sessions: int, frames: int) -> ProbeLoad:
     plans = spread(server.address.chat({"ext": "1", "format": "opus"}), sessions, seed=1)
     patient = tuple(replace(plan, grace_s=30.0) for plan in plans)  # over as soon as all is answered
-    return Load(patient, make_clip(frames))
+    return ProbeLoad(patient, make_clip(frames))
 
 
 def make_clip(frames: int) -> EncodedClip:
@@ -82,7 +82,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(processes: int) -
     assert time.monotonic() - begun_s < 60  # of the 80 s they would have spoken
     assert done.was_interrupted
     records = [result.record for result in done.results]
-    assert [record.outcome for record in records] == [Outcome.ANSWERED] * 2
+    assert [record.outcome for record in records] == [SessionOutcome.ANSWERED] * 2
     assert all(2 <= len(record.timeline.sent_s) < 1000 for record in records)
     assert report_probe(records, done.generator).counts.lost == 0
 

@@ -154,8 +154,8 @@ def test_seconds_repeat_or_cut_the_recording(recording: Path, capsys: pytest.Cap
     assert "1 session of 0.2 s (2 frames), opus in 20 ms messages" in printed
 
 
-def test_silent_frames_are_asked_from_the_server(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with fake_server_in_thread(Behaviour(silent_frames=2)) as server:
+def test_delay_frames_are_asked_from_the_server(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server_in_thread(Behaviour(delay_frames=2)) as server:
         assert probe(server, "--audio", recording, "--max-lost", 0) == 0
     assert "6 in, 4 due, 4 answered" in capsys.readouterr().out
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon_client.record import Recorder
+from antiphon_client.record import FrameRecorder
 
 FRAME = 1920
 
 
 def test_a_frame_is_complete_when_the_message_that_holds_its_last_sample_is_due() -> None:
-    recorder = Recorder(frame_samples=FRAME, silent_frames=0)
+    recorder = FrameRecorder(frame_samples=FRAME, delay_frames=0)
     for message in range(9):
         recorder.sent(480, now_s=message * 0.02, late_s=0.001)
     timeline = recorder.timeline()
@@ -22,7 +22,7 @@ def test_a_frame_is_complete_when_the_message_that_holds_its_last_sample_is_due(
 
 
 def test_a_reply_counts_from_its_last_piece_and_only_when_whole() -> None:
-    recorder = Recorder(frame_samples=FRAME, silent_frames=0)
+    recorder = FrameRecorder(frame_samples=FRAME, delay_frames=0)
     recorder.sent(2 * FRAME, 0.0, 0.0)
     for piece in range(4):
         recorder.replied(0, 480, 1.0 + piece, step_ms=5.0, wait_ms=2.0)
@@ -37,7 +37,7 @@ def test_a_reply_counts_from_its_last_piece_and_only_when_whole() -> None:
 
 
 def test_replies_backwards_twice_or_unasked_are_misplaced() -> None:
-    recorder = Recorder(frame_samples=FRAME, silent_frames=0)
+    recorder = FrameRecorder(frame_samples=FRAME, delay_frames=0)
     recorder.sent(3 * FRAME, 0.0, 0.0)
     for frame in (1, 1, 0, 3):
         recorder.replied(frame, FRAME, 1.0, step_ms=0.0, wait_ms=0.0)
@@ -46,8 +46,8 @@ def test_replies_backwards_twice_or_unasked_are_misplaced() -> None:
 
 
 @given(pieces=st.lists(st.integers(1, 5000), max_size=40), silent=st.integers(0, 3))
-def test_unstamped_audio_answers_in_order_after_the_silent_frames(pieces: list[int], silent: int) -> None:
-    recorder = Recorder(frame_samples=FRAME, silent_frames=silent)
+def test_unstamped_audio_answers_in_order_after_the_delay_frames(pieces: list[int], silent: int) -> None:
+    recorder = FrameRecorder(frame_samples=FRAME, delay_frames=silent)
     recorder.sent(200 * FRAME, 0.0, 0.0)
     for k, samples in enumerate(pieces):
         recorder.heard(samples, float(k + 1))
@@ -61,7 +61,7 @@ def test_unstamped_audio_answers_in_order_after_the_silent_frames(pieces: list[i
 
 
 def test_an_interruption_moves_unstamped_audio_on_to_the_frame_it_names() -> None:
-    recorder = Recorder(frame_samples=FRAME, silent_frames=1)
+    recorder = FrameRecorder(frame_samples=FRAME, delay_frames=1)
     recorder.sent(10 * FRAME, 0.0, 0.0)
     recorder.heard(FRAME, 1.0)
     recorder.interrupted(6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon_client.record import Outcome, SessionRecord
+from antiphon_client.record import SessionOutcome, SessionRecord
 from antiphon_client.report import GeneratorReport, ProbeReport, report_probe, report_session
 from tests.clients.records import NAN, make_record
 
@@ -31,13 +31,13 @@ def test_lost_is_a_frame_without_reply_whose_deadline_passed_while_the_session_l
     assert report_session(longer).counts.lost == 2
 
 
-def test_silent_frames_at_the_start_are_neither_expected_nor_lost() -> None:
-    counts = report_session(make_record([NAN, NAN, 10.0, 10.0], silent_frames=2)).counts
+def test_delay_frames_at_the_start_are_neither_expected_nor_lost() -> None:
+    counts = report_session(make_record([NAN, NAN, 10.0, 10.0], delay_frames=2)).counts
     assert (counts.planned, counts.sent, counts.expected, counts.answered, counts.lost) == (2, 4, 2, 2, 0)
 
 
 def test_rejected_sessions_stay_in_the_denominator() -> None:
-    rejected = make_record([], session=1, outcome=Outcome.REJECTED, planned_frames=4)
+    rejected = make_record([], session=1, outcome=SessionOutcome.REJECTED, planned_frames=4)
     found = report(make_record([10.0] * 4), rejected)
     assert (found.sessions, found.answered, found.rejected, found.failed) == (2, 1, 1, 0)
     assert found.counts.planned == 8
@@ -46,7 +46,7 @@ def test_rejected_sessions_stay_in_the_denominator() -> None:
 
 
 def test_a_session_cut_off_is_failed_and_its_overdue_frames_are_lost() -> None:
-    failed = make_record([10.0, NAN, NAN], outcome=Outcome.FAILED, planned_frames=100, ended_s=1.2)
+    failed = make_record([10.0, NAN, NAN], outcome=SessionOutcome.FAILED, planned_frames=100, ended_s=1.2)
     found = report(failed)
     assert found.failed == 1
     assert found.counts.lost == 1
@@ -57,7 +57,7 @@ def test_first_audio_runs_from_the_first_message_and_ready_from_the_connection()
     found = report_session(make_record([30.0, 30.0]))
     assert found.first_audio_ms == pytest.approx(90.0)
     assert found.ready_ms == pytest.approx(100.0)
-    nothing = report_session(make_record([], outcome=Outcome.REJECTED))
+    nothing = report_session(make_record([], outcome=SessionOutcome.REJECTED))
     assert nothing.first_audio_ms is None
     assert nothing.times.latency is None
 
@@ -73,7 +73,7 @@ def test_server_stamps_are_waiting_plus_step() -> None:
 def test_full_load_is_the_time_all_answered_sessions_overlap() -> None:
     found = report(make_record([9.0] * 101), make_record([9.0] * 101, origin_s=3.0))
     assert found.full_load_s == pytest.approx(6.0)
-    alone = report(make_record([], outcome=Outcome.REJECTED, planned_frames=3))
+    alone = report(make_record([], outcome=SessionOutcome.REJECTED, planned_frames=3))
     assert alone.full_load_s == 0.0
     assert alone.frames_per_s == 0.0
 

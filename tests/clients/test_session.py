@@ -15,7 +15,7 @@ from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import EncodedClip, encode_clip, fit_clip
 from antiphon_client.pacing import Pacer
-from antiphon_client.record import Outcome
+from antiphon_client.record import SessionOutcome
 from antiphon_client.report import SessionReport, report_session
 from antiphon_client.session import ProbeSession, SessionPlan, SessionResult
 from tests.clients.fake_server import Behaviour, FakeServer, fake_server
@@ -42,7 +42,7 @@ async def hold(
     is_extended: bool = True,
     wait_s: float = 0.0,
     ready_timeout_s: float = 30.0,
-    silent_frames: int = 0,
+    delay_frames: int = 0,
 ) -> tuple[SessionReport, SessionResult]:
     query = {"ext": "1", "format": audio_format.value, "wait": f"{wait_s:g}"} if is_extended else {}
     plan = SessionPlan(
@@ -51,7 +51,7 @@ async def hold(
         connect_after_s=0.0,
         phase_s=0.01,
         is_extended=is_extended,
-        silent_frames=silent_frames,
+        delay_frames=delay_frames,
         ready_timeout_s=ready_timeout_s,
         grace_s=30.0,  # over as soon as the last frame is answered
         keeps_audio=True,
@@ -68,7 +68,7 @@ async def hold(
 async def test_every_frame_is_answered_in_every_format(audio_format: AudioFormat) -> None:
     async with fake_server() as server:
         report, result = await hold(server, audio_format)
-    assert report.outcome is Outcome.ANSWERED
+    assert report.outcome is SessionOutcome.ANSWERED
     assert (report.counts.sent, report.counts.answered, report.counts.lost) == (FRAMES, FRAMES, 0)
     assert report.counts.misplaced == 0
     assert report.text == "".join(f" {frame}" for frame in range(FRAMES))
@@ -82,7 +82,7 @@ async def test_every_frame_is_answered_in_every_format(audio_format: AudioFormat
 async def test_a_stock_server_is_probed_by_the_clients_clock_alone() -> None:
     async with fake_server(Behaviour(is_stock=True)) as server:
         report, _ = await hold(server, AudioFormat.OGG, is_extended=False)
-    assert (report.outcome, report.counts.answered) == (Outcome.ANSWERED, FRAMES)
+    assert (report.outcome, report.counts.answered) == (SessionOutcome.ANSWERED, FRAMES)
     assert report.times.server is None
     assert server.goodbyes == 0
     assert server.queries == [{}]
@@ -104,7 +104,7 @@ async def test_messages_leave_in_real_time() -> None:
 async def test_a_server_without_the_extension_is_named_as_such() -> None:
     async with fake_server(Behaviour(is_stock=True)) as server:
         report, _ = await hold(server, ready_timeout_s=2.0)
-    assert report.outcome is Outcome.REJECTED
+    assert report.outcome is SessionOutcome.REJECTED
     assert report.detail == "not let in within 2 s; a stock Moshi server is probed with --stock"
 
 
@@ -112,8 +112,11 @@ async def test_a_full_server_rejects_in_its_own_words() -> None:
     async with fake_server(Behaviour(slots=0)) as server:
         report, _ = await hold(server)
         stock, _ = await hold(server, AudioFormat.OGG, is_extended=False)
-    assert (report.outcome, report.detail) == (Outcome.REJECTED, "the server is full")
-    assert (stock.outcome, stock.detail) == (Outcome.REJECTED, "refused with HTTP 503, retry after 7 s")
+    assert (report.outcome, report.detail) == (SessionOutcome.REJECTED, "the server is full")
+    assert (stock.outcome, stock.detail) == (
+        SessionOutcome.REJECTED,
+        "refused with HTTP 503, retry after 7 s",
+    )
     assert report.counts.planned == FRAMES
 
 
@@ -135,7 +138,7 @@ async def test_in_the_queue_it_waits_and_is_let_in_when_a_row_is_free() -> None:
         leaving = asyncio.ensure_future(leave())
         report, _ = await hold(server, wait_s=30.0)
         await leaving
-    assert (report.outcome, report.counts.answered) == (Outcome.ANSWERED, FRAMES)
+    assert (report.outcome, report.counts.answered) == (SessionOutcome.ANSWERED, FRAMES)
     assert report.ready_ms is not None
     assert report.ready_ms > 190
 
@@ -169,11 +172,11 @@ async def test_a_reply_that_overtakes_another_is_misplaced(monkeypatch: pytest.M
     assert report.counts.lost == 1
 
 
-async def test_silent_frames_are_not_expected() -> None:
+async def test_delay_frames_are_not_expected() -> None:
     for is_extended in (True, False):
-        async with fake_server(Behaviour(silent_frames=2, is_stock=not is_extended)) as server:
+        async with fake_server(Behaviour(delay_frames=2, is_stock=not is_extended)) as server:
             audio_format = AudioFormat.OPUS if is_extended else AudioFormat.OGG
-            report, _ = await hold(server, audio_format, is_extended=is_extended, silent_frames=2)
+            report, _ = await hold(server, audio_format, is_extended=is_extended, delay_frames=2)
         assert (report.counts.expected, report.counts.answered, report.counts.lost) == (
             FRAMES - 2,
             FRAMES - 2,
@@ -193,7 +196,7 @@ async def test_an_ogg_stream_finds_its_place_again_after_an_interruption() -> No
 async def test_a_session_the_server_ends_has_failed_with_its_words() -> None:
     async with fake_server(Behaviour(closes_at=3)) as server:
         report, _ = await hold(server)
-    assert (report.outcome, report.detail) == (Outcome.FAILED, "the step failed")
+    assert (report.outcome, report.detail) == (SessionOutcome.FAILED, "the step failed")
     assert report.counts.answered == 3
 
 
@@ -208,7 +211,7 @@ async def test_a_session_the_server_ends_has_failed_with_its_words() -> None:
 async def test_a_server_that_sends_nonsense_is_a_failed_session(raw: bytes, words: str) -> None:
     async with fake_server(Behaviour(says=(raw,))) as server:
         report, _ = await hold(server)
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is SessionOutcome.FAILED
     assert words in report.detail
 
 
@@ -216,13 +219,13 @@ async def test_what_a_client_need_not_know_is_passed_over() -> None:
     says = (b"\xf0new", b"\x06", moshi.encode(moshi.Event("weather", {"is": "fine"})))
     async with fake_server(Behaviour(says=says)) as server:
         report, _ = await hold(server)
-    assert report.outcome is Outcome.ANSWERED
+    assert report.outcome is SessionOutcome.ANSWERED
 
 
 async def test_other_frames_than_ours_are_refused_with_both_numbers() -> None:
     async with fake_server(Behaviour(frame_samples=960)) as server:
         report, _ = await hold(server)
-    assert report.outcome is Outcome.REJECTED
+    assert report.outcome is SessionOutcome.REJECTED
     assert "frames of 960 samples at 24000 Hz, this client speaks 1920 at 24000" in report.detail
 
 
@@ -230,7 +233,7 @@ async def test_nobody_there_is_a_rejection(unused_tcp_port: int) -> None:
     server = FakeServer(Behaviour())
     server.address = type(server.address)("127.0.0.1", unused_tcp_port)
     report, _ = await hold(server)
-    assert report.outcome is Outcome.REJECTED
+    assert report.outcome is SessionOutcome.REJECTED
     assert "connection lost" in report.detail
 
 
@@ -248,7 +251,7 @@ async def test_stopping_ends_the_speech_and_still_hears_the_replies() -> None:
         session.stop()
         result = await running
     report = report_session(result.record)
-    assert report.outcome is Outcome.ANSWERED
+    assert report.outcome is SessionOutcome.ANSWERED
     assert 2 <= report.counts.sent <= 6
     assert report.counts.answered == report.counts.sent
 
@@ -261,6 +264,6 @@ async def test_stopping_before_the_connection_is_no_conversation() -> None:
         )
         asyncio.get_running_loop().call_later(0.1, session.stop)
         result = await session.run(http)
-    assert result.record.outcome is Outcome.REJECTED
+    assert result.record.outcome is SessionOutcome.REJECTED
     assert result.record.detail == "stopped before it connected"
     assert server.sessions == 0

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from antiphon.serve.routes.resumable_call import ResumableCall
+from antiphon.serve.routes.resumable_call import ResumableChatCall
 from antiphon_client.held import HeldSpeech
 from antiphon_client.talk import main
 from tests.clients.fake_sounddevice import FakeSoundDevice
@@ -32,7 +32,7 @@ def test_a_call_goes_on_after_its_connection_broke(
         for blocks in (20, 60):
             await server.eventually(lambda blocks=blocks: has_heard(blocks))  # type: ignore[misc]
             for call in tuple(server.calls):
-                assert isinstance(call, ResumableCall)
+                assert isinstance(call, ResumableChatCall)
                 if not call._is_detached and call._socket is not None:
                     call._socket.cut()
         await server.eventually(lambda: has_heard(100))

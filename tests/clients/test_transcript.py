@@ -16,8 +16,8 @@ from antiphon_client import probe
 from antiphon_client.address import ServerAddress
 from antiphon_client.arguments import Protocol, parse_arguments
 from antiphon_client.clip import encode_speech
-from antiphon_client.transcript import LAST_MARKER, HeardWord, TranscriptHearing
-from tests.serve.speech_fakes import sentence, spoken, transcribing
+from antiphon_client.transcript import LAST_MARKER, HeardWord, TranscriptReceiver
+from tests.serve.asr_fakes import sentence, spoken, transcribing
 from tests.support.launch import ANTIPHON
 
 FRAME = 1920
@@ -31,9 +31,9 @@ load.GRACE_S = 60.0
 """The command, which after a pause of this machine still sends all messages and waits for what they bring."""
 
 
-def hearing(frames: int) -> TranscriptHearing:
+def hearing(frames: int) -> TranscriptReceiver:
     """An ear that has been let in, and whose caller sent so many frames, one each 80 ms from 100 s on."""
-    ear = TranscriptHearing()
+    ear = TranscriptReceiver()
     ear.hear(kyutai.encode(kyutai.Ready()), 99.0)
     for frame in range(frames):
         ear.recorder.sent(FRAME, 100.0 + 0.08 * frame, 0.0)
@@ -72,7 +72,7 @@ def test_a_words_latency_runs_from_when_its_beginning_was_sent() -> None:
 
 
 def test_the_servers_last_words_are_kept() -> None:
-    ear = TranscriptHearing()
+    ear = TranscriptReceiver()
     ear.hear(kyutai.encode(kyutai.Error("no free channels")), 1.0)
     assert (ear.ready_s, ear.error) == (None, "no free channels")
 

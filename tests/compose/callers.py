@@ -1,4 +1,4 @@
-"""Callers that speak through the door in real time, with the probe's own sessions."""
+"""Callers that speak through the load balancer in real time, with the probe's own sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIP = encode_clip(_NOISE, AudioFormat.PCM_S16LE, message_ms=80)
 
 
 class Caller:
-    """One call through the door, going on in the background until :meth:`finish`."""
+    """One call through the load balancer, going on in the background until :meth:`finish`."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
         plan = SessionPlan(
@@ -36,7 +36,7 @@ class Caller:
             url=url,
             connect_after_s=0,
             phase_s=0,
-            silent_frames=1,
+            delay_frames=1,
             ready_timeout_s=START_S,
             grace_s=GRACE_S,
         )
@@ -66,7 +66,7 @@ class Caller:
 
 
 def chat(stack: Stack, model: str = "duplex", query: str = "") -> str:
-    """The address of a model's chat socket at the door."""
+    """The address of a model's chat socket at the load balancer."""
     url = f"{stack.url}/api/chat?ext=1&format=pcm_s16le&model={model}{query}"
     return url.replace("http", "ws", 1)
 

@@ -1,4 +1,4 @@
-"""Stacks for tests: the real door, workers with the null backend, everything on loopback."""
+"""Stacks for tests: the real balancer, workers with the null backend, everything on loopback."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def certificate(tmp_path: Path) -> Path:
 def start(tmp_path: Path, certificate: Path) -> Start:
     """Starts a stack: ``async with start(duplex=2, echo=1) as stack``; every row is free and seen to be.
 
-    Without ``agents`` nobody answers the door's agent checks.
+    Without ``agents`` nobody answers the load balancer's agent checks.
     """
 
     @asynccontextmanager
     async def start(
         *, agents: bool = True, values: Mapping[str, str] | None = None, **counts: int
     ) -> AsyncIterator[Stack]:
-        door = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
+        balancer = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
         values = {**VALUES, **(values or {})}
-        async with running_stack(tmp_path, counts, values, certificate, door, [PATIENT]) as stack:
+        async with running_stack(tmp_path, counts, values, certificate, balancer, [PATIENT]) as stack:
             for service in counts:
                 rows = 2 if agents else 100
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})

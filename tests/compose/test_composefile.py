@@ -27,7 +27,7 @@ NOT_OURS = {
     "stt-gpu": "the command of stt and a device; needs a card",
     "tts-gpu": "the command of tts and a device; needs a card",
 }
-STARTED = {"door", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
+STARTED = {"balancer", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
 """What tests/compose starts with the very commands of the file; workers with patient.yaml on top."""
 
 ONE_SHOT = {"graphs"}
@@ -39,7 +39,7 @@ def test_it_is_what_the_published_schema_says() -> None:
     jsonschema.Draft7Validator.check_schema(schema)
     assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(read_compose())] == []
     broken = read_compose()
-    broken["services"]["door"]["depend_on"] = []
+    broken["services"]["balancer"]["depend_on"] = []
     assert list(jsonschema.Draft7Validator(schema).iter_errors(broken)) != []
 
 
@@ -65,11 +65,11 @@ def test_every_service_is_hardened(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", services())
-def test_the_outside_reaches_the_door_alone(name: str) -> None:
+def test_only_the_balancer_is_published(name: str) -> None:
     """Everything else that is published is published to this machine; nothing writes where it could run."""
     raw = services()[name].raw
     published = [port for port in raw.get("ports", []) if not port.startswith("127.0.0.1:")]
-    assert published == (["8443:8443"] if name == "door" else [])
+    assert published == (["8443:8443"] if name == "balancer" else [])
     from_here = [volume for volume in raw.get("volumes", []) if volume.startswith(".")]
     assert all(volume.endswith(":ro") for volume in from_here)
 
@@ -85,7 +85,7 @@ def test_secrets_are_files() -> None:
 
 def test_workers_are_given_time_to_drain() -> None:
     for name, service in services().items():
-        if service.argv[:2] == ["antiphon", "serve"] or name == "door":
+        if service.argv[:2] == ["antiphon", "serve"] or name == "balancer":
             grace_s = int(service.raw["stop_grace_period"].removesuffix("s"))
             assert grace_s > Limits().drain_timeout_s
 
@@ -114,7 +114,7 @@ def test_variables_have_defaults_and_take_values() -> None:
     assert "--slots=auto" in services()["duplex"].argv
 
 
-def test_the_door_knows_every_service_that_serves() -> None:
+def test_the_balancer_has_every_service_that_serves() -> None:
     config = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
     names = {
         name
@@ -127,7 +127,7 @@ def test_the_door_knows_every_service_that_serves() -> None:
         assert f'"${{{name.upper()}_ADDRESS-{name}:8998}}"' in config
         assert f"backend {name} from service" in config
         assert f"backend {name}-queue from queue" in config
-        assert services()["door"].environment[f"{name.upper()}_MODEL"]
+        assert services()["balancer"].environment[f"{name.upper()}_MODEL"]
 
 
 def test_placing_replaces_what_it_should_and_nothing_else() -> None:
@@ -147,7 +147,7 @@ def test_the_environment_for_cards_is_an_environment() -> None:
     assert set(values) <= set(re.findall(r"\$\{(\w+):-", COMPOSE.read_text()))
     model = values["DUPLEX_MODEL"]
     assert f"--model={model}" in services(values)["duplex-gpu"].argv
-    assert services(values)["door"].environment["DUPLEX_MODEL"] == model
+    assert services(values)["balancer"].environment["DUPLEX_MODEL"] == model
 
 
 def test_the_file_is_yaml_that_repeats_no_key() -> None:

@@ -1,4 +1,6 @@
-"""What callers notice when workers leave, die and come back, and when the door is changed under them."""
+"""What callers notice when workers leave, die and come back, and when the load balancer is changed under
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ async def test_a_drain_lets_calls_end_and_sends_newcomers_elsewhere(start: Start
     async with start(duplex=2) as stack, calling(stack, 1) as (caller,):
         leaving, (other,) = await worker_of(stack, caller)
         leaving.signal(signal.SIGTERM)
-        async with calling(stack, 2) as newcomers:  # at once: the door may not have heard of the drain yet
+        async with calling(
+            stack, 2
+        ) as newcomers:  # at once: the load balancer may not have heard of the drain yet
             assert await shares_of(other, stack) == 2
             await caller.hears(5)  # and the call goes on
             await stack.sees("duplex", {other.host: 0})
@@ -51,14 +55,14 @@ async def test_a_worker_that_is_killed_takes_its_own_calls_and_no_others(start: 
         await stack.sees("duplex", {killed.host: 2, other.host: 2})
 
 
-async def test_a_reload_of_the_door_is_not_heard(start: Start) -> None:
+async def test_a_reload_of_the_balancer_is_not_heard(start: Start) -> None:
     async with start(duplex=1) as stack, calling(stack, 1) as (caller,):
-        await stack.door.reload()
+        await stack.balancer.reload()
         await caller.hears(5)
         await stack.sees("duplex", {"127.0.1.1": 1})  # the new process has found the workers and their rows
         newcomer = Caller(chat(stack), stack.http)
         await newcomer.hears(3)
-        await stack.door.reload()
+        await stack.balancer.reload()
         await asyncio.gather(caller.hears(5), newcomer.hears(5))
         assert [(await call.finish()).lost for call in (caller, newcomer)] == [0, 0]
 
@@ -77,11 +81,11 @@ async def test_everything_at_once_is_started_again(start: Start) -> None:
         async with calling(stack, 1) as (caller,):
             for worker in stack.workers:
                 worker.kill()
-            await stack.door.stop()
+            await stack.balancer.stop()
             assert (await caller.result()).record.detail.startswith(("connection lost", "the server closed"))
         refused = await Caller(chat(stack), stack.http).result()
         assert refused.record.detail.startswith("connection lost: Cannot connect to host")
-        stack.door.start()  # before its workers: it must not need them
+        stack.balancer.start()  # before its workers: it must not need them
         for worker in stack.workers:
             worker.start()
         await stack.is_up()

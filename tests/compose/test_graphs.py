@@ -33,7 +33,7 @@ def test_the_runbook_makes_graphs_of_what_compose_serves() -> None:
     values = {"STT_MODEL": made[0], "TTS_MODEL": made[1]}
     for name, folder in zip(("stt", "tts"), made, strict=True):
         assert f"--model={folder}" in services(values)[name].argv
-        assert services(values)["door"].environment[f"{name.upper()}_MODEL"] == folder
+        assert services(values)["balancer"].environment[f"{name.upper()}_MODEL"] == folder
 
 
 def runbook_commands() -> list[list[str]]:

@@ -96,9 +96,9 @@ def test_pods_are_as_hardened_as_services_and_drain() -> None:
             "capabilities": {"drop": ["ALL"]},
         }
         assert container["lifecycle"]["preStop"]
-    door, duplex = sorted((pod["containers"][0] for pod in pods), key=lambda container: container["name"])
-    assert door["image"] == services()["door"].raw["image"]
-    assert [*door["command"], *door["args"]] == services()["door"].argv
+    balancer, duplex = sorted((pod["containers"][0] for pod in pods), key=lambda container: container["name"])
+    assert balancer["image"] == services()["balancer"].raw["image"]
+    assert [*balancer["command"], *balancer["args"]] == services()["balancer"].argv
     wanted = [
         word for word in services()["duplex-gpu"].argv if word.startswith(("--host", "--port", "--agent"))
     ]

@@ -54,7 +54,7 @@ def revoke_alice(file: Path) -> None:
     assert file.stat().st_ino != inode  # replaced, as editors do
 
 
-async def test_keys_open_the_door_as_long_as_they_are_in_the_file(
+async def test_keys_give_access_as_long_as_they_are_in_the_file(
     tmp_path: Path, certificate: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "keys"

@@ -44,7 +44,9 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         for path in ("/api/chat?model=nobody", "/m/nobody/api/chat", "/m/no%20body%0d%0a/", "/?model=echo2"):
             status, body, headers = await stack.get(stack.url + path)
             assert (status, headers["Content-Type"]) == (404, "text/plain")
-            names = [f"{word} ({services()['door'].environment[f'{word.upper()}_MODEL']})" for word in SERVED]
+            names = [
+                f"{word} ({services()['balancer'].environment[f'{word.upper()}_MODEL']})" for word in SERVED
+            ]
             assert body == f"no such model here; there is: {', '.join(names)}\n"
         # Clients that name the model in the path, and the page, which is the same for all.
         status, body, _ = await stack.get(f"{stack.url}/m/echo")
@@ -72,8 +74,8 @@ def as_spelt(port: int, path: str) -> tuple[int, bytes]:
 async def access_log_holds_no_query(stack: Stack) -> None:
     secret = "auth_id=secret&email=ada%40example.org&text_prompt=quiet"
     assert (await stack.get(f"{stack.url}/readyz?{secret}&model=echo"))[0] == 200
-    await stack.door.says('path="/readyz"')
-    text = stack.door.text() + "".join(worker.log.read_text() for worker in stack.workers)
+    await stack.balancer.says('path="/readyz"')
+    text = stack.balancer.text() + "".join(worker.log.read_text() for worker in stack.workers)
     for word in ("secret", "ada", "example", "quiet", "nobody%", "?"):
         assert word not in text
 
@@ -92,7 +94,7 @@ async def test_calls_are_shared_out_by_free_rows_until_all_are_full(start: Start
             leave.set()
             assert sorted([(await call)[0] for call in stock]) == [101, 503, 503]
             assert all([(await caller.finish()).lost == 0 for caller in callers])
-        # With all rows free again, so is the door.
+        # With all rows free again, so is the load balancer.
         await stack.sees("duplex", {worker.host: 2 for worker in stack.workers})
 
 
@@ -124,7 +126,7 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
                 await asyncio.sleep(POLL_S)
         refused = await Caller(chat(stack), stack.http).result()
         words = "all 2 rows are taken and 1 callers wait"
-        assert refused.record.detail.startswith(words), (refused.record.detail, stack.door.text())
+        assert refused.record.detail.startswith(words), (refused.record.detail, stack.balancer.text())
         await callers[0].finish()
         await waiting.hears(2)
         assert (await waiting.finish()).lost == 0
@@ -139,24 +141,24 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
 
 
 async def test_a_worker_that_says_no_is_not_the_last_word(start: Start) -> None:
-    """Without its agents the door knows of no rows: all rests on asking another one after a 503."""
+    """Without its agents the load balancer knows of no rows: all rests on asking another one after a 503."""
     async with start(duplex=2, agents=False) as stack:
         first, second = stack.of("duplex")
         async with filled(stack, first):
             url = f"{stack.url}/api/chat".replace("http", "ws")
             async with stack.http.ws_connect(url):  # at either; the next comes to the one with fewer calls
                 assert await stock_call(stack) == (101, "")
-            await stack.door.says("status=101 .* retries=[+]1 ")
+            await stack.balancer.says("status=101 .* retries=[+]1 ")
             async with filled(stack, second):
                 status, retry_after = await stock_call(stack)
                 assert status == 503
-                assert int(retry_after) > 5  # a worker's own estimate: the door's is 5
-                await stack.door.says("status=503 .* retries=[+]4 ")
+                assert int(retry_after) > 5  # a worker's own estimate: the load balancer's is 5
+                await stack.balancer.says("status=503 .* retries=[+]4 ")
 
 
 @asynccontextmanager
 async def filled(stack: Stack, worker: Worker) -> AsyncIterator[None]:
-    """A worker whose rows are taken by calls that did not come through the door, once all are free."""
+    """A worker whose rows are all taken by calls that came directly to it."""
     async with asyncio.timeout(START_S):
         while await used_rows(worker, stack.http):  # noqa: ASYNC110 (another process)
             await asyncio.sleep(POLL_S)

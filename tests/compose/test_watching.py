@@ -81,7 +81,7 @@ async def every_target_is_up(stack: Stack, url: str) -> None:
         while True:
             found = await ask(stack, url, "up")
             if sorted(item["metric"]["job"] for item in found if item["value"][1] == "1") == [
-                *("antiphon", "antiphon", "door", "prometheus")
+                *("antiphon", "antiphon", "balancer", "prometheus")
             ]:
                 break
             await asyncio.sleep(0.1)

@@ -165,7 +165,7 @@ class FakeBackend:
             heard = float(inputs.pcm[place, 0])
             state.taken += 1
             state.sum += heard
-            emitted[place] = state.taken > self.spec.silent_frames
+            emitted[place] = state.taken > self.spec.delay_frames
             pcm[place, :5] = (heard, state.taken, state.sum, state.parameters.text_seed, state.life)
             tokens[place] = state.taken % 90
         is_text = self.spec.kind is not PipelineKind.CODEC
@@ -221,7 +221,7 @@ class FakeBackend:
         state.primed += 1
         if state.primed == prompt.count:
             del self.reading[row]
-            state.taken = self.spec.silent_frames
+            state.taken = self.spec.delay_frames
         return PrimeProgress(state.primed, prompt.count)
 
     def snapshot(self, row: int) -> RowSnapshot:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import Changes, Outcome, RefusedError
+from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.pressure import LatePressure
 from antiphon.errors import DrainingError
 
@@ -36,7 +36,7 @@ def make(slots: int = 2, config: EngineConfig = CONFIG) -> tuple[Admission[FakeC
 def fill(admission: Admission[FakeCaller], count: int, now_s: float = 0.0) -> list[FakeCaller]:
     callers = [FakeCaller() for _ in range(count)]
     for caller in callers:
-        assert admission.submit(caller, now_s, 0.0) is Outcome.ADMITTED
+        assert admission.submit(caller, now_s, 0.0) is AdmissionOutcome.ADMITTED
     return callers
 
 
@@ -52,7 +52,7 @@ def test_full_without_waiting_is_refused_with_the_numbers() -> None:
         admission.submit(FakeCaller(), 0.0, 0.0)
     assert str(caught.value) == "all 2 rows are taken and 0 callers wait (at most 3); try again in 60 s"
     assert caught.value.retry_after_s == 60
-    assert caught.value.outcome is Outcome.FULL
+    assert caught.value.outcome is AdmissionOutcome.FULL
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 5.0])
@@ -81,7 +81,7 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     (first,) = fill(admission, 1)
     waiting = [FakeCaller() for _ in range(3)]
     for index, caller in enumerate(waiting):
-        assert admission.submit(caller, 0.0, 30.0) is Outcome.QUEUED
+        assert admission.submit(caller, 0.0, 30.0) is AdmissionOutcome.QUEUED
         assert admission.position(caller) == index
     with pytest.raises(RefusedError, match=r"all 1 rows are taken and 3 callers wait \(at most 3\)"):
         admission.submit(FakeCaller(), 0.0, 30.0)
@@ -134,20 +134,20 @@ def test_a_caller_that_closed_while_it_waited_gets_no_row() -> None:
     assert admission.load(1.0).active == 1
 
 
-def test_late_frames_close_the_door_and_the_queue_waits_for_it_to_open() -> None:
+def test_late_frames_stop_admission_and_the_queue_waits() -> None:
     admission, pressure = make(4)
     fill(admission, 1)
     press(pressure, 0.0, late=12)
     assert not admission.load(0.0).is_admitting
     with pytest.raises(RefusedError) as caught:
         admission.submit(FakeCaller(), 0.0, 0.0)
-    assert caught.value.outcome is Outcome.LATE
+    assert caught.value.outcome is AdmissionOutcome.LATE
     assert str(caught.value) == (
         "12.0 % of the last 100 frames were late (admission stops above 5.0 %) and 0 callers wait "
         "(at most 3); try again in 5 s"
     )
     caller = FakeCaller()
-    assert admission.submit(caller, 0.0, 60.0) is Outcome.QUEUED
+    assert admission.submit(caller, 0.0, 60.0) is AdmissionOutcome.QUEUED
     assert admission.next_event_s(0.0) == pytest.approx(0.45), "looked at again once a cell of the window"
     assert admission.settle(3.0) == Changes()
     assert admission.settle(5.0).promoted == (caller,)
@@ -183,7 +183,7 @@ def test_a_step_that_runs_on_after_its_session_ended_keeps_no_caller_out() -> No
         max_size=60,
     )
 )
-def test_without_a_session_the_door_is_open(actions: list[tuple[str, float]]) -> None:
+def test_without_a_session_admission_is_open(actions: list[tuple[str, float]]) -> None:
     admission, pressure = make(3)
     now_s = 0.0
     for action, gap_s in actions:

@@ -185,7 +185,7 @@ def speak(bench: Bench, sessions: Sequence[Session], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("callers", "step_s"), [(1, 0.1), (1, 0.25), (1, 3.0), (4, 0.9), (4, 4.0)])
-def test_the_door_closes_however_slow_the_steps_and_few_the_answers(callers: int, step_s: float) -> None:
+def test_admission_stops_however_slow_the_steps_and_few_the_answers(callers: int, step_s: float) -> None:
     clock = FakeClock()
     bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: step_s), clock=clock)
     sessions = [bench.submit() for _ in range(callers)]
@@ -195,7 +195,7 @@ def test_the_door_closes_however_slow_the_steps_and_few_the_answers(callers: int
         bench.submit()
 
 
-def test_the_door_stays_open_while_steps_are_in_time() -> None:
+def test_admission_goes_on_while_steps_are_in_time() -> None:
     clock = FakeClock()
     bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.035), clock=clock)
     speak(bench, [bench.submit() for _ in range(4)], 12.0)
@@ -203,7 +203,7 @@ def test_the_door_stays_open_while_steps_are_in_time() -> None:
     bench.submit()
 
 
-def test_the_door_closes_while_the_first_slow_step_still_runs() -> None:
+def test_admission_stops_while_the_first_slow_step_still_runs() -> None:
     clock = FakeClock()
     bench = Bench(FakeBackend(slots=8, clock=clock, step_s=lambda rows: 0.5), clock=clock)
     session = bench.submit()
@@ -253,7 +253,7 @@ def test_waits_end_and_pressure_falls_with_time_alone() -> None:
     assert bench.read("admissions_total", outcome="promoted") == 1
 
 
-def test_one_caller_that_floods_or_does_not_read_closes_no_door() -> None:
+def test_one_caller_that_floods_or_does_not_read_stops_no_admission() -> None:
     clock = FakeClock()
     bench = Bench(FakeBackend(slots=2), clock=clock, config=EngineConfig(input_frames=200))
     flooder = bench.submit()

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import Outcome
+from antiphon.engine.decisions import AdmissionOutcome
 from antiphon.engine.engine import Engine
 from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
@@ -122,7 +122,7 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     admit = engine._admission.submit
     callers: list[Guest] = []
 
-    def submit(caller: Guest, now_s: float, wait_s: float) -> Outcome:
+    def submit(caller: Guest, now_s: float, wait_s: float) -> AdmissionOutcome:
         callers.append(caller)
         if moment == "before admission":
             engine._lose(DeviceLostError("gone"))

@@ -59,7 +59,7 @@ class Caller:
             cut = self.random.randrange(spec.frame_samples)
             session.push(frame[:cut], time.monotonic())
             session.push(frame[cut:], time.monotonic())
-            if index < spec.silent_frames:
+            if index < spec.delay_frames:
                 continue
             replies = session.take()
             while not replies:

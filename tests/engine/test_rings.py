@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.ipc.arena import Arena, Shape
-from antiphon.ipc.rings import NOT_ASIDE, InputRings, InputWriter, OutputRings, Replies
+from antiphon.ipc.rings import NOT_PADDING, InputRings, InputWriter, OutputRings, RingReplies
 
 LEASE = 1
 """In the middle of three: what belongs to its neighbours shows."""
@@ -161,11 +161,11 @@ def test_a_frame_that_was_begun_without_a_slot_is_refused_whole_even_by_finish()
     assert (writer.frames, writer.refused, int(rings.written[LEASE])) == (3, 1, 2)
 
 
-def replies(*frames: int, value: float = 0.0) -> Replies:
+def replies(*frames: int, value: float = 0.0) -> RingReplies:
     count = len(frames)
-    found = Replies.of(
+    found = RingReplies.of(
         np.array(frames),
-        NOT_ASIDE,
+        NOT_PADDING,
         np.array(frames, np.int32),
         np.full((count, 2), value, np.float32),
         np.full((count, 1), value, np.float32),
@@ -200,7 +200,7 @@ def test_a_reader_that_is_overtaken_drops_what_was_overwritten_and_counts_it() -
     rings = output_rings(2, 2, 2)
     read = rings.read
 
-    def read_slowly(*args: object) -> Replies:
+    def read_slowly(*args: object) -> RingReplies:
         found = read(*args)  # type: ignore[arg-type]
         for number in range(2, 5):
             rings.publish(np.array([LEASE]), replies(number))

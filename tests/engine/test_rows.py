@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import RowSnapshot
-from antiphon.engine.aside import Aside
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.flush_padding import FlushPadding
 from antiphon.engine.leases import LEASES_PER_ROW
 from antiphon.engine.rows import Rows
 from antiphon.ipc.arena import Counts
-from antiphon.ipc.rings import Replies
+from antiphon.ipc.rings import RingReplies
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionStats
 from antiphon.models.sampling import SamplingParameters
@@ -54,7 +54,7 @@ def before_publish(bench: Bench, act: Callable[[], object]) -> None:
     outputs = rows_of(bench).outputs
     publish = outputs.publish
 
-    def publish_later(leases: Counts, replies: Replies) -> int:
+    def publish_later(leases: Counts, replies: RingReplies) -> int:
         outputs.publish = publish  # type: ignore[method-assign]
         act()
         return publish(leases, replies)
@@ -93,7 +93,7 @@ def test_silence_interrupted_at_any_moment_of_a_tick_is_undone_and_has_no_reply(
     bench.push(session, 1)
     bench.ticks()
     assert [reply.text_token for reply in session.take()] == [1]
-    session.listen_aside(1, bench.clock())
+    session.hear_padding(1, bench.clock())
     moment(bench, lambda: session.push(np.ones(FRAME // 2, np.float32), bench.clock()))
     bench.ticks()
     assert session.take() == []
@@ -108,20 +108,20 @@ def test_a_session_that_closes_while_its_state_is_put_back_ends_alone(
     kept: list[RowSnapshot | None] = [None]
     reads: list[bool] = []
 
-    def read(aside: Aside) -> RowSnapshot | None:
+    def read(padding: FlushPadding) -> RowSnapshot | None:
         found = kept[0]
         if reads:  # the session ends right after this look
             kept[0] = None
         return found
 
-    def write(aside: Aside, value: RowSnapshot | None) -> None:
+    def write(padding: FlushPadding, value: RowSnapshot | None) -> None:
         kept[0] = value
 
-    monkeypatch.setattr(Aside, "kept", property(read, write), raising=False)
+    monkeypatch.setattr(FlushPadding, "kept", property(read, write), raising=False)
     bench = bench_of(PipelineKind.STT)
     session = bench.submit()
     bench.push(session, 1)
-    session.listen_aside(1, bench.clock())
+    session.hear_padding(1, bench.clock())
     bench.ticks()
     bench.push(session, 2)
     reads.append(True)

@@ -12,7 +12,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized, memory_facts, with_rings
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.arena import Shape
-from antiphon.ipc.memory import Plan, RingBytes, leases_of, ring_bytes
+from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 
@@ -262,5 +262,5 @@ def test_rings_take_no_more_than_is_counted(pools: int, kind: PipelineKind) -> N
     shape = Shape.of(fake_spec(kind), input_frames=16, output_frames=25)
     rings = ring_bytes(shape, pools)
     for slots in (1, 7, 64, 2048):
-        total = Plan(shape, pools, leases_of(slots, pools)).total_bytes
+        total = MemoryLayout(shape, pools, leases_of(slots, pools)).total_bytes
         assert total <= rings.fixed + slots * rings.row <= 1.1 * total + pools * 20 * shape.block.itemsize

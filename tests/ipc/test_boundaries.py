@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from antiphon.engine.fleet import Fleet
-from antiphon.engine.front_end import FrontEnd
+from antiphon.engine.front_end import FrontEndRequests
 from antiphon.engine.requests import MAX_ASIDE_FRAMES
 from antiphon.errors import ProtocolError, ServerFullError
 from antiphon.ipc import messages
@@ -301,7 +301,7 @@ def test_a_front_end_has_a_bounded_number_of_calls(served: Served, monkeypatch: 
     monkeypatch.setattr("antiphon.engine.front_end.MAX_CALLS", 3)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.close()
-    front_end = FrontEnd(0, Post(theirs, time.monotonic), served.fleet._engines)
+    front_end = FrontEndRequests(0, Post(theirs, time.monotonic), served.fleet._engines)
     for number in range(3):
         front_end._open(opening(str(number)), [])
     with pytest.raises(ProtocolError, match="opened call 3 twice, or more than 3"):

@@ -162,19 +162,19 @@ async def test_silence_heard_aside_leaves_no_trace(enter: Enter) -> None:
     session = call.session
     session.push(frames(1), time.monotonic())
     assert [reply.text_token for reply in await replies_to(call, 1)] == [1]
-    session.listen_aside(2, time.monotonic())
+    session.hear_padding(2, time.monotonic())
     assert not session.is_idle
     silent = await replies_to(call, 2)
-    assert [(reply.text_token, reply.is_aside, reply.frame) for reply in silent] == [
+    assert [(reply.text_token, reply.is_padding, reply.frame) for reply in silent] == [
         (2, True, -1),
         (3, True, -1),
     ]
     await call.until(lambda session: session.is_idle)
-    session.listen_aside(3, time.monotonic())
+    session.hear_padding(3, time.monotonic())
     session.push(frames(2), time.monotonic())  # it goes on: what it asked for is void
-    replies = [reply for reply in await replies_to(call, 1) if not reply.is_aside]
+    replies = [reply for reply in await replies_to(call, 1) if not reply.is_padding]
     while not replies:
-        replies = [reply for reply in await replies_to(call, 1) if not reply.is_aside]
+        replies = [reply for reply in await replies_to(call, 1) if not reply.is_padding]
     assert [reply.text_token for reply in replies] == [2]
     await call.until(lambda session: session.is_idle)
     assert_adds_up(session.stats())

@@ -30,7 +30,7 @@ from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages, post
 from antiphon.ipc.arena import Shape
-from antiphon.ipc.memory import NO_BELL, Plan, SharedArena
+from antiphon.ipc.memory import NO_BELL, MemoryLayout, SharedArena
 from antiphon.ipc.remote import connect
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
@@ -366,7 +366,7 @@ def test_a_bell_stays_open_for_an_engine_that_is_about_to_ring_it(host: Host) ->
 
 
 def test_a_lease_cleared_while_its_counters_are_shown_stays_clear() -> None:
-    arena = SharedArena(Plan(Shape(2, 2, 4, 4), pools=1, leases=2))
+    arena = SharedArena(MemoryLayout(Shape(2, 2, 4, 4), pools=1, leases=2))
     slab, cleared = arena.slabs[0], threading.Thread(target=arena.clear, args=(0,))
 
     class Slow(np.ndarray):  # type: ignore[type-arg]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import BackendInfo, TextEntry
-from antiphon.engine.decisions import Outcome, RefusedError
+from antiphon.engine.decisions import AdmissionOutcome, RefusedError
 from antiphon.errors import (
     AntiphonError,
     DrainingError,
@@ -53,7 +53,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     ("error", "kind"),
     [
         (ServerFullError("full", retry_after_s=7), ServerFullError),
-        (RefusedError("full", retry_after_s=7, outcome=Outcome.FULL), ServerFullError),
+        (RefusedError("full", retry_after_s=7, outcome=AdmissionOutcome.FULL), ServerFullError),
         (DrainingError("leaving"), DrainingError),
         (UnsupportedError("no prompt"), UnsupportedError),
         (StepError("row 3", rows=[3]), SessionFailedError),

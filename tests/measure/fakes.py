@@ -9,12 +9,12 @@ from typing import cast
 
 from antiphon.backends.base import Backend, BackendInfo, IntArray, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend
-from antiphon.measure.card import SCHEMA, Card, Entry, MemoryFacts, SubjectFacts
+from antiphon.measure.card import SCHEMA, Card, Entry, MeasuredMemory, SubjectFacts
 from antiphon.measure.player import NearPlayer
 from antiphon.measure.quality import Metric, Quality
 from antiphon.measure.subject import describe
 from antiphon.measure.summary import summarise, timely_rows
-from antiphon.measure.ticks import Plan, Turn
+from antiphon.measure.ticks import TickPlan, TickTurn
 from antiphon.models.catalog import load_checkpoint
 
 FRAME_MS = 80.0
@@ -91,20 +91,20 @@ def as_backend(fake: FakeBackend) -> Backend:
     return cast("Backend", fake)
 
 
-def fake_player(clock: FakeClock, backend: FakeBackend, plan: Plan, threads: int = 2) -> NearPlayer:
+def fake_player(clock: FakeClock, backend: FakeBackend, plan: TickPlan, threads: int = 2) -> NearPlayer:
     facts = describe(load_checkpoint("echo"), backend.info, threads)
     return NearPlayer(as_backend(backend), facts, plan, clock, clock.sleep, lambda: 100_000_000)
 
 
-PLAN = Plan((1, 4), seconds=0.8, turns=3, lead_frames=2)
+PLAN = TickPlan((1, 4), seconds=0.8, turns=3, lead_frames=2)
 
 
 def facts() -> SubjectFacts:
     return describe(load_checkpoint("echo"), NullBackend(load_checkpoint("echo").spec, 4).info, 2)
 
 
-def turn(rows: int, tick_ms: Iterable[float], frames_per_s: float = 100.0, late: int = 0) -> Turn:
-    return Turn(rows, tuple(ms / 1000 for ms in tick_ms), late, 100, 100 / frames_per_s)
+def turn(rows: int, tick_ms: Iterable[float], frames_per_s: float = 100.0, late: int = 0) -> TickTurn:
+    return TickTurn(rows, tuple(ms / 1000 for ms in tick_ms), late, 100, 100 / frames_per_s)
 
 
 QUALITY = Quality(
@@ -126,7 +126,7 @@ def made_card() -> Card:
     plain = [turn(rows, [10.0 * rows] * 10, 100.0) for _ in range(3) for rows in PLAN.rows]
     small = [turn(rows, [5.0 * rows] * 9 + [50.0], 200.0, late=1) for _ in range(3) for rows in PLAN.rows]
     results = summarise({"plain": plain, "small": small}, PLAN, frame_ms=FRAME_MS, baseline="plain")
-    memory = MemoryFacts(150_000_000, None, 2_500_000_000, 1_000)
+    memory = MeasuredMemory(150_000_000, None, 2_500_000_000, 1_000)
     return Card(
         schema=SCHEMA,
         started_at="2026-11-21T00:00:00+00:00",

@@ -12,8 +12,8 @@ from antiphon.backends.machine import Gpu
 from antiphon.errors import AudioError
 from antiphon.measure import doctor_checks, doctor_speed
 from antiphon.measure.doctor_checks import (
-    Finding,
-    State,
+    DoctorLine,
+    DoctorState,
     check_cores,
     check_extras,
     check_files,
@@ -25,7 +25,7 @@ from antiphon.measure.doctor_checks import (
     check_sound,
 )
 from antiphon.measure.slots import Found
-from antiphon.measure.ticks import Turn
+from antiphon.measure.ticks import TickTurn
 from tests.clients.fake_sounddevice import FakeSoundDevice
 
 
@@ -68,16 +68,16 @@ def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]
 def test_the_default_model_is_run_and_its_calls_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_speed, "SECONDS", 0.3)
     finding = doctor_speed.check_default("echo", is_timed=True)
-    assert finding.state in (State.OK, State.NOTE)  # a busy machine may be late
+    assert finding.state in (DoctorState.OK, DoctorState.NOTE)  # a busy machine may be late
     assert "calls at once; a tick of their ready rows takes" in finding.words
 
 
-@pytest.mark.parametrize(("tick_s", "state"), [(0.01, State.OK), (0.06, State.NOTE)])
-def test_late_ticks_get_fewer_slots(tick_s: float, state: State) -> None:
-    found = Found(8, 80.0, Turn(8, (tick_s,) * 10, 0, 80, 1.0))
+@pytest.mark.parametrize(("tick_s", "state"), [(0.01, DoctorState.OK), (0.06, DoctorState.NOTE)])
+def test_late_ticks_get_fewer_slots(tick_s: float, state: DoctorState) -> None:
+    found = Found(8, 80.0, TickTurn(8, (tick_s,) * 10, 0, 80, 1.0))
     finding = doctor_speed.judge("tiny on onnx", found)
     assert finding.state is state
-    assert ("--slots 4" in finding.remedy) is (state is State.NOTE)
+    assert ("--slots 4" in finding.remedy) is (state is DoctorState.NOTE)
 
 
 def test_what_is_short_has_a_remedy() -> None:
@@ -88,12 +88,12 @@ def test_what_is_short_has_a_remedy() -> None:
         (check_files(256), "LimitNOFILE=65536"),
         (check_gpus([Gpu("a card", 80 * 10**9)], find=lambda _: None), "[torch]"),
     ):
-        assert finding.state is not State.OK
+        assert finding.state is not DoctorState.OK
         assert remedy in finding.remedy
         assert str(finding).splitlines()[1].strip() == f"-> {finding.remedy}"
     for finding in (check_cores(2), check_memory(8 * 10**9), check_files(65536)):
-        assert (finding.state, finding.remedy) == (State.OK, "")
-    assert check_python((3, 9, 1)).state is State.MISSING
+        assert (finding.state, finding.remedy) == (DoctorState.OK, "")
+    assert check_python((3, 9, 1)).state is DoctorState.MISSING
 
 
 def test_absent_extras_are_named_with_their_commands() -> None:
@@ -101,7 +101,7 @@ def test_absent_extras_are_named_with_their_commands() -> None:
     assert first.words == "installed: none, which is all the default model needs"
     by_name = {finding.name.strip(): finding for finding in absent}
     assert by_name["torch"].remedy.endswith("[torch]'") or "torch" in by_name["torch"].remedy
-    assert {finding.state for finding in absent} == {State.OK}
+    assert {finding.state for finding in absent} == {DoctorState.OK}
     assert [it.words for it in check_extras(lambda _: object())] == [
         "installed: torch, mlx, pocket, quantize, talk, plot, otel"
     ]
@@ -112,8 +112,8 @@ def test_no_libopus_is_missing_with_what_to_install(monkeypatch: pytest.MonkeyPa
         raise AudioError("no libopus: the Python package 'av' carries it (pip install av)")
 
     monkeypatch.setattr(doctor_checks, "load_libopus", none)
-    assert check_libopus() == Finding(
-        "libopus", State.MISSING, "no libopus", "the Python package 'av' carries it (pip install av)"
+    assert check_libopus() == DoctorLine(
+        "libopus", DoctorState.MISSING, "no libopus", "the Python package 'av' carries it (pip install av)"
     )
 
 

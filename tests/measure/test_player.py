@@ -11,9 +11,9 @@ from antiphon.errors import BackendError
 from antiphon.measure import player
 from antiphon.measure.player import FarPlayer
 from antiphon.measure.subject import Subject
-from antiphon.measure.ticks import Plan
+from antiphon.measure.ticks import TickPlan
 
-PLAN = Plan((1, 2), seconds=0.4, turns=1, lead_frames=1)
+PLAN = TickPlan((1, 2), seconds=0.4, turns=1, lead_frames=1)
 
 
 def test_it_answers_and_leaves_no_process() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from antiphon.errors import ConfigError
 from antiphon.measure.run import run, take_turns
 from antiphon.measure.summary import spread, summarise, timely_rows
-from antiphon.measure.ticks import Plan
+from antiphon.measure.ticks import TickPlan
 from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock, fake_player, turn
 
 
 def test_percentiles_are_over_the_ticks_of_all_turns() -> None:
-    plan = Plan((1,), 1.0, 2, 0)
+    plan = TickPlan((1,), 1.0, 2, 0)
     turns = [turn(1, range(1, 51)), turn(1, range(51, 101), late=3)]
     ((result,),) = summarise({"a": turns}, plan, frame_ms=FRAME_MS, baseline=None).values()
     assert (result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms) == (50.0, 95.0, 99.0, 100.0)
@@ -28,7 +28,7 @@ def test_percentiles_are_over_the_ticks_of_all_turns() -> None:
 
 
 def test_speed_is_a_ratio_within_each_turn() -> None:
-    plan = Plan((1,), 1.0, 3, 0)
+    plan = TickPlan((1,), 1.0, 3, 0)
     # The machine is four times as slow in the second turn: medians of speeds would mix turns.
     plain = [turn(1, [1.0], speed) for speed in (100.0, 25.0, 100.0)]
     small = [turn(1, [1.0], speed) for speed in (200.0, 50.0, 160.0)]
@@ -63,14 +63,14 @@ def test_a_spread_holds_its_median(values: list[float]) -> None:
 def test_rows_in_time_are_those_whose_two_ticks_fit_into_a_frame(
     p99_ms: list[float], expected: tuple[int, bool]
 ) -> None:
-    plan = Plan((1, 2, 4), 1.0, 1, 0)
+    plan = TickPlan((1, 2, 4), 1.0, 1, 0)
     turns = [turn(rows, [ms]) for rows, ms in zip(plan.rows, p99_ms, strict=True)]
     results = summarise({"a": turns}, plan, frame_ms=FRAME_MS, baseline=None)["a"]
     assert timely_rows(results, FRAME_MS) == expected
 
 
 def test_models_take_turns_at_every_number_of_rows() -> None:
-    clock, plan, said = FakeClock(), Plan((1, 2), 0.4, 2, 0), list[str]()
+    clock, plan, said = FakeClock(), TickPlan((1, 2), 0.4, 2, 0), list[str]()
     backends = {"a": FakeBackend(clock, [4.0]), "b": FakeBackend(clock, lambda rows: 8.0 * rows)}
     players = {label: fake_player(clock, backend, plan) for label, backend in backends.items()}
     turns = take_turns(players, plan, said.append)
@@ -86,7 +86,7 @@ def test_models_take_turns_at_every_number_of_rows() -> None:
 
 
 def test_frames_of_different_lengths_are_not_compared() -> None:
-    clock, plan = FakeClock(), Plan((1,), 0.4, 1, 0)
+    clock, plan = FakeClock(), TickPlan((1,), 0.4, 1, 0)
     backends = [FakeBackend(clock, [4.0]), FakeBackend(clock, [4.0])]
     one, other = (fake_player(clock, backend, plan) for backend in backends)
     other = replace(other, facts=replace(other.facts, frame_ms=40.0))

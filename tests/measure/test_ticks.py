@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from antiphon.backends.base import Backend, StepInputs, StepOutputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import ConfigError
-from antiphon.measure.ticks import LEAST_TICKS, Plan, Turn, take_turn
+from antiphon.measure.ticks import LEAST_TICKS, TickPlan, TickTurn, take_turn
 from antiphon.models.catalog import load_checkpoint
 from tests.measure.fakes import FRAME_MS, FakeBackend, FakeClock, as_backend
 from tests.support.make_checkpoint import make_checkpoint
 
 
-def measured(backend: FakeBackend, rows: int, plan: Plan) -> Turn:
+def measured(backend: FakeBackend, rows: int, plan: TickPlan) -> TickTurn:
     return take_turn(as_backend(backend), rows, plan, clock=backend.clock, sleep=backend.clock.sleep)
 
 
@@ -29,7 +29,7 @@ def test_paced_ticks_begin_when_their_frames_are_complete() -> None:
     clock = FakeClock()
     backend = FakeBackend(clock, [10.0, 20.0])
     turn = take_turn(
-        as_backend(backend), 1, Plan((1,), 0.8, 1, lead_frames=0), clock=clock, sleep=clock.sleep
+        as_backend(backend), 1, TickPlan((1,), 0.8, 1, lead_frames=0), clock=clock, sleep=clock.sleep
     )
     assert turn.tick_s == pytest.approx([0.01, 0.02] * 5)
     assert turn.late == 0
@@ -42,7 +42,7 @@ def test_paced_ticks_begin_when_their_frames_are_complete() -> None:
 def test_a_slow_tick_counts_against_those_it_delays() -> None:
     clock = FakeClock()
     backend = FakeBackend(clock, [200.0, 30.0, 30.0, 30.0, 30.0, 30.0])
-    plan = Plan((1,), 6 * FRAME_MS / 1000, 1, lead_frames=0)
+    plan = TickPlan((1,), 6 * FRAME_MS / 1000, 1, lead_frames=0)
     turn = measured(backend, 1, plan)
     # Ends 200, 230, 260, 290, 350, 430 ms after the first frame; due at 0, 80, 160, 240, 320, 400.
     assert turn.late == 3
@@ -55,7 +55,7 @@ def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tic
     clock = FakeClock()
     backend = FakeBackend(clock, [tick_ms], slots=8)
     turn = take_turn(
-        as_backend(backend), rows, Plan((rows,), seconds, 1, lead), clock=clock, sleep=clock.sleep
+        as_backend(backend), rows, TickPlan((rows,), seconds, 1, lead), clock=clock, sleep=clock.sleep
     )
     paced = max(LEAST_TICKS, math.ceil(seconds / 0.08))
     assert turn.tick_s == pytest.approx([tick_ms / 1000] * paced)
@@ -72,7 +72,7 @@ def test_whatever_is_asked_is_measured(rows: int, lead: int, seconds: float, tic
 
 def test_more_rows_than_there_are_are_refused() -> None:
     with pytest.raises(ConfigError, match="9 rows cannot be measured on a backend that has 4"):
-        measured(FakeBackend(FakeClock(), [1.0]), 9, Plan((9,), 1.0, 1, 0))
+        measured(FakeBackend(FakeClock(), [1.0]), 9, TickPlan((9,), 1.0, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_plan_that_measures_nothing_is_refused(
     plan: tuple[tuple[int, ...], float, int, int], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        Plan(*plan)
+        TickPlan(*plan)
 
 
 @pytest.mark.parametrize("kind", ["tts", "stt"])
@@ -113,7 +113,7 @@ def test_every_kind_of_model_is_kept_busy(kind: str, tmp_path: Path) -> None:
     turn = take_turn(
         cast("Backend", Watched()),
         2,
-        Plan((2,), 0.4, 1, 40),
+        TickPlan((2,), 0.4, 1, 40),
         clock=lambda: next(milliseconds) / 1000,
         sleep=lambda seconds: None,
     )

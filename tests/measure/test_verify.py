@@ -13,10 +13,10 @@ from antiphon import cli
 from antiphon.errors import ConfigError
 from antiphon.install import install_command
 from antiphon.measure.card import read_card
-from antiphon.measure.parity import Parity, Spoken, compare, snr_db
+from antiphon.measure.parity import BackendOutput, Parity, compare, snr_db
 from antiphon.measure.quality import Quality, not_judged
 from antiphon.measure.subject import Subject
-from antiphon.measure.verify import State, baseline_of, check_files, check_parity, gate_finding
+from antiphon.measure.verify import VerifyState, baseline_of, check_files, check_parity, gate_finding
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import QuantizationRecipe
 from antiphon_quantize import measured
@@ -30,29 +30,29 @@ ONE = {"threads": 1}
 def test_a_backend_of_ours_is_upstream_s_equal() -> None:
     checkpoint = load_checkpoint("tiny")
     finding = check_parity(Subject("d", "tiny", "torch", "cpu", ONE), checkpoint, 8)
-    assert finding.state is State.OK, finding
+    assert finding.state is VerifyState.OK, finding
     assert "torch against upstream's modules: 8 frames, every text token equal" in finding.words
 
 
 def test_another_model_s_answer_is_not() -> None:
     checkpoint = load_checkpoint("tiny")
     finding = check_parity(Subject("d", "tiny", "null"), checkpoint, 8)
-    assert finding.state is State.FAILED
+    assert finding.state is VerifyState.FAILED
     assert "null against upstream's modules: text tokens differ from frame 0 of 8 on" in str(finding)
 
 
 def test_parity_is_tokens_and_sound() -> None:
     random = np.random.default_rng(0)
     pcm = random.normal(size=(4, 10)).astype(np.float32)
-    said = Spoken(pcm, (5, 6, 7, 8))
+    said = BackendOutput(pcm, (5, 6, 7, 8))
     assert compare(said, said) == Parity(4, None, math.inf)
     assert str(compare(said, said)) == "4 frames, every text token equal, sound equal (least 40 dB)"
-    near = compare(said, Spoken(pcm * np.float32(1.001), said.text))
+    near = compare(said, BackendOutput(pcm * np.float32(1.001), said.text))
     assert near.snr_db == pytest.approx(60, abs=0.1)
     assert near.is_equal
-    assert not compare(said, Spoken(pcm * np.float32(1.1), said.text)).is_equal
-    assert not compare(said, Spoken(pcm, (5, 6, 9, 8))).is_equal
-    assert compare(said, Spoken(pcm, (5, 6, 9, 9))).first_difference == 2
+    assert not compare(said, BackendOutput(pcm * np.float32(1.1), said.text)).is_equal
+    assert not compare(said, BackendOutput(pcm, (5, 6, 9, 8))).is_equal
+    assert compare(said, BackendOutput(pcm, (5, 6, 9, 9))).first_difference == 2
     assert snr_db(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)) == -math.inf
 
 
@@ -67,7 +67,7 @@ def test_what_upstream_cannot_be_asked_about_says_why(tmp_path: Path) -> None:
     ]
     stt = make_checkpoint(tmp_path / "stt", kind="stt")
     told.append(check_parity(Subject("s", str(stt), "torch"), load_checkpoint(str(stt)), 1))
-    assert {finding.state for finding in told} == {State.NOT_CHECKED}
+    assert {finding.state for finding in told} == {VerifyState.NOT_CHECKED}
     words = [finding.words for finding in told]
     assert "upstream has no such weights (int8-x)" in words[0]
     assert "it runs on upstream's modules already" in words[1]
@@ -77,24 +77,24 @@ def test_what_upstream_cannot_be_asked_about_says_why(tmp_path: Path) -> None:
 def test_upstream_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.backends.registry.find_spec", lambda name: None if name == "moshi" else 1)
     finding = check_parity(Subject("e", "echo", "torch"), load_checkpoint("echo"), 1)
-    assert finding.state is State.NOT_CHECKED
+    assert finding.state is VerifyState.NOT_CHECKED
     assert install_command("reference") in finding.words
 
 
 def test_files_are_held_to_the_digests_of_the_manifest(tmp_path: Path) -> None:
     finding = check_files(load_checkpoint("echo"))
     assert (finding.state, finding.words) == (
-        State.OK,
+        VerifyState.OK,
         f"{len(load_checkpoint('echo').files)} files have the digests of the manifest",
     )
     plain = make_checkpoint(tmp_path / "plain")
-    assert check_files(load_checkpoint(str(plain))).state is State.NOT_CHECKED
+    assert check_files(load_checkpoint(str(plain))).state is VerifyState.NOT_CHECKED
     checkpoint = load_checkpoint("echo")
     assert checkpoint.manifest is not None
     role, entry = next(iter(checkpoint.manifest.files.items()))
     files = {**checkpoint.manifest.files, role: replace(entry, sha256="0" * 64)}
     wrong = check_files(replace(checkpoint, manifest=replace(checkpoint.manifest, files=files)))
-    assert wrong.state is State.FAILED
+    assert wrong.state is VerifyState.FAILED
     assert f"the manifest says {'0' * 64}" in wrong.words
 
 
@@ -112,13 +112,13 @@ def test_graphs_are_held_against_the_weights_they_are_made_of() -> None:
 @pytest.mark.parametrize(
     ("quality", "state", "words"),
     [
-        (None, State.NOT_CHECKED, "give --baseline MODEL"),
-        (not_judged("b", "the gate needs more"), State.NOT_CHECKED, "the gate needs more"),
-        (QUALITY, State.FAILED, "**gate failed** against plain"),
-        (replace(QUALITY, is_passed=True), State.OK, "gate passed against plain"),
+        (None, VerifyState.NOT_CHECKED, "give --baseline MODEL"),
+        (not_judged("b", "the gate needs more"), VerifyState.NOT_CHECKED, "the gate needs more"),
+        (QUALITY, VerifyState.FAILED, "**gate failed** against plain"),
+        (replace(QUALITY, is_passed=True), VerifyState.OK, "gate passed against plain"),
     ],
 )
-def test_the_gate_s_word_is_kept(quality: Quality | None, state: State, words: str) -> None:
+def test_the_gate_s_word_is_kept(quality: Quality | None, state: VerifyState, words: str) -> None:
     finding = gate_finding(quality)
     assert finding.state is state
     assert words in finding.words

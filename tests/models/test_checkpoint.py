@@ -52,7 +52,7 @@ def test_stt_brings_its_heads_and_settings(made: dict[str, Path]) -> None:
     assert spec.lm is not None
     assert spec.lm.extra_heads == 4
     assert spec.generation["stt_config"]["audio_delay_seconds"] == 0.48
-    assert spec.silent_frames == 0
+    assert spec.delay_frames == 0
 
 
 def test_text_tokenizer_comes_with_a_language_model(made: dict[str, Path]) -> None:

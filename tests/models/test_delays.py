@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moshi.models.lm import LMGen, LMModel
 from numpy.typing import NDArray
 
-from antiphon.models.delays import UNGENERATED, DelayCache
+from antiphon.models.delays import UNGENERATED, DelayRings
 from antiphon.models.spec import LMSpec
 
 CARD, TEXT_CARD = 11, 13
@@ -99,7 +99,7 @@ def test_every_input_and_output_is_upstreams(
     rng = np.random.default_rng(seed)
     theirs, spec = upstream(name), make_spec(name)
     theirs.reset(np.ones(ROWS, dtype=np.bool_))
-    ours = DelayCache(spec, ROWS)
+    ours = DelayRings(spec, ROWS)
     for exec_mask, reset in ticks:
         if reset is not None:
             theirs.reset(reset)
@@ -119,7 +119,7 @@ def rows_of(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
     return np.flatnonzero(mask).astype(np.int32)
 
 
-def run(cache: DelayCache, seed: int, steps: int, rows: int) -> NDArray[np.int32]:
+def run(cache: DelayRings, seed: int, steps: int, rows: int) -> NDArray[np.int32]:
     """Step the first ``rows`` rows with tokens that follow from the seed; return what each step gave."""
     rng = np.random.default_rng(seed)
     everyone = np.arange(rows, dtype=np.int32)
@@ -135,7 +135,7 @@ def run(cache: DelayCache, seed: int, steps: int, rows: int) -> NDArray[np.int32
 @pytest.mark.parametrize("name", ["moshi", "hibiki"])
 def test_first_frames_do_not_emit(name: str) -> None:
     spec = make_spec(name)
-    cache = DelayCache(spec, 1)
+    cache = DelayRings(spec, 1)
     emitted = []
     for _ in range(6):
         cache.inputs(ONLY, np.zeros((1, 2), np.int32))
@@ -147,7 +147,7 @@ def test_first_frames_do_not_emit(name: str) -> None:
 def test_first_frame_heard_reaches_nothing() -> None:
     fed = []
     for first in (0, 7):
-        cache = DelayCache(make_spec("moshi"), 1)
+        cache = DelayRings(make_spec("moshi"), 1)
         for heard in (first, 1, 2, 3):
             codes = np.full((1, 2), heard, np.int32)
             fed.append(cache.inputs(ONLY, codes).copy())
@@ -158,14 +158,14 @@ def test_first_frame_heard_reaches_nothing() -> None:
 
 
 def test_reset_row_is_like_a_fresh_one() -> None:
-    used, fresh = DelayCache(make_spec("hibiki"), 2), DelayCache(make_spec("hibiki"), 2)
+    used, fresh = DelayRings(make_spec("hibiki"), 2), DelayRings(make_spec("hibiki"), 2)
     run(used, 1, 9, 2)
     used.reset([0, 1])
     np.testing.assert_array_equal(run(used, 2, 9, 2), run(fresh, 2, 9, 2))
 
 
 def test_rows_that_are_not_named_keep_their_state() -> None:
-    cache = DelayCache(make_spec("moshi"), 3)
+    cache = DelayRings(make_spec("moshi"), 3)
     run(cache, 1, 5, 3)
     before = cache.snapshot(2)
     run(cache, 2, 5, 2)
@@ -175,7 +175,7 @@ def test_rows_that_are_not_named_keep_their_state() -> None:
 
 
 def test_rows_may_come_in_any_order() -> None:
-    cache, other = DelayCache(make_spec("moshi"), 3), DelayCache(make_spec("moshi"), 3)
+    cache, other = DelayRings(make_spec("moshi"), 3), DelayRings(make_spec("moshi"), 3)
     up, rng = np.array([0, 2], np.int32), np.random.default_rng(3)
     for _ in range(6):
         heard = rng.integers(0, CARD, (2, 2), dtype=np.int32)
@@ -188,7 +188,7 @@ def test_rows_may_come_in_any_order() -> None:
 
 
 def test_failed_step_can_be_repeated() -> None:
-    tried, once = DelayCache(make_spec("moshi"), 1), DelayCache(make_spec("moshi"), 1)
+    tried, once = DelayRings(make_spec("moshi"), 1), DelayRings(make_spec("moshi"), 1)
     run(tried, 1, 4, 1)
     run(once, 1, 4, 1)
     tried.inputs(ONLY, np.full((1, 2), 9, np.int32))  # and then the model failed
@@ -196,7 +196,7 @@ def test_failed_step_can_be_repeated() -> None:
 
 
 def test_restored_row_continues_the_same() -> None:
-    cache, alone = DelayCache(make_spec("hibiki"), 3), DelayCache(make_spec("hibiki"), 1)
+    cache, alone = DelayRings(make_spec("hibiki"), 3), DelayRings(make_spec("hibiki"), 1)
     run(cache, 1, 7, 1)
     run(alone, 1, 7, 1)
     for source, target in ((0, 2), (2, 0)):
@@ -207,13 +207,13 @@ def test_restored_row_continues_the_same() -> None:
 
 
 def test_snapshot_of_another_model_is_refused() -> None:
-    state = DelayCache(make_spec("moshi"), 1).snapshot(0)
+    state = DelayRings(make_spec("moshi"), 1).snapshot(0)
     with pytest.raises(ValueError, match=r"\(5, 3\) does not fit \(5, 4\)"):
-        DelayCache(make_spec("hibiki"), 1).restore(0, state)
+        DelayRings(make_spec("hibiki"), 1).restore(0, state)
 
 
 def test_more_codebooks_than_listened_to_are_ignored() -> None:
-    few, many = DelayCache(make_spec("moshi"), 1), DelayCache(make_spec("moshi"), 1)
+    few, many = DelayRings(make_spec("moshi"), 1), DelayRings(make_spec("moshi"), 1)
     heard = np.arange(5, dtype=np.int32)[None]
     for cache, codes in ((few, heard[:, :2]), (many, heard)):
         cache.inputs(ONLY, codes)
@@ -221,4 +221,4 @@ def test_more_codebooks_than_listened_to_are_ignored() -> None:
 
 
 def test_state_bytes_counts_both_arrays() -> None:
-    assert DelayCache(make_spec("moshi"), 2).state_bytes == 2 * 5 * 3 * 4 + 2 * 8
+    assert DelayRings(make_spec("moshi"), 2).state_bytes == 2 * 5 * 3 * 4 + 2 * 8

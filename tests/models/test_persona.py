@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from antiphon.errors import UnsupportedError
-from antiphon.models.persona import SILENCE_CODES, SINE_CODES, Voice, persona_prompt, takes_persona, wrap_text
+from antiphon.models.persona import (
+    SILENCE_CODES,
+    SINE_CODES,
+    VoicePrompt,
+    persona_prompt,
+    takes_persona,
+    wrap_text,
+)
 from antiphon.models.prompt import check_prompt
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 
@@ -50,7 +57,7 @@ def test_a_text_stands_between_two_pauses_one_token_a_frame() -> None:
 
 def test_a_recorded_voice_comes_first() -> None:
     pcm = np.zeros((5, 1920), np.float32)
-    prompt = persona_prompt(SPEC, [11], Voice(pcm=pcm))
+    prompt = persona_prompt(SPEC, [11], VoicePrompt(pcm=pcm))
     assert prompt.count == 5 + PAUSE + 1 + PAUSE
     assert prompt.voice is pcm
     assert prompt.frames[:, 0].tolist() == [3] * (5 + PAUSE) + [11] + [3] * PAUSE
@@ -60,7 +67,7 @@ def test_a_recorded_voice_comes_first() -> None:
 def test_an_embedded_voice_leaves_its_last_two_frames_to_be_heard() -> None:
     codes = np.arange(34, dtype=np.int32).reshape(2, 17)
     embedded = np.ones((7, 6), np.float32)
-    prompt = persona_prompt(SPEC, [], Voice(embedded=embedded, codes=codes))
+    prompt = persona_prompt(SPEC, [], VoicePrompt(embedded=embedded, codes=codes))
     assert prompt.count == 8 + 2 * PAUSE
     assert prompt.embedded is embedded
     assert (prompt.frames[6:8] == codes).all()

@@ -92,7 +92,7 @@ def test_moshi_7b_is_what_no_config_means() -> None:
     assert round(count_parameters(headers["mimi"]) / 1e6, 1) == 96.1
     assert round(count_parameters(headers["lm"]) / 1e9, 3) == 7.688
     assert spec.parameters == sum(count_parameters(header) for header in headers.values())
-    assert (spec.frame_samples, spec.frame_ms, spec.silent_frames) == (1920, 80.0, 1)
+    assert (spec.frame_samples, spec.frame_ms, spec.delay_frames) == (1920, 80.0, 1)
     assert (spec.mimi.codebooks, spec.mimi.cardinality) == (8, 2048)
     assert spec.lm is not None
     assert (spec.lm.dim, spec.lm.context, spec.lm.dep_q, spec.lm.depformer_steps) == (4096, 3000, 8, 8)
@@ -120,7 +120,7 @@ def test_mimi_alone_is_a_codec_of_eight_codebooks() -> None:
     spec = spec_of({"model_type": "mimi"})
     assert (spec.kind, spec.family, spec.lm) == (PipelineKind.CODEC, "mimi", None)
     assert spec.mimi.codebooks == 8
-    assert spec.silent_frames == 0
+    assert spec.delay_frames == 0
 
 
 @pytest.mark.parametrize(

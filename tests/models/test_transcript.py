@@ -1,4 +1,4 @@
-"""Markers, steps and the silence heard aside, with a recogniser that writes what it is told, late."""
+"""Markers, steps and the flush padding, with a recogniser that writes what it is told, late."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.models.spec import LMSpec
-from antiphon.models.transcript import MAX_PATIENCE_FRAMES, Event, Heard, Marked, Transcript
+from antiphon.models.transcript import MAX_PATIENCE_FRAMES, Event, FrameHeard, Marked, Transcript
 from antiphon.models.words import SpeechTiming, Word, WordEnd
 
 Kind = TypeVar("Kind")
@@ -32,7 +32,7 @@ class Caller:
         self.transcript = Transcript(timing, LM, FRAME, spelled)
         self.plan = [3] * (prefix_frames + DELAY)  # by step
         self.step = 0
-        self.aside_step = 0
+        self.padding_step = 0
         self.events: list[Event] = []
         self.live(prefix_frames)
 
@@ -51,11 +51,11 @@ class Caller:
 
     def stop(self) -> int:
         """Silence, for as long as it is wanted; returns how many frames that was."""
-        heard, self.aside_step = 0, self.step
-        while self.transcript.frames_wanted_aside():
-            token = self.plan[self.aside_step] if self.aside_step < len(self.plan) else 3
-            self.events += self.transcript.hear_aside(token)
-            self.aside_step += 1
+        heard, self.padding_step = 0, self.step
+        while self.transcript.padding_frames_wanted():
+            token = self.plan[self.padding_step] if self.padding_step < len(self.plan) else 3
+            self.events += self.transcript.hear_padding(token)
+            self.padding_step += 1
             heard += 1
         return heard
 
@@ -93,18 +93,18 @@ def test_silence_in_between_changes_no_word_and_every_marker_comes_back_in_order
     assert times == pytest.approx([word.start_s for word in plain.told(Word)])
     marked = [index for index, (_, is_marked, _) in enumerate(turns) if is_marked]
     assert [mark.id for mark in caller.told(Marked)] == [*marked, 99]
-    assert caller.told(Heard) == plain.told(Heard)
+    assert caller.told(FrameHeard) == plain.told(FrameHeard)
     assert not caller.transcript.has_marks
 
 
 def test_steps_count_the_frames_of_the_caller_alone() -> None:
     caller = Caller(prefix_frames=3)
-    assert caller.told(Heard) == []
+    assert caller.told(FrameHeard) == []
     caller.say([3] * 5)
     caller.mark(0)
     caller.stop()
     caller.say([3] * 2)
-    assert caller.told(Heard) == [Heard(index, PAUSES) for index in range(1, 8)]
+    assert caller.told(FrameHeard) == [FrameHeard(index, PAUSES) for index in range(1, 8)]
 
 
 def test_a_model_without_heads_tells_no_steps() -> None:
@@ -143,7 +143,7 @@ def test_the_silence_aside_ends_when_the_last_word_does() -> None:
     caller.mark(2)
     assert caller.stop() == DELAY + 1
     assert caller.texts() == ["5", "5"]
-    assert [type(event) for event in caller.events if not isinstance(event, Heard)] == [
+    assert [type(event) for event in caller.events if not isinstance(event, FrameHeard)] == [
         *(Word, WordEnd, Marked),
         *(Word, WordEnd, Marked),
     ]
@@ -168,7 +168,7 @@ def test_a_marker_with_nothing_new_before_it_comes_back_at_once(has_spoken: bool
     caller.events.clear()
     caller.mark(2)
     assert caller.events == [Marked(2)]
-    assert caller.transcript.frames_wanted_aside() == 0
+    assert caller.transcript.padding_frames_wanted() == 0
 
 
 def test_one_sample_more_is_something_new() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from antiphon import errors
 from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.protocol.kyutai_tts import Eos, SpeechFormat, SpeechRequest, Spoken, Text, Voice
+from antiphon.protocol.kyutai_tts import Eos, SpeechFormat, Spoken, Text, TtsQuery, Voice
 from tests.protocol.vectors_json import Vector, load
 
 VECTORS = load("tts.json")
@@ -132,9 +132,9 @@ def test_random_fields_are_a_message_or_a_protocol_error(fields: dict[str, Any])
 
 
 def test_a_query_says_format_voice_and_wait() -> None:
-    assert kyutai_tts.parse_query({}, max_wait_s=600.0) == SpeechRequest(SpeechFormat.OGG, None, 0.0)
+    assert kyutai_tts.parse_query({}, max_wait_s=600.0) == TtsQuery(SpeechFormat.OGG, None, 0.0)
     query = {"format": "PcmMessagePack", "voice": "a/b.wav", "wait": "3", "auth_id": "x", "seed": "1"}
-    assert kyutai_tts.parse_query(query, max_wait_s=600.0) == SpeechRequest(
+    assert kyutai_tts.parse_query(query, max_wait_s=600.0) == TtsQuery(
         SpeechFormat.PCM_PACKED, "a/b.wav", 3.0
     )
     with pytest.raises(ProtocolError, match="format is 'pcm'; there is: PcmMessagePack, OggOpusMessagePack"):

@@ -26,7 +26,7 @@ from antiphon.errors import (
     UsageLimitError,
 )
 from antiphon.protocol import live, live_events
-from antiphon.protocol.live_session import AudioFormat, Encoding, InputMessage, SessionChange, SessionConfig
+from antiphon.protocol.live_session import Encoding, InputMessage, LiveFormat, SessionChange, SessionConfig
 
 START = {"type": "session.start", "session": {"model": "tiny"}}
 
@@ -90,7 +90,7 @@ def test_all_that_a_session_can_be() -> None:
         "tiny",
         "Be kind.",
         (InputMessage("user", "Hello there"),),
-        AudioFormat(Encoding.PCMU, 8000),
+        LiveFormat(Encoding.PCMU, 8000),
         "v1",
         {"type": "client", "acknowledgement_delay_ms": 5},
         ({"type": "decisions"},),
@@ -111,14 +111,14 @@ def test_all_that_a_session_can_be() -> None:
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        (None, AudioFormat()),
-        ({"type": "audio/pcm"}, AudioFormat(Encoding.PCM, 24_000)),
-        ({"type": "audio/pcm", "rate": 16000}, AudioFormat(Encoding.PCM, 16_000)),
-        ({"type": "audio/pcmu"}, AudioFormat(Encoding.PCMU, 8_000)),
-        ({"type": "audio/pcma", "rate": 8000}, AudioFormat(Encoding.PCMA, 8_000)),
+        (None, LiveFormat()),
+        ({"type": "audio/pcm"}, LiveFormat(Encoding.PCM, 24_000)),
+        ({"type": "audio/pcm", "rate": 16000}, LiveFormat(Encoding.PCM, 16_000)),
+        ({"type": "audio/pcmu"}, LiveFormat(Encoding.PCMU, 8_000)),
+        ({"type": "audio/pcma", "rate": 8000}, LiveFormat(Encoding.PCMA, 8_000)),
     ],
 )
-def test_formats(wanted: dict[str, Any] | None, found: AudioFormat) -> None:
+def test_formats(wanted: dict[str, Any] | None, found: LiveFormat) -> None:
     assert session_of(audio={"format": wanted}).format == found
 
 

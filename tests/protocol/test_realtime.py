@@ -15,7 +15,7 @@ from antiphon.errors import FieldError, ServerFullError
 from antiphon.protocol import realtime, realtime_events, translation
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, text_of
 from antiphon.protocol.fields import Fields
-from antiphon.protocol.live_session import AudioFormat, Encoding
+from antiphon.protocol.live_session import Encoding, LiveFormat
 from antiphon.protocol.realtime_session import (
     MAX_KEPT_CHARS,
     Detection,
@@ -198,8 +198,8 @@ def test_a_change_names_only_what_changes() -> None:
     first = changed(
         instructions="Be kind.", output_modalities=["text"], audio={"input": heard, "output": said}
     )
-    assert first.input_format == AudioFormat(Encoding.PCMU, 8000)
-    assert first.output.format == AudioFormat(Encoding.PCMA, 8000)
+    assert first.input_format == LiveFormat(Encoding.PCMU, 8000)
+    assert first.output.format == LiveFormat(Encoding.PCMA, 8000)
     assert (first.output.voice, first.output.has_audio, first.transcription_model) == ("v", False, "m")
     assert first.detection == Detection(
         DetectionType.SERVER_VAD, threshold=0.8, silence_ms=200, interrupt_response=False

@@ -15,7 +15,7 @@ from antiphon.errors import FieldError
 from antiphon.protocol.realtime_events import Event, Ids
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_items import Items
-from antiphon.protocol.realtime_reply import MAX_SAID_MS, Replies, ReplyRules, Wish
+from antiphon.protocol.realtime_reply import MAX_SAID_MS, ReplyRules, ResponseRequest, Responses
 from antiphon.protocol.realtime_session import OutputFormat
 
 pytestmark = pytest.mark.product  # thousands of schedules
@@ -31,7 +31,7 @@ class Conversation:
         ids = Ids("s")
         self.items = Items(ids)
         rules = ReplyRules(silence_ms, is_hard)
-        self.replies = Replies(ids, self.items, OutputFormat(), frame_ms=FRAME_MS, rules=rules)
+        self.replies = Responses(ids, self.items, OutputFormat(), frame_ms=FRAME_MS, rules=rules)
         self.turns = InputTurns(ids, self.items, has_transcript=True)
         self.events: list[Event] = []
         self.now_ms = 0
@@ -176,7 +176,7 @@ def test_the_order_of_events_holds_on_every_schedule(steps: list[tuple[str, Any]
                 refused = it.tried(lambda: it.replies.cancel(None, "e"))
                 assert refused == (None if is_active else "response_cancel_not_active")
             case "create":
-                wish = Wish({"a": "b"}, OutputFormat(("text",)) if value else None)
+                wish = ResponseRequest({"a": "b"}, OutputFormat(("text",)) if value else None)
                 assert it.tried(partial(it.replies.create, wish)) is None
             case "commit":
                 it.tried(lambda: it.turns.commit(it.now_ms, None))
@@ -253,7 +253,7 @@ def test_a_pause_within_a_reply_is_passed_on_when_it_is_over() -> None:
 
 def test_a_response_that_is_asked_for_is_the_next_voice() -> None:
     it = Conversation()
-    assert it.do(it.replies.create(Wish({"client_event_id": "x"}))) == ["response.created"]
+    assert it.do(it.replies.create(ResponseRequest({"client_event_id": "x"}))) == ["response.created"]
     assert it.frames(20, is_speaking=False) == []
     assert it.frames(1, is_speaking=True)[0] == "response.output_item.added"
     it.frames(8, is_speaking=False)
@@ -263,7 +263,7 @@ def test_a_response_that_is_asked_for_is_the_next_voice() -> None:
 
 def test_a_response_in_which_the_model_says_nothing_is_empty() -> None:
     it = Conversation()
-    it.do(it.replies.create(Wish()))
+    it.do(it.replies.create(ResponseRequest()))
     assert it.frames(62, is_speaking=False) == []
     assert it.frames(1, is_speaking=False) == ["response.done"]  # 5.04 s
     (done,) = it.of("response.done")
@@ -273,7 +273,7 @@ def test_a_response_in_which_the_model_says_nothing_is_empty() -> None:
 def test_a_response_asked_for_during_another_takes_over() -> None:
     it = Conversation()
     it.frames(2, is_speaking=True)
-    assert it.do(it.replies.create(Wish())) == [*AFTER, "response.created"]
+    assert it.do(it.replies.create(ResponseRequest())) == [*AFTER, "response.created"]
     assert it.frames(1, is_speaking=True)[:2] == BEFORE[1:3]
 
 
@@ -342,7 +342,7 @@ def test_cancelling_nothing_is_refused_in_words_that_clients_know() -> None:
 
 def test_a_reply_in_text_has_no_sound() -> None:
     it = Conversation()
-    it.do(it.replies.create(Wish(output=OutputFormat(("text",)))))
+    it.do(it.replies.create(ResponseRequest(output=OutputFormat(("text",)))))
     it.frames(1, is_speaking=True, text=" hi")
     it.frames(8, is_speaking=False)
     kinds = [event.type for event in it.events]

@@ -27,7 +27,7 @@ from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits
 from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
 from antiphon_quantize.gate_report import Verdict, render, slower, to_json
 from antiphon_quantize.gate_run import Side, in_one_dtype
-from antiphon_quantize.gate_sound import Heard, Sound, built_in_clips, load_sound, measure_codec
+from antiphon_quantize.gate_sound import CodecOutput, Sound, built_in_clips, load_sound, measure_codec
 from antiphon_quantize.gate_speed import Ticker, measure_size, tick_times_ms
 from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, StepCollector
 from antiphon_quantize.recipe import load_recipe, recipe_names
@@ -222,7 +222,9 @@ def test_a_codec_is_measured_where_there_is_speech(monkeypatch: pytest.MonkeyPat
     other[:, :3, 0] = 1
     other[:, 35:] = 7
     monkeypatch.setattr(gate_sound, "find_spec", lambda name: None)
-    measures = list(measure_codec(sound, Heard(codes, pcm.pcm, pcm.pcm), Heard(other, noisy, noisy)))
+    measures = list(
+        measure_codec(sound, CodecOutput(codes, pcm.pcm, pcm.pcm), CodecOutput(other, noisy, noisy))
+    )
     found = values(measures)
     assert found["codec semantic codes"] == pytest.approx(1 - 3 / sound.frames[0])
     assert 0 < found["codec si-sdr"] < 40
@@ -242,7 +244,7 @@ def test_a_decoder_that_is_the_same_passes_as_a_number_and_one_that_is_silent_do
 @pytest.mark.parametrize("part", ["spoken", "repeated"])
 def test_a_codec_that_breaks_in_silence_alone_is_found(part: str) -> None:
     sound = load_sound(built_in_clips()[:1], load_checkpoint("echo").spec.mimi, 40)
-    whole = Heard(np.zeros((1, 40, 8), np.int64), sound.pcm, sound.pcm)
+    whole = CodecOutput(np.zeros((1, 40, 8), np.int64), sound.pcm, sound.pcm)
     broken = sound.pcm.copy()
     broken[0, -1] = np.nan
     damage: dict[str, Any] = {part: broken}
@@ -270,7 +272,7 @@ def test_both_are_computed_in_one_dtype() -> None:
 def test_what_nobody_understands_has_no_intelligibility_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = load_sound(built_in_clips()[:1], load_checkpoint("echo").spec.mimi, 40)
     noise = np.random.default_rng(0).normal(0, 0.1, sound.pcm.shape).astype(np.float32)
-    heard = Heard(np.zeros((1, 40, 8), np.int64), noise, noise)
+    heard = CodecOutput(np.zeros((1, 40, 8), np.int64), noise, noise)
     monkeypatch.setattr(gate_sound, "find_spec", lambda name: None)
     found = {measure.name: measure for measure in measure_codec(sound, heard, heard)}
     assert found["codec stoi loss"].value is None

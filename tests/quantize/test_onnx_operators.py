@@ -12,14 +12,14 @@ from torch import Tensor
 from antiphon.backends.torch.modules.embedding import TokenEmbedding
 from antiphon.backends.torch.step import Step
 from antiphon_quantize.onnx_export import export_stage
-from antiphon_quantize.onnx_modules import Stage
+from antiphon_quantize.onnx_modules import ExportedStage
 from tests.quantize.onnx_graphs import run_graph
 
 ENTRIES = 8001
 """Of tts-1.6b's text table, by which two tokens are put into one."""
 
 
-class Embedding(Stage):
+class Embedding(ExportedStage):
     """Tokens int64 ``[n]`` that carry two, to their vectors."""
 
     inputs, outputs = ("tokens",), ("embedded",)

@@ -20,7 +20,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.graphs import GraphFormat
 from antiphon_quantize import main as module
 from antiphon_quantize import onnx_target
-from antiphon_quantize.onnx_modules import Stage
+from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.onnx_target import stage_makers
 from antiphon_quantize.recipe import load_recipe
 from tests.backends.onnx.exports import exported, source
@@ -74,7 +74,7 @@ def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
     out = tmp_path / "int4"
     before, model = exported("moshi", tmp_path_factory), source("moshi", tmp_path_factory).ref
 
-    def export_stage(stage: Stage, path: Path, role: str) -> GraphFormat:
+    def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
         shutil.copy(before.file(role), path)
         return next(graph for graph in before.graphs.values() if graph.file == role)
 
@@ -96,6 +96,6 @@ def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
         backend = make_backend("onnx", checkpoint, slots=1, options={"threads": 1})
         inputs = (StepInputs(row, first[i : i + 1], frame) for i, frame in enumerate(heard))
         frames = [outputs.pcm for outputs in map(backend.step, inputs) if outputs.emitted[0]]
-        assert len(frames) == 20 - before.spec.silent_frames
+        assert len(frames) == 20 - before.spec.delay_frames
         loudness.append(float(np.sqrt(np.mean([np.square(pcm) for pcm in frames if pcm is not None]))))
     assert loudness[1] == pytest.approx(loudness[0], rel=0.5)

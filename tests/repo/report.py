@@ -2,7 +2,8 @@
 
 Usage: python -m tests.repo.report
 
-Exits with 1 for a circle of imports, a hidden import without a reason, or a word that is defined twice.
+Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, or a
+word that is defined twice.
 """
 
 from __future__ import annotations
@@ -67,6 +68,24 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Why a file or a function is longer than the aim."""
 
+SAME: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "AppendAudio": "an event of OpenAI Live, of Realtime and of translations, each with its own fields",
+        "Audio": "a message of Moshi's protocol and one of Kyutai's",
+        "Close": "an event of OpenAI Live and of translations, and a message between processes",
+        "Error": "a message of Moshi's, Kyutai's and OpenAI's protocols",
+        "Event": "a message of Moshi's protocol and one of OpenAI Realtime",
+        "Ping": "a message of Moshi's protocol and one of the supervisor",
+        "Ready": "a message of Kyutai's protocol and one of the supervisor",
+        "Step": "a message of Kyutai's protocol; a backend's pass over some rows",
+        "Text": "a message of Moshi's and of Kyutai's protocols",
+        "Unsupported": "an event that OpenAI Live and Realtime know and no model here can follow",
+        "Update": "an event of OpenAI Live, of Realtime and of translations, each with its own fields",
+        "Word": "a message of Kyutai's protocol; a word of a transcript, whatever the protocol",
+    }
+)
+"""Class names used in more than one file: wire protocols give them, and modules use them qualified."""
+
 
 def everything() -> dict[str, Module]:
     """All modules of the repository."""
@@ -83,6 +102,12 @@ def faults(modules: Mapping[str, Module]) -> Iterator[str]:
     """What must not be, a sentence each."""
     for group in circles(modules):
         yield f"these import each other in a circle: {', '.join(group)}"
+    for name, paths in names_used_twice(modules).items():
+        if name not in SAME:
+            yield (
+                f"class {name} is defined in {', '.join(paths)}; give each a name of its own, or the "
+                "reason in SAME of tests/repo/report.py"
+            )
     for module in modules.values():
         hidden = [it for it in module.imports if it.is_hidden]
         if hidden and module.name not in HIDDEN:
@@ -137,7 +162,7 @@ def main() -> int:
     print(f"Class names used in more than one file: {len(twice)}: {', '.join(twice)}")
     wide = wide_lines(ROOT / "docs")
     print(f"Prose over {MAX_COLUMNS} columns: {sum(wide.values())} lines of {len(wide)} pages")
-    print(f"Circles of imports, hidden imports, imports of the lab, words defined twice: {len(found)}")
+    print(f"Circles of imports, hidden imports, imports of the lab, names and words used twice: {len(found)}")
     print(*found, sep="\n")
     return int(bool(found))
 

@@ -20,7 +20,7 @@ from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.metrics import EngineMetrics, Families
+from antiphon.engine.metrics import EngineMetrics, MetricFamilies
 from antiphon.ipc.local import LocalEngine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -28,7 +28,7 @@ from antiphon.protocol import events, moshi
 from antiphon.serve.hosting.app import build_app, make_runner
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
 
 FRAME_SAMPLES = 1920
 PATIENCE_S = 30.0
@@ -149,9 +149,9 @@ class Server:
         return self.app[SERVICES]
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ChatCall]:
         """The open conversations over ``/api/chat``."""
-        return [call for call in self.services.calls if isinstance(call, Call)]
+        return [call for call in self.services.calls if isinstance(call, ChatCall)]
 
     def url(self, path: str, scheme: str = "http") -> str:
         return f"{scheme}://127.0.0.1:{self.port}{path}"
@@ -227,7 +227,7 @@ async def serving(
         null_checkpoint(spec),
         NullBackend(spec, slots, step_ms=step_ms, faults=faults),
     )
-    families = Families(CollectorRegistry())
+    families = MetricFamilies(CollectorRegistry())
     given = [(checkpoint.spec.name, checkpoint, backend)] + [
         (name, null_checkpoint(other), NullBackend(other, slots, step_ms=step_ms)) for name, other in also
     ]

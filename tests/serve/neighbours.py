@@ -14,10 +14,10 @@ import pytest
 
 from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
-from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_order, transcription_order
+from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_request, transcription_request
+from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, serving, speech
-from tests.serve.speaking_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
-from tests.serve.speech_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
+from tests.serve.tts_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
 
 
 @asynccontextmanager
@@ -91,9 +91,9 @@ NEIGHBOURS: dict[str, Callable[[Server], Coroutine[Any, Any, Any]]] = {
     ),
     "text": lambda server: ask(server, "POST", kyutai_tts.PATH, json={"text": "abc a bcdef"}),
     "speech": lambda server: ask(
-        server, "POST", speech_order.PATH, json={"input": "abc a bcdef", "response_format": "flac"}
+        server, "POST", speech_request.PATH, json={"input": "abc a bcdef", "response_format": "flac"}
     ),
-    "transcript": lambda server: ask(server, "POST", transcription_order.PATH, data=form()),
+    "transcript": lambda server: ask(server, "POST", transcription_request.PATH, data=form()),
     "health": lambda server: ask(server, "GET", "/healthz"),
 }
 

@@ -36,7 +36,7 @@ class ResumingCaller:
         http: aiohttp.ClientSession,
         url: str,
         pcm: FloatArray,
-        silent_frames: int = 0,
+        delay_frames: int = 0,
         *,
         patience_s: float = 4 * PATIENCE_S,
     ) -> None:
@@ -46,7 +46,7 @@ class ResumingCaller:
         self._cut_s: float | None = None
         self._heard_s = 0.0
         self.thread, self.heard = CallThread(), Heard()
-        self._http, self._url, self._silent = http, url, silent_frames
+        self._http, self._url, self._silent = http, url, delay_frames
         self._frames = pcm.reshape(-1, FRAME_SAMPLES)
         self._next = self._answered = 0
         self._socket: aiohttp.ClientWebSocketResponse | None = None

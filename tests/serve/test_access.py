@@ -1,4 +1,4 @@
-"""The door: keys on every route, addresses behind proxies, limits that are always given back, the Host."""
+"""Access: keys on every route, addresses behind proxies, limits that are always given back, the Host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from antiphon.errors import ConfigError, SessionLimitError
 from antiphon.protocol import events
 from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.callers import Access, Caller, OwnBook, SessionLedger
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.security import allowed_hosts, host_allowed
 from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
 
@@ -31,8 +31,8 @@ KEY_PROTOCOL = f"openai-insecure-api-key.{CAROL}"
 @pytest.fixture
 def keys(tmp_path: Path) -> str:
     path = tmp_path / "keys.txt"
-    lines = [format_key(ApiKey("alice", digest_of(ALICE), 1)), format_key(ApiKey("bob", digest_of(BOB)))]
-    lines.append(format_key(ApiKey("carol", digest_of(CAROL))))
+    lines = [format_key(KeyEntry("alice", digest_of(ALICE), 1)), format_key(KeyEntry("bob", digest_of(BOB)))]
+    lines.append(format_key(KeyEntry("carol", digest_of(CAROL))))
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
@@ -244,7 +244,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab") | st.none(), address=st.sampled_from(["1.1.1.1", "2.2.2.2", ""]))
     def begin(self, name: str | None, address: str) -> None:
-        caller = Caller(None if name is None else ApiKey(name, bytes(32)), address)
+        caller = Caller(None if name is None else KeyEntry(name, bytes(32)), address)
         held = self.ledger.hold(caller)
         same_key = sum(other.name == name for other, _ in self.open if name is not None)
         same_address = sum(other.address == address for other, _ in self.open)

@@ -16,9 +16,9 @@ from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.helper import MAX_JOBS, Helper
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
+from tests.serve.asr_fakes import transcribing
 from tests.serve.harness import Server, serving
-from tests.serve.speech_fakes import transcribing
 
 
 @pytest.fixture
@@ -66,7 +66,9 @@ async def test_a_post_whose_sender_leaves_while_it_is_admitted_leaves_no_row(gat
 async def test_a_conversation_cancelled_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
     async with serving(slots=1) as server:
         (model,) = server.services.models
-        call = Call(server.services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0))
+        call = ChatCall(
+            server.services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0)
+        )
         admitting = asyncio.create_task(call.admit())
         await has_row(server)
         admitting.cancel()

@@ -54,7 +54,7 @@ async def test_a_stock_caller_hears_its_echo_and_sees_only_tags_it_knows() -> No
         await speak_ogg(client, speech(8))
         decoder = AudioDecoder(AudioFormat.OGG)
         samples = 0
-        while samples < (8 - DUPLEX.silent_frames - 1) * FRAME_SAMPLES:
+        while samples < (8 - DUPLEX.delay_frames - 1) * FRAME_SAMPLES:
             message = await client.receive()
             if isinstance(message, moshi.Audio):
                 samples += decoder.feed(message.data).size
@@ -119,12 +119,12 @@ async def test_seeds_that_nobody_names_are_drawn_for_each_session_and_reported()
 
 @pytest.mark.parametrize(("spec", "replies"), [(CODEC, 3), (DUPLEX, 1)])
 async def test_max_steps_ends_the_call(spec: ModelSpec, replies: int) -> None:
-    max_steps = spec.silent_frames + replies
+    max_steps = spec.delay_frames + replies
     async with serving(spec=spec) as server, server.caller(f"max_steps={max_steps}") as client:
         await client.speak(speech(8))
         assert (await client.closed()).code == 1000
         heard = [it.frame for it in client.messages if isinstance(it, moshi.StampedAudio)]
-        assert heard == list(range(spec.silent_frames, max_steps))
+        assert heard == list(range(spec.delay_frames, max_steps))
 
 
 async def test_max_steps_among_the_frames_without_reply_ends_the_call_too() -> None:

@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening import LISTEN_BACKLOG, Listener
+from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG, ListeningSockets
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
@@ -105,7 +105,7 @@ async def test_a_peer_that_leaves_in_the_handshake_is_counted(
 async def test_a_fault_of_a_connection_that_the_server_opened_keeps_its_traceback(
     is_task: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    faults = ConnectionFaults(Families(CollectorRegistry()), Log(), time.monotonic)
+    faults = ConnectionFaults(MetricFamilies(CollectorRegistry()), Log(), time.monotonic)
     context: dict[str, object] = {"message": "ours", "exception": ConnectionResetError("by the hub")}
     if not is_task:
         context["protocol"] = asyncio.StreamReaderProtocol(asyncio.StreamReader())
@@ -117,7 +117,7 @@ async def test_a_fault_of_a_connection_that_the_server_opened_keeps_its_tracebac
 
 
 def test_a_refused_connection_is_not_a_peers_reset() -> None:
-    faults = ConnectionFaults(Families(CollectorRegistry()), Log(), time.monotonic)
+    faults = ConnectionFaults(MetricFamilies(CollectorRegistry()), Log(), time.monotonic)
     assert faults.take(ConnectionResetError())
     assert not faults.take(ConnectionRefusedError())
 
@@ -228,7 +228,7 @@ async def test_connections_wait_in_a_queue_of_the_usual_length() -> None:
     try:
         site = Site(runner, bind("127.0.0.1", 0))
         await site.start()
-        (listening,) = cast("Listener", site._server).sockets
+        (listening,) = cast("ListeningSockets", site._server).sockets
         info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         assert struct.unpack_from("I", info, 28)[0] == LISTEN_BACKLOG  # tcpi_sacked, of one that listens
     finally:

@@ -13,7 +13,7 @@ from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.services import SERVICES
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import serving
 
@@ -50,7 +50,7 @@ class LateSocket:
         pass
 
 
-class FullCall(Call):
+class FullCall(ChatCall):
     """A call that has no room for anything."""
 
     async def _read(self, socket: Socket) -> None:

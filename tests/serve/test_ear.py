@@ -16,7 +16,7 @@ from antiphon.audio.opus import OpusEncoder
 from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, SessionFailedError
-from antiphon.serve.media.ear import Ear
+from antiphon.serve.media.input_decoder import InputDecoder
 from tests.serve.harness import FRAME_SAMPLES, speech
 
 PACKETS = {ms: OpusEncoder().encode(speech(1)[: 24 * ms]) for ms in (20, 40, 80)}
@@ -27,7 +27,7 @@ MAX_STEP_SAMPLES = 12_000 + MAX_PACKET_SAMPLES
 """Half a second and a packet: some 0.6 ms of libopus."""
 
 
-def steps(ear: Ear, **options: bool) -> list[FloatArray]:
+def steps(ear: InputDecoder, **options: bool) -> list[FloatArray]:
     """All that can be done now, each step's samples used."""
     found = []
     while (pcm := ear.step(**options)) is not None:
@@ -38,7 +38,7 @@ def steps(ear: Ear, **options: bool) -> list[FloatArray]:
 
 @given(st.lists(st.sampled_from([5, 20, 20, 20, 40, 80]), max_size=40))
 def test_a_frame_is_heard_with_its_last_packet(lengths_ms: list[int]) -> None:
-    ear, decoder = Ear("opus", FRAME_SAMPLES), AudioDecoder("opus")
+    ear, decoder = InputDecoder("opus", FRAME_SAMPLES), AudioDecoder("opus")
     sent = 0
     heard: list[FloatArray] = [np.zeros(0, np.float32)]
     for length_ms in lengths_ms:
@@ -52,7 +52,7 @@ def test_a_frame_is_heard_with_its_last_packet(lengths_ms: list[int]) -> None:
 
 
 def test_four_packets_are_one_step() -> None:
-    ear = Ear("opus", FRAME_SAMPLES)
+    ear = InputDecoder("opus", FRAME_SAMPLES)
     ear.put(PACKETS[20])  # the first of all is heard at once: nobody knows yet what is missing
     assert [pcm.size for pcm in steps(ear)] == [480]
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_four_packets_are_one_step() -> None:
 
 
 def test_what_is_gathered_comes_at_once_where_it_is_asked_for() -> None:
-    ear = Ear("opus", FRAME_SAMPLES)
+    ear = InputDecoder("opus", FRAME_SAMPLES)
     for _ in range(2):
         ear.put(PACKETS[20])
         steps(ear)
@@ -72,7 +72,7 @@ def test_what_is_gathered_comes_at_once_where_it_is_asked_for() -> None:
 
 
 def test_what_cannot_be_decoded_is_found_at_once() -> None:
-    ear = Ear("opus", FRAME_SAMPLES)
+    ear = InputDecoder("opus", FRAME_SAMPLES)
     ear.put(PACKETS[20])
     steps(ear)
     assert packet_ms(PACKETS[0]) == 0
@@ -82,7 +82,7 @@ def test_what_cannot_be_decoded_is_found_at_once() -> None:
 
 
 def test_a_broken_codec_is_the_servers_fault() -> None:
-    ear = Ear("opus", FRAME_SAMPLES)
+    ear = InputDecoder("opus", FRAME_SAMPLES)
 
     def broken(_: object) -> FloatArray:
         raise ValueError("no more memory")
@@ -100,7 +100,7 @@ def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost(
     frames = [pcm[start : start + FRAME_SAMPLES] for start in range(0, pcm.size, FRAME_SAMPLES)]
     data = b"".join(page for frame in frames for page in encoder.encode(frame))
     assert len(data) > 20_000
-    ear = Ear("ogg", FRAME_SAMPLES)
+    ear = InputDecoder("ogg", FRAME_SAMPLES)
     ear.put(data)
     heard = steps(ear)
     assert max(piece.size for piece in heard) <= MAX_STEP_SAMPLES
@@ -109,7 +109,7 @@ def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost(
 
 def test_a_page_of_tiny_packets_is_many_steps() -> None:
     """A page has room for 255 packets, of two bytes and 120 ms each: half a minute of audio."""
-    ear = Ear("ogg", FRAME_SAMPLES)
+    ear = InputDecoder("ogg", FRAME_SAMPLES)
     writer = OggOpusWriter(1)
     tiny = b"\x0b\x02"  # SILK frames of 60 ms, two of them, without content
     ear.put(writer.headers() + writer.page([tiny] * 255, 255 * MAX_PACKET_SAMPLES))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, CheckpointNotFoundError, ConfigError
 from antiphon.serve.hosting.engines import running_engines, serve_here
 from antiphon.serve.hosting.served import ServedModel, name_models
@@ -33,7 +33,7 @@ def engine_threads() -> int:
 
 @contextmanager
 def run(config: ServerConfig) -> Iterator[list[ServedModel]]:
-    families = Families(CollectorRegistry())
+    families = MetricFamilies(CollectorRegistry())
     with running_engines(
         config, families, on_lost=nothing_lost, tracer=None, progress=no_progress
     ) as running:

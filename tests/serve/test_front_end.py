@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.serve.hosting.front_end import Connections, FrontEnd
+from antiphon.serve.hosting.front_end import Connections, FrontEndProcess
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import Message
 from antiphon.supervisor.peer import Peer, Reply
@@ -33,7 +33,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     supervisor = Peer(ours, hear, lost=lambda: None)
-    front_end = FrontEnd(theirs, messages.Begin(1, b""), ServerConfig(), -1)
+    front_end = FrontEndProcess(theirs, messages.Begin(1, b""), ServerConfig(), -1)
     front_end._connections = Connections(front_end.peer, web.Server(answer), 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     supervisor.tell(messages.Connection(7), [one.fileno()])

@@ -25,9 +25,9 @@ from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
+from tests.serve.asr_fakes import transcribing
 from tests.serve.harness import PATIENCE_S, Server
-from tests.serve.speaking_fakes import speaking
-from tests.serve.speech_fakes import transcribing
+from tests.serve.tts_fakes import speaking
 
 TLS = Path(__file__).parent / "tls"
 STEP_S = 0.05

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from aiohttp import WSMsgType
 
-from antiphon.protocol import kyutai, moshi, transcription_order
+from antiphon.protocol import kyutai, moshi, transcription_request
 from antiphon.serve.routes.kinds import ROUTES
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.hostile import ATTACKS, FRAMES, REQUESTS, UPGRADE, Asked, Message, Upgraded, queries
@@ -223,7 +223,7 @@ async def test_a_request_against_the_rules_is_refused(route: str, caplog: pytest
         found = {name: answer.result() for name, answer in answers.items()}
         assert {status for status in found.values() if status is not None} <= {400, 408, 413, 415}, found
         # What is no form by its first bytes is not waited for.
-        assert found["a length that never comes"] == (400 if path == transcription_order.PATH else 408)
+        assert found["a length that never comes"] == (400 if path == transcription_request.PATH else 408)
         await neighbourhood(server)
         await all_is_quiet(server)
     assert_no_fault(caplog)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from antiphon.errors import ConfigError
 from antiphon.serve.access import new_key
 from antiphon.serve.access.keys import (
-    ApiKey,
+    KeyEntry,
     KeyFile,
     chosen_subprotocol,
     digest_of,
@@ -27,7 +27,7 @@ from antiphon.serve.access.keys import (
 NAMES = st.from_regex(r"\A[A-Za-z0-9._@-]{1,64}\Z")
 LIMITS = st.none() | st.integers(0, 999_999)
 KEYS = st.lists(
-    st.builds(ApiKey, NAMES, st.binary(min_size=32, max_size=32), LIMITS, LIMITS),
+    st.builds(KeyEntry, NAMES, st.binary(min_size=32, max_size=32), LIMITS, LIMITS),
     min_size=1,
     max_size=8,
     unique_by=lambda key: key.name,
@@ -35,7 +35,7 @@ KEYS = st.lists(
 
 
 @given(KEYS)
-def test_a_file_is_read_as_it_was_written(keys: list[ApiKey]) -> None:
+def test_a_file_is_read_as_it_was_written(keys: list[KeyEntry]) -> None:
     text = "# who may call\n\n" + "".join(f"  {format_key(key)}  \r\n" for key in keys)
     assert list(parse_keys(text, "keys.txt")) == keys
 
@@ -60,7 +60,7 @@ def test_a_line_that_is_none_is_told_by_its_number_and_not_quoted(line: str) -> 
 
 
 def test_a_name_twice_and_a_file_without_keys(tmp_path: Path) -> None:
-    line = format_key(ApiKey("a", digest_of("x")))
+    line = format_key(KeyEntry("a", digest_of("x")))
     with pytest.raises(ConfigError, match=r"^keys line 2: the name 'a' is there twice$"):
         parse_keys(f"{line}\n{line}\n", "keys")
     file = tmp_path / "keys"
@@ -108,15 +108,15 @@ def test_a_subprotocol_that_carries_no_key_is_preferred(offered: str, selected: 
 
 
 @given(KEYS, st.text(max_size=50))
-def test_only_the_key_itself_is_found(keys: list[ApiKey], guess: str) -> None:
-    known = ApiKey("me", digest_of("the key"))
+def test_only_the_key_itself_is_found(keys: list[KeyEntry], guess: str) -> None:
+    known = KeyEntry("me", digest_of("the key"))
     assert find_key([*keys, known], "the key") is known
     assert find_key([*keys, known], guess) is None
     assert find_key([*keys, known], known.digest.hex()) is None  # what the file holds lets nobody in
 
 
 def write(path: Path, *names: str) -> None:
-    path.write_text("".join(format_key(ApiKey(name, digest_of(f"key of {name}"))) + "\n" for name in names))
+    path.write_text("".join(format_key(KeyEntry(name, digest_of(f"key of {name}"))) + "\n" for name in names))
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
 
 

@@ -17,7 +17,7 @@ from antiphon.errors import ConfigError
 from antiphon.protocol import events
 from antiphon.serve.hosting.engines import parse_backend_option
 from antiphon.serve.hosting.lifecycle import Lifecycle
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
@@ -261,10 +261,10 @@ async def test_a_malformed_request_leaves_no_query_in_the_log() -> None:
 
 
 async def test_a_call_that_cannot_be_told_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(call: Call, deadline_s: float) -> None:
+    def broken(call: ChatCall, deadline_s: float) -> None:
         raise ValueError(f"no word for {deadline_s}")
 
-    monkeypatch.setattr(Call, "announce_draining", broken)
+    monkeypatch.setattr(ChatCall, "announce_draining", broken)
     async with serving() as server, server.caller() as client:
         lifecycle = Lifecycle(Limits(drain_timeout_s=0.1))
         lifecycle.watch(server.app)

@@ -14,10 +14,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import SessionTimeoutError
 from antiphon.protocol import moshi
-from antiphon.serve.hosting.entrance import entrance_of
+from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
@@ -33,14 +33,14 @@ TLS = Path(__file__).parent / "tls"
 @asynccontextmanager
 async def listening(
     tls: ssl.SSLContext | None = None, **limits: float
-) -> AsyncIterator[tuple[int, Families]]:
-    """A server that answers nothing, behind the entrance of one process."""
+) -> AsyncIterator[tuple[int, MetricFamilies]]:
+    """A server that answers nothing, behind the connection rules of one process."""
     config = ServerConfig(limits=Limits(**limits))  # type: ignore[arg-type]
-    runner, families = web.AppRunner(web.Application()), Families(CollectorRegistry())
+    runner, families = web.AppRunner(web.Application()), MetricFamilies(CollectorRegistry())
     await runner.setup()
-    entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
+    rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())
     with bound("127.0.0.1", 0) as listeners:
-        await Site(runner, listeners, ssl_context=tls, entrance=entrance).start()
+        await Site(runner, listeners, ssl_context=tls, rules=rules).start()
         yield runner.addresses[0][1], families
         await runner.cleanup()
 

@@ -16,7 +16,7 @@ import pytest
 from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Closed, Server, serving, speech
 from tests.serve.live_client import PATH, live_client, parrot
 
@@ -416,7 +416,7 @@ async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bo
 
 async def test_a_wrong_key_has_the_body_of_openai(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key of alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key of alice"))) + "\n")
     async with serving(api_keys=str(keys)) as server:
         for headers, code in (
             ({}, "missing_authorization"),
@@ -497,7 +497,7 @@ async def test_a_watcher_that_leaves_harms_nothing() -> None:
 
 async def test_sessions_that_are_not_there_and_too_many_watchers(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    lines = [format_key(ApiKey(name, digest_of(f"key-of-{name}"))) + "\n" for name in ("alice", "bob")]
+    lines = [format_key(KeyEntry(name, digest_of(f"key-of-{name}"))) + "\n" for name in ("alice", "bob")]
     keys.write_text("".join(lines))
     alice, bob = ({"x-api-key": f"key-of-{name}"} for name in ("alice", "bob"))
     async with serving(api_keys=str(keys)) as server, live_client(server, **alice) as client:

@@ -17,9 +17,9 @@ from antiphon.engine.engine import Engine
 from antiphon.ipc.local import LocalEngine
 from antiphon.protocol import kyutai
 from antiphon.serve.routes import live_recogniser
+from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, serving, speech
 from tests.serve.live_client import LiveClient, live_client, parrot
-from tests.serve.speech_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 
 INPUT = "session.input_transcript.delta"
 OUTPUT = "session.output_audio.delta"

@@ -20,10 +20,10 @@ from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
-from antiphon.serve.routes.voicing import MAX_PENDING_WORDS
+from antiphon.serve.routes.tts_stream import MAX_PENDING_WORDS
+from tests.serve.asr_fakes import transcribing
 from tests.serve.harness import Closed, Server, serving
-from tests.serve.speaking_fakes import TTS, SpeakerBackend, listening
-from tests.serve.speech_fakes import transcribing
+from tests.serve.tts_fakes import TTS, SpeakerBackend, listening
 
 LONGEST = "a " * (MAX_TEXT_BYTES // 2)
 A_TURN = 4 * PIECE_WORDS

@@ -13,12 +13,12 @@ import pytest
 
 from antiphon.audio.pcm import FloatArray, float_from_s16le
 from antiphon.errors import AudioError, SessionFailedError
-from antiphon.protocol.speech_order import PATH
+from antiphon.protocol.speech_request import PATH
 from antiphon.serve.routes import speech_body
 from antiphon.serve.routes.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
-from tests.serve.speaking_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
-from tests.serve.test_speaking_by_post import voices
+from tests.serve.test_tts_by_post import voices
+from tests.serve.tts_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
 
 assert voices  # the fixture
 

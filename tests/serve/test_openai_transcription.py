@@ -15,13 +15,13 @@ import pytest
 
 from antiphon.audio.wav import encode_wav
 from antiphon.protocol import moshi
-from antiphon.protocol.transcription_order import PATH
+from antiphon.protocol.transcription_request import PATH
 from antiphon.serve.hosting.uploads import MAX_UPLOADS
 from tests.audio.recordings import encoded
 from tests.audio.test_mp4 import bomb
+from tests.serve.asr_fakes import ScribeBackend, scribe_checkpoint, sentence, spoken, transcribing
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
 from tests.serve.hostile import BOUNDARY, FORM, form_of
-from tests.serve.speech_fakes import ScribeBackend, scribe_checkpoint, sentence, spoken, transcribing
 
 WAV = encode_wav(spoken(sentence(4)[0]), 24_000)
 TEXTS = sentence(4)[1]

@@ -1,4 +1,4 @@
-"""Overload: the loop's lag is seen, closes the door and opens it again; no handler keeps the loop long."""
+"""Overload: the loop's lag is measured, stops admission and lets it go on; no handler keeps the loop long."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from antiphon.audio.formats import AudioEncoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.protocol import kyutai, moshi
 from antiphon.serve.hosting.lag import LOOKS, PERIOD_S, WORST_S, LoopLag
+from tests.serve.asr_fakes import transcribing
 from tests.serve.harness import Server, serving, speech
-from tests.serve.speech_fakes import transcribing
 
 HANDLER_S = 0.02
 """A quarter of a frame: what one handler may keep every other session waiting."""

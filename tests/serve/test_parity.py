@@ -80,7 +80,7 @@ async def stock_call(server: Server, speech: Speech, delay_s: float) -> tuple[li
         decoder = AudioDecoder(AudioFormat.OGG)
         texts: list[str] = []
         audio: list[FloatArray] = []
-        wanted = speech.frames.size - server.engine.info.spec.silent_frames * FRAME_SAMPLES
+        wanted = speech.frames.size - server.engine.info.spec.delay_frames * FRAME_SAMPLES
         while sum(piece.size for piece in audio) < wanted:
             message = await client.receive()
             if isinstance(message, moshi.Audio):
@@ -97,7 +97,7 @@ async def pcm_call(server: Server, speech: Speech, delay_s: float) -> FloatArray
     async with server.caller(GREEDY) as client:
         messages = [moshi.Audio(frame.astype("<f4").tobytes()) for frame in speech.frames]
         sending = asyncio.create_task(send_all(client, messages))
-        silent = server.engine.info.spec.silent_frames
+        silent = server.engine.info.spec.delay_frames
         replies = [await client.reply() for _ in range(len(speech.frames) - silent)]
         await sending
         assert [stamped.frame for stamped, _ in replies] == list(range(silent, len(speech.frames)))

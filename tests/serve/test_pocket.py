@@ -16,10 +16,10 @@ from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
-from antiphon.serve.media.speakers import find_speakers
+from antiphon.serve.media.tts_voices import find_tts_voices
 from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
-from tests.serve.speaking_fakes import Listener, listening
+from tests.serve.tts_fakes import Listener, listening
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 pytestmark = pytest.mark.product  # a model is run
@@ -120,11 +120,11 @@ async def test_full_says_when_to_come_again_and_who_leaves_midway_frees_the_row(
 def test_a_recording_is_a_voice_where_the_weights_can_make_one_of_it(folder: Path, tmp_path: Path) -> None:
     bare = make_pocket_checkpoint(tmp_path / "bare", clones=False)
     for each, names in ((folder, ["calm", "ring"]), (bare, ["calm"])):
-        speakers = find_speakers(None, load_checkpoint(str(each)))
+        speakers = find_tts_voices(None, load_checkpoint(str(each)))
         assert speakers is not None
         assert speakers.names() == names
     (folder / "voices" / "calm.wav").write_bytes(b"an exported voice wins over a recording of its name")
-    speakers = find_speakers(str(folder / "voices"), load_checkpoint(str(folder)))
+    speakers = find_tts_voices(str(folder / "voices"), load_checkpoint(str(folder)))
     (folder / "voices" / "calm.wav").unlink()
     assert speakers is not None
     voice = speakers.load("calm")
@@ -133,7 +133,7 @@ def test_a_recording_is_a_voice_where_the_weights_can_make_one_of_it(folder: Pat
     assert speakers.choose(None) == "calm"
     assert speakers.choose("nobody") == "calm"
     (tmp_path / "noise.wav").write_bytes(b"no sound")
-    broken = find_speakers(str(tmp_path), load_checkpoint(str(folder)))
+    broken = find_tts_voices(str(tmp_path), load_checkpoint(str(folder)))
     assert broken is not None
     with pytest.raises(CheckpointFormatError, match=r"noise\.wav: .* is not audio that can be read"):
         broken.load("noise")

@@ -20,7 +20,7 @@ import pytest
 from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import events, moshi
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import PATIENCE_S, Client, Closed, speech
 from tests.serve.process import ServerProcess, serve_process
 
@@ -311,7 +311,7 @@ async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left()
 
 async def test_limits_of_a_key_hold_over_all_front_ends(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
-    keys.write_text(format_key(ApiKey("alice", digest_of("secret"), 2)) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("secret"), 2)) + "\n")
     async with (
         serve_process("--front-ends", "2", "--slots", "8", "--api-keys", str(keys)) as server,
         AsyncExitStack() as stack,
@@ -343,7 +343,7 @@ async def test_limits_of_a_key_hold_over_all_front_ends(tmp_path: Path) -> None:
 
 async def test_an_ephemeral_key_is_good_at_every_front_end(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
-    keys.write_text(format_key(ApiKey("alice", digest_of("secret"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("secret"))) + "\n")
     async with serve_process("--front-ends", "2", "--slots", "8", "--api-keys", str(keys)) as server:
         url = f"{server.url}/v1/realtime"
         headers = {"Authorization": "Bearer secret", "Connection": "close"}
@@ -360,7 +360,7 @@ async def test_an_ephemeral_key_is_good_at_every_front_end(tmp_path: Path) -> No
 @pytest.mark.parametrize("has_file", [False, True])
 async def test_a_keys_day_is_that_of_all_front_ends(tmp_path: Path, has_file: bool) -> None:
     keys = tmp_path / "keys.txt"
-    keys.write_text(format_key(ApiKey("alice", digest_of("secret"), seconds=2)) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("secret"), seconds=2)) + "\n")
     options = ("--front-ends", "2", "--slots", "8", "--api-keys", str(keys))
     async with serve_process(*options, *(("--usage", str(tmp_path / "usage")) if has_file else ())) as server:
         headers, url = {"Authorization": "Bearer secret"}, f"{server.url}/api/chat"

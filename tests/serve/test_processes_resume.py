@@ -19,14 +19,14 @@ pytestmark = pytest.mark.product
 FRAMES = 120
 CALLS = 32
 CUTS = (10, 35, 60, 85)
-AHEAD = IN_FLIGHT_FRAMES + DUPLEX.silent_frames
+AHEAD = IN_FLIGHT_FRAMES + DUPLEX.delay_frames
 SEEDS = "&text_seed=5&audio_seed=7"
 OPTIONS = ("--slots", "40", "--front-ends", "2", "--fixed-batch")
 
 
 def caller_of(http: object, url: str) -> ResumingCaller:
     address = f"{url}/api/chat?{QUERY}{SEEDS}"
-    return ResumingCaller(http, address, speech(FRAMES), DUPLEX.silent_frames)  # type: ignore[arg-type]
+    return ResumingCaller(http, address, speech(FRAMES), DUPLEX.delay_frames)  # type: ignore[arg-type]
 
 
 def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:

@@ -16,7 +16,7 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.ephemeral import EphemeralKeys
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import (
     CODEC,
     DUPLEX,
@@ -265,7 +265,7 @@ async def test_a_client_that_is_silent_is_answered_in_time_all_the_same() -> Non
 
 async def test_a_browser_shows_its_key_as_a_subprotocol(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     async with serving(api_keys=str(keys)) as server:
         offered = ["realtime", "openai-insecure-api-key.key-of-alice"]
         async with realtime_client(server, protocols=offered) as client:
@@ -281,7 +281,7 @@ async def test_a_browser_shows_its_key_as_a_subprotocol(tmp_path: Path) -> None:
 
 async def test_an_ephemeral_key_opens_the_session_it_is_for(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     async with serving(api_keys=str(keys)) as server:
         wanted = {"type": "realtime", "instructions": "Be kind.", "output_modalities": ["text"]}
         body = {"session": wanted, "expires_after": {"anchor": "created_at", "seconds": 60}}
@@ -298,7 +298,7 @@ async def test_an_ephemeral_key_opens_the_session_it_is_for(tmp_path: Path) -> N
         for path in ("/v1/models", "/api/chat", "/v1/live/sessions"):
             assert (await server.get(path, Authorization=f"Bearer {made['value']}"))[0] == 401
         assert (await post(server, {}, Authorization=f"Bearer {made['value']}"))[0] == 401
-        keys.write_text(format_key(ApiKey("bob", digest_of("key-of-bob"))) + "\n")
+        keys.write_text(format_key(KeyEntry("bob", digest_of("key-of-bob"))) + "\n")
         assert (await server.get(PATH, Authorization=f"Bearer {made['value']}"))[0] == 401
 
 
@@ -351,13 +351,13 @@ def test_the_bytes_of_a_session_in_a_key_are_those_of_its_letters() -> None:
 def test_an_ephemeral_key_ends_and_cannot_be_changed() -> None:
     now_s = 1000.0
     maker, reader = (EphemeralKeys(b"s" * 32, time_s=lambda: now_s) for _ in range(2))
-    alice = ApiKey("alice", digest_of("a"))
+    alice = KeyEntry("alice", digest_of("a"))
     value, expires_at = maker.issue(alice, {"instructions": "\U0001f600"}, 60)
     assert expires_at == 1060
     found = reader.read(value)  # of another process with the same secret
     assert found is not None
     assert reader.is_of(found, alice)
-    assert not reader.is_of(found, ApiKey("alice", digest_of("b")))
+    assert not reader.is_of(found, KeyEntry("alice", digest_of("b")))
     padded = value.removeprefix("ek_") + "=" * (-len(value.removeprefix("ek_")) % 4)
     said = base64.urlsafe_b64decode(padded)
     assert alice.digest.hex().encode() not in said  # its holder learns nothing of the API key

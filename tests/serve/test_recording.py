@@ -18,10 +18,10 @@ from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.services import SERVICES
-from antiphon.serve.media.recording import Limits, Recorder, Recording
+from antiphon.serve.media.recording import CallRecorder, CallRecording, RecordingLimits
 from tests.serve.harness import Server, serving, speech
 
-GENEROUS = Limits(max_s=60.0, max_bytes=10**8)
+GENEROUS = RecordingLimits(max_s=60.0, max_bytes=10**8)
 
 
 async def held_call(server: Server, query: str, frames: int) -> tuple[bool, FloatArray, FloatArray]:
@@ -43,7 +43,7 @@ def files_in(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(("query", "records"), [("", True), ("consent=", True), ("consent=record", False)])
 async def test_without_both_consents_nothing_is_kept(tmp_path: Path, query: str, records: bool) -> None:
     async with serving() as server:
-        recorder = Recorder(tmp_path, GENEROUS) if records else None
+        recorder = CallRecorder(tmp_path, GENEROUS) if records else None
         server.app[SERVICES].recorder = recorder
         is_told, _, _ = await held_call(server, query, 3)
         assert not is_told
@@ -55,7 +55,7 @@ async def test_without_both_consents_nothing_is_kept(tmp_path: Path, query: str,
 
 async def test_with_both_consents_the_call_is_kept_as_it_was(tmp_path: Path) -> None:
     async with serving() as server:
-        recorder = server.app[SERVICES].recorder = Recorder(tmp_path, GENEROUS)
+        recorder = server.app[SERVICES].recorder = CallRecorder(tmp_path, GENEROUS)
         is_told, said, heard = await held_call(server, "consent=record", 5)
         assert is_told
         recorder.close()
@@ -83,7 +83,9 @@ def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) 
     seconds = 24000 * 2
     other = tmp_path / "notes.wav"
     other.write_bytes(b"not ours" * 100_000)
-    recorder = Recorder(tmp_path, Limits(max_s=1.0, max_bytes=3 * seconds), clock=lambda: next(now))
+    recorder = CallRecorder(
+        tmp_path, RecordingLimits(max_s=1.0, max_bytes=3 * seconds), clock=lambda: next(now)
+    )
     for call in range(5):
         recording = recorder.open(f"{call:04x}")
         for _ in range(30):  # 2.4 s, of which one is kept
@@ -99,7 +101,7 @@ def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) 
 def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     gate = threading.Event()
     write = recorder._write
 
@@ -121,9 +123,9 @@ def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(
 
 def test_a_file_is_a_whole_recording_after_every_piece(tmp_path: Path) -> None:
     """So what a power cut leaves can be played: it is what is read here, while the file is open."""
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     stem = recorder.open("ab")._stem
-    recording, path = Recording(recorder, stem, 10**6), tmp_path / f"{stem}-heard.wav"
+    recording, path = CallRecording(recorder, stem, 10**6), tmp_path / f"{stem}-heard.wav"
 
     def has_bytes(size: int) -> bool:
         return path.is_file() and path.stat().st_size == size
@@ -143,7 +145,7 @@ def test_a_file_is_a_whole_recording_after_every_piece(tmp_path: Path) -> None:
 def test_a_file_that_a_full_disk_cuts_short_says_what_it_holds(
     tmp_path: Path, most_bytes: int, samples: int | None
 ) -> None:
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     recording = recorder.open("ab")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # No file of this process may be longer, which a writer sees as it would a full disk.
@@ -172,7 +174,7 @@ async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> Non
     assert "\nantiphon_failed_recordings_total 1.0\n" in text
 
 
-def wait_for_files(folder: Path, recorder: Recorder) -> list[Path]:
+def wait_for_files(folder: Path, recorder: CallRecorder) -> list[Path]:
     """The files, once none of them is open."""
     wait_until(lambda: not recorder._files and recorder._queue.empty())
     return files_in(folder)
@@ -186,10 +188,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_recording_that_fails_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     stem = recorder.open("ab")._stem
     (tmp_path / f"{stem}-heard.wav").touch()  # somebody has it already
-    recording = Recording(recorder, stem, 10**6)
+    recording = CallRecording(recorder, stem, 10**6)
     for _ in range(5):
         recording.heard(speech(1))
         recording.said(speech(1))
@@ -200,7 +202,7 @@ def test_a_recording_that_fails_is_not_tried_again(tmp_path: Path, caplog: pytes
 
 
 def test_recordings_are_for_their_owner_alone(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     recording = recorder.open("ab")
     recording.heard(speech(1))
     recording.close()
@@ -213,14 +215,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ConfigError, match=r"cannot record into .*file"):
-        Recorder(file / "below", GENEROUS)
+        CallRecorder(file / "below", GENEROUS)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["in its turn", "after a full queue"])
 def test_a_disk_that_is_full_at_the_end_costs_one_recording_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    recorder = Recorder(tmp_path, GENEROUS)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     finish = recorder._finish
 
     def full(name: str) -> None:

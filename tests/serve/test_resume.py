@@ -18,7 +18,7 @@ SEEDS = "&text_seed=5&audio_seed=7"
 
 
 def caller_of(server: Server, pcm: FloatArray, spec: ModelSpec) -> ResumingCaller:
-    return ResumingCaller(server.http, server.url(f"/api/chat?{QUERY}{SEEDS}", "ws"), pcm, spec.silent_frames)
+    return ResumingCaller(server.http, server.url(f"/api/chat?{QUERY}{SEEDS}", "ws"), pcm, spec.delay_frames)
 
 
 async def spoken(spec: ModelSpec, cuts_at: list[int], frames: int) -> ResumingCaller:

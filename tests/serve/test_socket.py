@@ -14,7 +14,7 @@ from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import Client, Closed, Server, serving, speech
-from tests.serve.speaking_fakes import levels, listening, speaking
+from tests.serve.tts_fakes import levels, listening, speaking
 
 TLS = Path(__file__).parent / "tls"
 PATIENT = {"close_timeout_s": 10.0}
@@ -43,7 +43,7 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
 async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
     async with serving() as server, server.caller() as client:
         call = only_call(server)
-        call._lane.close()  # no turn finds the reply before the error is there
+        call._waker.close()  # no turn finds the reply before the error is there
         await client.speak(speech(1))
         await server.eventually(lambda: call._session.reply_frames == 1)
         await client.send(moshi.Audio(b"three"))  # no whole number of samples

@@ -14,8 +14,8 @@ import pytest
 from antiphon.audio.wav import encode_wav
 from antiphon.protocol.kyutai import PATH, Ready
 from tests.audio.recordings import encoded
+from tests.serve.asr_fakes import scribe, sentence, spoken, transcribing
 from tests.serve.harness import Server
-from tests.serve.speech_fakes import scribe, sentence, spoken, transcribing
 
 
 async def post(server: Server, data: Any, **headers: str) -> tuple[int, Any]:

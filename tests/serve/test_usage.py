@@ -15,7 +15,7 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, UsageLimitError
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.access.key_watch import watch_keys
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.leases import DaySeconds
 from antiphon.supervisor.messages import Use
@@ -150,8 +150,8 @@ def test_a_file_that_is_lost_later_keeps_nobody_from_counting(
     assert "usage not read" in caplog.messages
 
 
-ALICE = ApiKey("alice", digest_of("key-of-alice"), seconds=30)
-BOB = ApiKey("bob", digest_of("key-of-bob"))
+ALICE = KeyEntry("alice", digest_of("key-of-alice"), seconds=30)
+BOB = KeyEntry("bob", digest_of("key-of-bob"))
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_where_no_keys_are_asked_for_nothing_is_limited() -> None:
     Access(ServerConfig(limits=Limits(max_seconds_per_key=1))).check(Caller(None, "1.1.1.1"), {"": 9.0})
 
 
-def write(path: Path, *keys: ApiKey) -> None:
+def write(path: Path, *keys: KeyEntry) -> None:
     path.write_text("# who may call\n" + "".join(f"{format_key(key)}\n" for key in keys))
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from antiphon.errors import AntiphonError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.speaker import SpeakerShape, read_speaker
-from antiphon.serve.media.voices import read_embedded
+from antiphon.serve.media.duplex_voices import read_embedded
 from tests.models.test_tensor_file import repack
 from tests.serve.harness import LM
 from tests.serve.test_voices import save_embedded

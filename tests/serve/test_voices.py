@@ -10,8 +10,8 @@ import torch
 from antiphon.audio.loudness import loudness_lufs
 from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, ProtocolError
-from antiphon.models.persona import Voice
-from antiphon.serve.media.voices import KEPT_VOICES, VoiceFolder, find_voices
+from antiphon.models.persona import VoicePrompt
+from antiphon.serve.media.duplex_voices import KEPT_VOICES, VoiceFolder, find_voices
 from tests.serve.harness import DUPLEX, LM, null_checkpoint, speech
 
 EMBEDDED_FRAMES = 9
@@ -108,9 +108,9 @@ def test_only_so_many_voices_are_kept(
 ) -> None:
     read: list[str] = []
 
-    def note(path: Path) -> Voice:
+    def note(path: Path) -> VoicePrompt:
         read.append(path.stem)
-        return Voice()
+        return VoicePrompt()
 
     monkeypatch.setattr(voices, "_read", note)
     for index in range(KEPT_VOICES + 1):

@@ -17,10 +17,10 @@ from antiphon.audio.files import read_audio
 from antiphon.audio.pcm import s16le_from_float
 from antiphon.backends.onnx.factory import make
 from antiphon.models.catalog import load_checkpoint
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import Server, serving
 from tests.serve.process import START_S
-from tests.serve.test_processes_speech import antiphon
+from tests.serve.test_processes_tts import antiphon
 from tests.stock.environments import run_client
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
@@ -149,7 +149,7 @@ REFUSALS = {
 
 async def test_what_its_user_sees_of_a_refusal(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     async with serving(slots=1, engine={"max_queue": 0}, api_keys=str(keys)) as server:
         met = await run_client("openai", "openai_refusals.py", server.url("/v1"), "key-of-alice", "null-echo")
     assert met == REFUSALS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.transport.tls import tls_context
 from tests.stock.environments import run_client, run_node
 from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
@@ -101,7 +101,7 @@ async def test_transcription(client: str, question: Path) -> None:
 
 async def test_the_npm_package_as_a_server_and_as_a_browser(question: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem"))
     async with tiny(tls=tls, api_keys=str(keys)) as server:
         met = await run_node(

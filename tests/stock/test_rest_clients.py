@@ -15,7 +15,7 @@ import pytest
 from antiphon.audio.stream import decode_pieces
 from antiphon.backends.onnx.factory import make
 from antiphon.models.catalog import load_checkpoint
-from antiphon.serve.access.keys import ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import serving
 from tests.stock.environments import run_client
 from tests.stock.node_environments import run_node
@@ -162,7 +162,7 @@ REFUSALS = {
 
 async def test_what_its_user_sees_of_a_refusal(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(format_key(ApiKey("alice", digest_of("key-of-alice"))) + "\n")
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     checkpoints = [load_checkpoint(name) for name in ("tiny-stt", "tiny-tts")]
     made = [(files, make(files, slots=1, threads=1)) for files in checkpoints]
     limits = {"max_upload_bytes": 200_000}

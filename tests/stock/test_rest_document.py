@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.protocol import speech_order, transcription_order
+from antiphon.protocol import speech_request, transcription_request
 from antiphon.serve.routes import openai_errors
 from tests.stock.environments import REQUIREMENTS
 from tests.stock.node_environments import PACKAGES
@@ -39,10 +39,10 @@ def test_the_versions_are_those_that_the_tests_install() -> None:
 
 
 def test_every_field_format_and_path_is_in_a_table() -> None:
-    names = {*transcription_order.IGNORED, *transcription_order.FORMATS, *speech_order.CONTENT_TYPES}
+    names = {*transcription_request.IGNORED, *transcription_request.FORMATS, *speech_request.CONTENT_TYPES}
     names |= {"input", "voice", "speed", "stream_format", "instructions", "file", "language", "stream"}
     assert not [name for name in names if f"`{name}" not in TEXT]
-    assert not [path for path in (speech_order.PATH, transcription_order.PATH) if f"{path}`" not in TEXT]
+    assert not [path for path in (speech_request.PATH, transcription_request.PATH) if f"{path}`" not in TEXT]
 
 
 def test_every_code_is_in_the_table() -> None:

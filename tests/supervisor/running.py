@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from antiphon.supervisor.door import DoorLimits
-from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.dispatcher import ConnectionLimits
+from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
 
 STUB = str(Path(__file__).parent / "stub.py")
@@ -77,16 +77,16 @@ class Running:
             return await self.task
 
 
-def plan(listener: socket.socket, *, engine: str = "", front_end: str = "", **changes: Any) -> Plan:
+def plan(listener: socket.socket, *, engine: str = "", front_end: str = "", **changes: Any) -> SupervisorPlan:
     """A plan of stubs with these words."""
-    return Plan(
+    return SupervisorPlan(
         **{
             "engine": (sys.executable, STUB, "engine", engine),
             "front_end": (sys.executable, STUB, "front-end", front_end),
             "front_ends": 2,
             "task": b"",
             "listeners": [listener],
-            "limits": DoorLimits(),
+            "limits": ConnectionLimits(),
             "counted_address": lambda address: address,
             "announce": lambda lines: None,
             "drain_s": 5.0,

@@ -17,7 +17,7 @@ import pytest
 from antiphon.errors import ConfigError
 from antiphon.supervisor import peer, supervisor
 from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
-from antiphon.supervisor.door import DoorLimits
+from antiphon.supervisor.dispatcher import ConnectionLimits
 from tests.supervisor.running import PATIENCE_S, Running, children, supervised
 
 BACK_S = 3.0
@@ -262,7 +262,7 @@ async def test_a_child_that_cannot_begin_is_one_sentence(kind: str) -> None:
 
 
 async def test_an_address_with_too_many_connections_is_turned_away() -> None:
-    async with supervised(limits=DoorLimits(connections_per_address=2)) as running:
+    async with supervised(limits=ConnectionLimits(connections_per_address=2)) as running:
         first, _ = await running.call(), await running.call()
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         assert await reader.read(1) == b""
@@ -273,14 +273,14 @@ async def test_an_address_with_too_many_connections_is_turned_away() -> None:
 
 
 async def test_new_connections_beyond_the_rate_wait_and_none_is_lost() -> None:
-    async with supervised(limits=DoorLimits(new_per_s=20.0)) as running:
+    async with supervised(limits=ConnectionLimits(new_per_s=20.0)) as running:
         began_s = time.monotonic()
         await asyncio.gather(*(running.call() for _ in range(40)))
         assert 0.8 < time.monotonic() - began_s < 5.0
 
 
 async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
-    async with supervised(limits=DoorLimits(connections=2)) as running:
+    async with supervised(limits=ConnectionLimits(connections=2)) as running:
         first, _ = await running.call(), await running.call()
         third = asyncio.create_task(running.call())
         await asyncio.sleep(0.3)

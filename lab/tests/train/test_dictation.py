@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from lab.train.domain import Domain
+from lab.train.eval_calls import dictate_all, dictation_report
 from lab.train.questions import Asked, Utterance, plan, trim
-from lab.train.speech_calls import dictate_all, dictation_report
-from lab.train.voices import speak
+from lab.train.synthetic_voices import speak
 from tests.support.launch import ANTIPHON, free_port, running_server
 
 

@@ -21,7 +21,7 @@ from lab.train.domain import Domain
 from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.questions import Asked, plan
 from lab.train.sentences import draw_sentence
-from lab.train.voices import (
+from lab.train.synthetic_voices import (
     FLITE,
     HELD_OUT_FLITE,
     HELD_OUT_VARIANTS,

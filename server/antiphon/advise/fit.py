@@ -54,7 +54,7 @@ def parse_bytes(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class FitRequest:
     """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once."""
 
     memory_bytes: int
@@ -88,7 +88,7 @@ def most_rows(facts: MemoryFacts) -> int:
         return 0
 
 
-def matches(family: AudioFamily, wish: Wish) -> bool:
+def matches(family: AudioFamily, wish: FitRequest) -> bool:
     """Whether a model is of the kind, language and licence that is asked for."""
     return (
         wish.modality in (None, family.modality)
@@ -97,7 +97,7 @@ def matches(family: AudioFamily, wish: Wish) -> bool:
     )
 
 
-def speech_that_fits(families: Iterable[AudioFamily], wish: Wish) -> list[Fit]:
+def speech_that_fits(families: Iterable[AudioFamily], wish: FitRequest) -> list[Fit]:
     """What fits, the best first: more parameters, then more precision."""
     fits = []
     for family in families:
@@ -119,7 +119,7 @@ class TextFit:
     rows: int
 
 
-def text_that_fits(families: Iterable[TextFamily], wish: Wish) -> list[TextFit]:
+def text_that_fits(families: Iterable[TextFamily], wish: FitRequest) -> list[TextFit]:
     """Text models that fit with a full conversation for each session, the largest first."""
     fits = []
     for family in families:

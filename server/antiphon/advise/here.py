@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.advise.fit import Wish, speech_that_fits
+from antiphon.advise.fit import FitRequest, speech_that_fits
 from antiphon.backends.machine import Gpu
 from antiphon.errors import CheckpointNotFoundError
 from antiphon.models.builtin import BUILTIN
@@ -61,5 +61,5 @@ def cached_repositories(cache: Path) -> dict[str, int]:
 
 def sessions_here(family: AudioFamily, memory: Memory) -> str:
     """The precision and the most sessions that memory holds of a model: "int8, 12", or "no"."""
-    fits = speech_that_fits([family], Wish(memory.bytes))
+    fits = speech_that_fits([family], FitRequest(memory.bytes))
     return f"{fits[0].precision}, {fits[0].rows}" if fits else "no"

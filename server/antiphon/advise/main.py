@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.advise.fit import Wish, parse_bytes, speech_that_fits, text_that_fits
+from antiphon.advise.fit import FitRequest, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.here import builtin_manifests, cached_repositories, hub_cache, memory_here
 from antiphon.advise.override import compose_override
 from antiphon.advise.show import builtin_table, cache_lines, families_table, speech_advice, text_advice
 from antiphon.backends.machine import list_gpus
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
-from antiphon.models.families import TRANSLATION, Families, load_families
+from antiphon.models.families import TRANSLATION, ModelFamilies, load_families
 from antiphon.option import Parser
 
 EXAMPLES = """\
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError("compose is given without fits; say how much memory there is")
         print(_overview(families))  # noqa: T201
         return 0
-    wish = Wish(
+    wish = FitRequest(
         parse_bytes(options.fits),
         options.sessions,
         options.modality,
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     return _say(speech_advice(fits[0], wish, fits[1:6]) if fits else None, wish)
 
 
-def _overview(families: Families) -> str:
+def _overview(families: ModelFamilies) -> str:
     """What is built in, what is cached, and what is published, with what fits."""
     cache = hub_cache()
     cached = cached_repositories(cache)
@@ -113,7 +113,7 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _say(advice: str | None, wish: Wish) -> int:
+def _say(advice: str | None, wish: FitRequest) -> int:
     if advice is None:
         print(  # noqa: T201
             f"nothing fits: {wish.sessions} sessions in {wish.memory_bytes:,} bytes; see 'antiphon models'",

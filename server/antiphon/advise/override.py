@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from antiphon.advise.fit import Fit, Wish
+from antiphon.advise.fit import Fit, FitRequest
 from antiphon.models.spec import PipelineKind
 
 SERVICES = {
@@ -21,7 +21,7 @@ CPU_IMAGE = (
 """The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
 
 
-def compose_override(fit: Fit, wish: Wish) -> str:
+def compose_override(fit: Fit, wish: FitRequest) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
 
     Lists are written as JSON, which YAML is a superset of.
@@ -42,7 +42,7 @@ def compose_override(fit: Fit, wish: Wish) -> str:
     lines = [
         f"# {fit.family.name} in {fit.precision} for {wish.sessions} sessions; by antiphon models --fits.",
         "services:",
-        "  door:",
+        "  balancer:",
         "    environment:",
         f"      {kind.upper()}_MODEL: {json.dumps(model)}",
     ]

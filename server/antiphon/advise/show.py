@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from antiphon.advise.fit import OVERHEAD, Fit, TextFit, Wish
+from antiphon.advise.fit import OVERHEAD, Fit, FitRequest, TextFit
 from antiphon.advise.here import Memory, sessions_here
 from antiphon.backends.registry import BACKENDS
-from antiphon.models.families import Families, SpeechFamily
+from antiphon.models.families import ModelFamilies, SpeechFamily
 from antiphon.models.manifest import Manifest
 
 GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
@@ -66,7 +66,7 @@ def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
     return "\n".join([f"in the hub's cache ({cache}):", *lines])
 
 
-def families_table(families: Families, memory: Memory, cached: Container[str]) -> str:
+def families_table(families: ModelFamilies, memory: Memory, cached: Container[str]) -> str:
     """Every family with what one has to know before choosing."""
     fits = f"fits {gigabytes(memory.bytes)}"
     head = (
@@ -132,7 +132,7 @@ def families_table(families: Families, memory: Memory, cached: Container[str]) -
     )
 
 
-def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
+def speech_advice(fit: Fit, wish: FitRequest, others: Iterable[Fit]) -> str:
     """The recommendation, term by term."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
@@ -153,7 +153,7 @@ def speech_advice(fit: Fit, wish: Wish, others: Iterable[Fit]) -> str:
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
-def text_advice(fit: TextFit, wish: Wish, others: Iterable[TextFit]) -> str:
+def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> str:
     """The recommendation of a text model."""
     lines = [
         f"{fit.family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",

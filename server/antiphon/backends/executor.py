@@ -70,7 +70,7 @@ class Result:
     stage_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-class Rows(Protocol):
+class DeviceRows(Protocol):
     """S rows of state on one device, and what every executor does with them."""
 
     @property
@@ -135,7 +135,7 @@ class Rows(Protocol):
         ...
 
 
-class FrameExecutor(Rows, Protocol):
+class FrameExecutor(DeviceRows, Protocol):
     """Runs codec, duplex and stt models: frames of PCM in."""
 
     def run(self, work: Work) -> Result:
@@ -211,7 +211,7 @@ class TextResult:
     stage_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-class TextExecutor(Rows, Protocol):
+class TextExecutor(DeviceRows, Protocol):
     """Runs tts models: text in, frames of PCM out."""
 
     def renew(self, rows: IntArray) -> None:

@@ -24,7 +24,7 @@ from antiphon.backends.base import (
     StepOutputs,
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.executor import FrameExecutor, PromptExecutor, Rows, Work
+from antiphon.backends.executor import DeviceRows, FrameExecutor, PromptExecutor, Work
 from antiphon.backends.faults import FaultJudge
 from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.backends.snapshots import CACHE_BYTES, size_of
@@ -41,7 +41,7 @@ FRAMES: Final = OWN + "frames"
 CACHE_ROWS: Final = 16
 """What is kept of prompts and voices takes at most as much as so many rows, and at most ``CACHE_BYTES``."""
 
-E = TypeVar("E", bound=Rows)
+E = TypeVar("E", bound=DeviceRows)
 
 
 class RowHost(Generic[E]):
@@ -219,7 +219,7 @@ class HostBackend(RowHost[FrameExecutor]):
             self._primer.forget(rows[is_fresh].tolist())
         with self._judging(rows.tolist()):
             frames = np.where(is_fresh, 0, self._frames[rows])
-            emitted = frames >= self._spec.silent_frames
+            emitted = frames >= self._spec.delay_frames
             # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
             is_forgotten = (frames == 0) & (self._spec.kind is PipelineKind.DUPLEX)

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from antiphon.backends.base import IntArray, PrimeProgress
-from antiphon.backends.executor import PromptExecutor, Rows
+from antiphon.backends.executor import DeviceRows, PromptExecutor
 from antiphon.backends.snapshots import SnapshotCache, Tensors, size_of
 from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.spec import LMSpec
 
 
-class PromptedRows(Rows, PromptExecutor, Protocol):
+class PromptedRows(DeviceRows, PromptExecutor, Protocol):
     """An executor whose rows can be given prompts."""
 
 

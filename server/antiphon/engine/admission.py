@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import Changes, Departure, Load, Outcome, RefusedError
+from antiphon.engine.decisions import AdmissionOutcome, Changes, Departure, EngineLoad, RefusedError
 from antiphon.engine.pressure import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
@@ -24,7 +24,7 @@ MEASURED_SESSIONS = 64
 """The estimate of a session's length rests on the last so many."""
 
 
-class Caller(Protocol):
+class Candidate(Protocol):
     """What admission needs to know of a session."""
 
     def activate(self) -> bool:
@@ -32,7 +32,7 @@ class Caller(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Caller)
+C = TypeVar("C", bound=Candidate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Admission(Generic[C]):
         self._is_draining = False
         self._lock = threading.Lock()
 
-    def submit(self, caller: C, now_s: float, wait_s: float) -> Outcome:
+    def submit(self, caller: C, now_s: float, wait_s: float) -> AdmissionOutcome:
         """Admit the caller, or let it wait for at most ``wait_s`` seconds.
 
         Raises:
@@ -91,10 +91,10 @@ class Admission(Generic[C]):
         """
         with self._lock:
             if self._is_open(now_s) and self._has_lease(caller) and self._give_row(caller, now_s):
-                return Outcome.ADMITTED
+                return AdmissionOutcome.ADMITTED
             self._check_queue(now_s, wait_s)
             self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
-            return Outcome.QUEUED
+            return AdmissionOutcome.QUEUED
 
     def check(self, now_s: float, wait_s: float) -> None:
         """Whether a caller who came now would be taken, without taking anybody.
@@ -161,11 +161,13 @@ class Admission(Generic[C]):
         with self._lock:
             return self._estimate_s(self._index(caller) or 0, now_s)
 
-    def load(self, now_s: float) -> Load:
+    def load(self, now_s: float) -> EngineLoad:
         """Rows and queue now."""
         with self._lock:
             is_admitting = self._is_open(now_s) and self._free > 0
-            return Load(len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining)
+            return EngineLoad(
+                len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining
+            )
 
     def active(self) -> tuple[C, ...]:
         """The callers that own a row."""
@@ -235,9 +237,9 @@ class Admission(Generic[C]):
         count = self._pressure.count(now_s)
         if self._free and self._is_late(now_s):
             why = self._why_late(now_s, count)
-            outcome = Outcome.LATE
+            outcome = AdmissionOutcome.LATE
         else:
-            outcome = Outcome.FULL
+            outcome = AdmissionOutcome.FULL
             why = f"all {self._rows} rows are taken"
             if self._free:
                 why = (

@@ -16,7 +16,7 @@ from antiphon.backends.base import BoolArray, FloatArray
 from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.rows import Rows
 from antiphon.ipc.arena import IN_MARKS, Counts, Times
-from antiphon.ipc.rings import Replies
+from antiphon.ipc.rings import RingReplies
 from antiphon.ipc.sends import PACE
 from antiphon.ipc.session import Session
 
@@ -25,7 +25,7 @@ class BulkReplies(NamedTuple):
     """Replies of several sessions; ``place`` int64 ``[n]`` is each one's place among the owner's."""
 
     place: Counts
-    replies: Replies
+    replies: RingReplies
 
 
 class BulkOwner:

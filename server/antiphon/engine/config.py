@@ -29,9 +29,7 @@ class EngineConfig:
     # A listener two seconds behind is no longer in the conversation.
     output_frames: int = option(25, "replies a session may have waiting for its socket", minimum=1)
     # Each is one row's state more; what they are kept for is over in half a second, or nobody goes on.
-    aside_rows: int = option(
-        8, "stt sessions whose state is kept aside while a marker is brought back", minimum=0
-    )
+    padding_rows: int = option(8, "stt sessions whose state is saved while flush padding is heard", minimum=0)
     # Long enough for a phone that changes networks; a row that nobody uses is somebody's place in the queue.
     resume_window_s: float = option(30.0, "a call without a connection can be resumed for so long", minimum=0)
     resume_yield_s: float = option(5.0, "after which its row goes to a caller that waits for one", minimum=0)

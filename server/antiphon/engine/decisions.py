@@ -11,7 +11,7 @@ from antiphon.errors import ServerFullError
 C = TypeVar("C")
 
 
-class Outcome(StrEnum):
+class AdmissionOutcome(StrEnum):
     """How a caller's wish for a row ended, or stands."""
 
     ADMITTED = "admitted"  # at once
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 class RefusedError(ServerFullError):
     """A refusal that knows its outcome, ``FULL`` or ``LATE``, for the metrics."""
 
-    def __init__(self, message: str, *, retry_after_s: int, outcome: Outcome) -> None:
+    def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
         """Say no, with the seconds after which to try again and why it was no."""
         self.outcome = outcome
         super().__init__(message, retry_after_s=retry_after_s)
@@ -56,7 +56,7 @@ class Departure(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """Rows and queue at one moment. ``is_admitting``: a caller who came now would get a row at once."""
 
     active: int

@@ -12,7 +12,7 @@ from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
 from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import Changes, Outcome, RefusedError
+from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.guests import Guest
 from antiphon.engine.loop import EngineLoop
@@ -172,7 +172,7 @@ class Engine:
             self.rows,
             self.wake,
             is_fixed=self.config.fixed_batch,
-            aside_rows=self.config.aside_rows,
+            padding_rows=self.config.padding_rows,
             least_tick_s=self.config.least_tick_ms / 1000.0,
             clock=self.clock,
             metrics=self.metrics,
@@ -259,10 +259,10 @@ class Engine:
             raise
         except DrainingError:
             self._check_not_lost()  # meanwhile: that is why nobody is admitted
-            self.metrics.admission(Outcome.DRAINING)
+            self.metrics.admission(AdmissionOutcome.DRAINING)
             raise
         self.metrics.admission(outcome)
-        if outcome is Outcome.QUEUED:
+        if outcome is AdmissionOutcome.QUEUED:
             self.wake.nudge()  # the engine thread sleeps no longer than this caller waits
         if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
             guest.end(self._lost)
@@ -331,7 +331,7 @@ class Engine:
         for guest in self.resuming.drain():
             guest.end(ResumeError("draining: the server is leaving"))
         for guest in self._admission.drain():
-            self.metrics.admission(Outcome.DRAINING)
+            self.metrics.admission(AdmissionOutcome.DRAINING)
             guest.end(DrainingError("the server is leaving; its queue is closed"))
 
     def stop(self, timeout_s: float) -> bool:
@@ -377,7 +377,7 @@ class Engine:
         self.resuming.forget(guest)
         departure = self._admission.leave(guest, self.clock())
         if departure.was_waiting:
-            self.metrics.admission(Outcome.LEFT)
+            self.metrics.admission(AdmissionOutcome.LEFT)
         if departure.active_s is not None:
             self.metrics.session_seconds.observe(departure.active_s)
         self._apply(departure.changes)
@@ -407,10 +407,10 @@ class Engine:
     def _apply(self, changes: Changes[Guest]) -> None:
         """Tell everybody whom a decision of admission concerns."""
         for guest in changes.promoted:
-            self.metrics.admission(Outcome.PROMOTED)
+            self.metrics.admission(AdmissionOutcome.PROMOTED)
             guest.tell()
         for guest, error in changes.expired:
-            self.metrics.admission(Outcome.EXPIRED)
+            self.metrics.admission(AdmissionOutcome.EXPIRED)
             guest.end(error)
         for guest in changes.moved:
             guest.tell()

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Final
 
 from antiphon.engine.engine import Engine
-from antiphon.engine.front_end import FrontEnd
+from antiphon.engine.front_end import FrontEndRequests
 from antiphon.engine.pools import Pools
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
@@ -46,7 +46,7 @@ class Fleet:
         """Stand for started engines, made with ``pools`` and an ``EventWake``."""
         self._engines = tuple(Pools(name, engine) for name, engine in engines.items())
         self._on_dropped, self._clock = on_dropped, clock
-        self._front_ends: dict[int, FrontEnd] = {}
+        self._front_ends: dict[int, FrontEndRequests] = {}
         self._bells: dict[int, int] = {}  # one a pool, for good: an engine thread may be about to ring it
         self._held: dict[int, dict[Pools, list[int]]] = {}
         self._selector = selectors.DefaultSelector()
@@ -77,12 +77,12 @@ class Fleet:
         """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
         post = Post(control, self._clock)
         with self._lock:
-            self._front_ends[pool] = FrontEnd(pool, post, self._engines)
+            self._front_ends[pool] = FrontEndRequests(pool, post, self._engines)
             self._selector.register(post, selectors.EVENT_READ, pool)
             self._attend(pool, self._greet)
         ring(self._wake)
 
-    def _greet(self, front_end: FrontEnd) -> None:
+    def _greet(self, front_end: FrontEndRequests) -> None:
         pool = front_end.pool
         if pool not in self._bells:
             self._bells[pool] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -123,7 +123,7 @@ class Fleet:
                 if key.data is None:
                     hush(self._wake)
                 else:
-                    self._attend(key.data, FrontEnd.read)
+                    self._attend(key.data, FrontEndRequests.read)
             now_s = self._clock()
             is_due = now_s - self._told_s >= TURN_S
             if is_due:
@@ -131,7 +131,7 @@ class Fleet:
             for pool in tuple(self._front_ends):
                 self._attend(pool, functools.partial(self._look_after, now_s=now_s, is_due=is_due))
 
-    def _attend(self, pool: int, work: Callable[[FrontEnd], None]) -> None:
+    def _attend(self, pool: int, work: Callable[[FrontEndRequests], None]) -> None:
         """Do something for one front end; what fails there drops it, and the others go on."""
         front_end = self._front_ends.get(pool)
         if front_end is None:
@@ -146,7 +146,7 @@ class Fleet:
             Log(__name__).error("a front end could not be served", pool=pool, exc_info=error)
             self._drop(pool, f"it could not be served: {error!r}")
 
-    def _look_after(self, front_end: FrontEnd, *, now_s: float, is_due: bool) -> None:
+    def _look_after(self, front_end: FrontEndRequests, *, now_s: float, is_due: bool) -> None:
         front_end.post.flush()
         if front_end.post.is_stuck(now_s):
             raise ProtocolError("it takes no messages")

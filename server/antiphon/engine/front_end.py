@@ -41,7 +41,7 @@ MAX_CALLS: Final = 16_384
 """Of one front end, ended ones that it has not let go included: more than it can have connections."""
 
 
-class Call(NamedTuple):
+class FrontEndCall(NamedTuple):
     """One call of a front end."""
 
     pools: Pools
@@ -103,14 +103,14 @@ class Nobody:
         """Nothing."""
 
 
-class FrontEnd:
+class FrontEndRequests:
     """What one front end asks for, carried out on its engines; used by the fleet's thread."""
 
     def __init__(self, pool: int, post: Post, engines: Sequence[Pools]) -> None:
         """Begin without calls."""
         self.pool, self.post = pool, post
         self._engines = engines
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, FrontEndCall] = {}
 
     @property
     def calls(self) -> int:
@@ -158,7 +158,7 @@ class FrontEnd:
             for _ in range(LAST_TURNS):
                 self.read()
 
-    def _part(self, name: str, call: Call, reason: str) -> None:
+    def _part(self, name: str, call: FrontEndCall, reason: str) -> None:
         """End a call whose front end is gone, or let it wait for a connection through another."""
         call.guest.listener = Nobody()
         words = f"its front end was dropped: {reason}"
@@ -198,7 +198,7 @@ class FrontEnd:
             raise ProtocolError(f"model {number} of {len(self._engines)}")
         return self._engines[number]
 
-    def _tell(self, call: Call, message: messages.Message, descriptors: Sequence[int]) -> None:
+    def _tell(self, call: FrontEndCall, message: messages.Message, descriptors: Sequence[int]) -> None:
         guest, engine = call.guest, call.pools.engine
         match message:
             case messages.SetParameters(_, parameters):
@@ -227,7 +227,7 @@ class FrontEnd:
                 guest.detach()
             case messages.ListenAside(_, run, upto, frames, _, now_s):
                 tail = read_tail(message, engine.info.spec.frame_samples)
-                guest.listen_aside(run, upto, frames, tail, now_s)
+                guest.hear_padding(run, upto, frames, tail, now_s)
             case _:
                 raise ProtocolError(f"a front end sent {type(message).__name__}")
 
@@ -248,7 +248,7 @@ class FrontEnd:
                 prompt = messages.unpack_prompt(message.prompt, read_bytes(descriptors))
             guest = pools.engine.guest(call, parameters, pool=self.pool, prompt=prompt)
             guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
-            self._calls[call] = Call(pools, guest)
+            self._calls[call] = FrontEndCall(pools, guest)
             pools.engine.admit(guest, message.wait_s)
             guest.tell()
         except AntiphonError as error:
@@ -261,7 +261,7 @@ class FrontEnd:
             claim = read_claim(message.claim)
             guest = pools.engine.guest(call, SamplingParameters(), pool=self.pool)
             guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
-            self._calls[call] = Call(pools, guest)
+            self._calls[call] = FrontEndCall(pools, guest)
             pools.engine.claim(guest, claim)
         except AntiphonError as error:
             self._calls.pop(call, None)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray, TextEntry
-from antiphon.engine.aside import Aside
+from antiphon.engine.flush_padding import FlushPadding
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.wake import Wake
@@ -121,7 +121,7 @@ class Guest:
         ``pool`` is the front end whose leases it may have, None in one process.
         """
         self.id, self.pool = guest_id, pool
-        self.aside = Aside(rows.frame_samples)
+        self.padding = FlushPadding(rows.frame_samples)
         self.text = TextInbox()
         self.lease: int | None = None
         self.leased: int | None = None  # which lease it has, or had before it closed
@@ -177,10 +177,10 @@ class Guest:
         """Throw away the words that wait."""
         self.text.clear()
 
-    def listen_aside(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
+    def hear_padding(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Hear silence on a copy of the row's state."""
         with self._lock:
-            self.aside.listen(run, upto, frames, tail, now_s)
+            self.padding.listen(run, upto, frames, tail, now_s)
             if self.lease is not None:
                 self._rows.needs_care[self.lease] = True
         self._wake.nudge()
@@ -212,7 +212,7 @@ class Guest:
                 return
             self._is_closed = True
             lease, self.lease = self.lease, None
-            self.aside.end()
+            self.padding.end()
         if lease is not None:
             self._rows.leases.release(lease)
         self._host.leave(self)

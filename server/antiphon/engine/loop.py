@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
-from antiphon.engine.aside import Visit
+from antiphon.engine.flush_padding import RowAction
 from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
@@ -51,7 +51,7 @@ class EngineLoop:
         wake: Wake,
         *,
         is_fixed: bool,
-        aside_rows: int,
+        padding_rows: int,
         least_tick_s: float,
         clock: Callable[[], float],
         metrics: EngineMetrics,
@@ -68,7 +68,7 @@ class EngineLoop:
         self._rows = rows
         self._wake = wake
         self._is_fixed = is_fixed
-        self._aside_rows = aside_rows
+        self._padding_rows = padding_rows
         self._least_tick_s = least_tick_s
         self._clock = clock
         self._metrics = metrics
@@ -207,7 +207,7 @@ class EngineLoop:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
         for lease, guest in self._rows.cared_for(leases):
-            if guest.aside.is_busy:
+            if guest.padding.is_busy:
                 self._rows.needs_care[lease] = True
             parameters = guest.new_parameters()
             if parameters is None:
@@ -219,26 +219,26 @@ class EngineLoop:
                 has_ended = True
         return has_ended
 
-    def _exchange_state(self, lease: int, visit: Visit) -> None:
+    def _exchange_state(self, lease: int, action: RowAction) -> None:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
-        aside, row = self._rows.guest(lease).aside, self._rows.row(lease, self._clock())
-        kept = aside.kept  # read once: a session that closes meanwhile drops it
-        if visit.puts_back and kept is not None:
+        padding, row = self._rows.guest(lease).padding, self._rows.row(lease, self._clock())
+        kept = padding.kept  # read once: a session that closes meanwhile drops it
+        if action.puts_back and kept is not None:
             self._backend.restore(row, kept)
-            if visit is Visit.BACK:
-                aside.kept = None
-        elif visit is Visit.LEAVE:
-            others = sum(other.aside.kept is not None for other in self._admission.active())
-            if others < self._aside_rows:
-                aside.kept = self._backend.snapshot(row)
+            if action is RowAction.RESTORE:
+                padding.kept = None
+        elif action is RowAction.SAVE:
+            others = sum(other.padding.kept is not None for other in self._admission.active())
+            if others < self._padding_rows:
+                padding.kept = self._backend.snapshot(row)
 
     def _tick(self, tick: Tick) -> None:
-        for lease, visit in tick.visits:
-            self._exchange_state(lease, visit)
+        for lease, action in tick.actions:
+            self._exchange_state(lease, action)
         inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        self._metrics.frames_taken.inc(inputs.count - tick.aside)
-        self._metrics.aside_frames.inc(tick.aside)
+        self._metrics.frames_taken.inc(inputs.count - tick.padding)
+        self._metrics.padding_frames.inc(tick.padding)
         self._metrics.batch_rows.observe(inputs.count)
         self._metrics.physical_rows.observe(physical)
         start_s = self._clock()

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from antiphon import __version__
 from antiphon.backends.base import BackendInfo
-from antiphon.engine.decisions import Outcome
+from antiphon.engine.decisions import AdmissionOutcome
 from antiphon.engine.histogram import ArrayHistogram, ArrayHistogramFamily
 
 M = TypeVar("M", Counter, Gauge, ArrayHistogramFamily)
@@ -56,7 +56,7 @@ RESUMPTIONS: Final = ("resumed", "unknown", "expired", "replaced", "draining")
 ROW_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
 
 
-class Families:
+class MetricFamilies:
     """The metrics of one registry by name, each made once however many models report in it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -77,12 +77,12 @@ class EngineMetrics:
     """Every number of the engine, each with the label ``model``.
 
     The attributes are children with the label bound already, so that recording costs one call. Gauges
-    are asked for their value when somebody reads them. Engines of one process share ``Families``.
+    are asked for their value when somebody reads them. Engines of one process share ``MetricFamilies``.
     """
 
-    def __init__(self, registry: CollectorRegistry | Families, *, model: str) -> None:
+    def __init__(self, registry: CollectorRegistry | MetricFamilies, *, model: str) -> None:
         """Register everything, under the label ``model``."""
-        self.families = registry if isinstance(registry, Families) else Families(registry)
+        self.families = registry if isinstance(registry, MetricFamilies) else MetricFamilies(registry)
         self.registry = self.families.registry
         self._model = model
         seconds = self._histogram
@@ -115,8 +115,8 @@ class EngineMetrics:
             buckets=STAGE_BUCKETS_S,
         )
         self.frames_taken = self._counter("frames_taken", "Input frames that took part in a tick.")
-        self.aside_frames = self._counter(
-            "aside_frames", "Frames of silence heard aside to bring markers back (stt)."
+        self.padding_frames = self._counter(
+            "padding_frames", "Frames of flush padding to bring markers back (stt)."
         )
         self.replies = self._counter("replies", "Replies queued for a socket.")
         self.late_frames = self._counter("late_frames", "Frames whose latency was over one frame's length.")
@@ -136,7 +136,7 @@ class EngineMetrics:
         self._admissions = self.families.get(
             Counter, "admissions", "Admission decisions by outcome.", ("model", "outcome")
         )
-        for outcome in Outcome:
+        for outcome in AdmissionOutcome:
             self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
         self._resumptions = self.families.get(
             Counter,
@@ -183,7 +183,7 @@ class EngineMetrics:
         for purpose, size in info.memory.items():
             memory.labels(self._model, purpose).set(size)
 
-    def admission(self, outcome: Outcome) -> None:
+    def admission(self, outcome: AdmissionOutcome) -> None:
         """Count how one caller fared."""
         self._admissions.labels(self._model, outcome.value).inc()
 

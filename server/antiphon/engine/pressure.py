@@ -53,7 +53,7 @@ class LatePressure:
     It rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
     ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer
     late frames are left. A step that runs on counts while it does: one late frame of each of its rows
-    for every whole frame length it has run, so that the door closes before the first late reply is out.
+    for every whole frame length it has run, so that admission stops before the first late reply is out.
 
     It is high as well while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
     sockets, where no stamp sees them.

@@ -146,7 +146,7 @@ def check_words(entries: list[TextEntry], info: BackendInfo, *, room: int) -> No
 
 
 def read_tail(message: messages.ListenAside, frame_samples: int) -> FloatArray:
-    """The unfinished frame before silence that is heard aside.
+    """The unfinished frame before flush padding.
 
     Raises:
         UnsupportedError: it is longer than a frame, or a number is out of range.

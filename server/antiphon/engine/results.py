@@ -10,7 +10,7 @@ from antiphon.engine.rows import Rows
 from antiphon.engine.tick import Chosen, Tick, TickTimes, chosen
 from antiphon.ipc.arena import Counts, Times
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import Replies
+from antiphon.ipc.rings import RingReplies
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 
@@ -22,7 +22,7 @@ class Results:
         self._rows, self._metrics = rows, metrics
         self._takes_audio = POLICIES[spec.kind].takes_audio
         self._has_deadlines = spec.kind is not PipelineKind.TTS
-        self._silent_frames = spec.silent_frames
+        self._delay_frames = spec.delay_frames
 
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
@@ -32,7 +32,7 @@ class Results:
         step_ms = 1000.0 * (times.end_s - times.start_s)
         wait_ms = 1000.0 * (times.start_s - tick.complete_s)
         is_here = ~self._rows.is_closed[leases]
-        is_live = is_here & (tick.frame >= 0) if tick.aside else is_here
+        is_live = is_here & (tick.frame >= 0) if tick.padding else is_here
         live = chosen(is_live)
         with self._rows.arena.turning():
             taken = self._rows.ledger.taken[leases][live]
@@ -89,7 +89,7 @@ class Results:
 
     def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
         """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
-        by_design = consumed & (self._rows.ledger.taken[leases] <= self._silent_frames)
+        by_design = consumed & (self._rows.ledger.taken[leases] <= self._delay_frames)
         if not self._has_deadlines:
             by_design = np.ones(leases.size, np.bool_)
         self._rows.ledger.silent[leases[by_design]] += 1
@@ -104,7 +104,7 @@ class Results:
         tokens = NO_TOKEN if outputs.text_tokens is None else outputs.text_tokens[wanted]
         pcm = None if outputs.pcm is None else outputs.pcm[wanted]
         vad = None if outputs.vad is None else outputs.vad[wanted]
-        replies = Replies.of(tick.frame[wanted], tick.run[wanted], tokens, pcm, vad)
+        replies = RingReplies.of(tick.frame[wanted], tick.run[wanted], tokens, pcm, vad)
         said = replies.times
         said[:, 0], said[:, 1] = 1000.0 * (times.end_s - times.start_s), wait_ms[wanted]
         said[:, 2], said[:, 3] = tick.complete_s[wanted], times.end_s

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
-from antiphon.engine.aside import Visit
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.flush_padding import RowAction
 from antiphon.engine.guests import NO_LIMIT, Guest
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
@@ -24,9 +24,9 @@ from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.tick import EVERY, Tick
 from antiphon.ipc.arena import Arena, Counts, Shape
-from antiphon.ipc.memory import Plan, SharedArena, leases_of
+from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import NOT_ASIDE, InputRings, OutputRings
+from antiphon.ipc.rings import NOT_PADDING, InputRings, OutputRings
 from antiphon.models.spec import ModelSpec
 
 LONGEST_WAIT_S: Final = 3600.0
@@ -62,7 +62,7 @@ class Rows:
         if pools is None:
             self.arena = Arena.ordinary(shape, LEASES_PER_ROW * slots)
         else:
-            self.arena = SharedArena(Plan(shape, pools, leases_of(slots, pools)))
+            self.arena = SharedArena(MemoryLayout(shape, pools, leases_of(slots, pools)))
         arena, leases = self.arena, self.arena.leases
         self._flags = np.zeros((leases, len(CAN_RUN)), np.bool_)
         self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self.has_ended = self._flags.T[:5]
@@ -71,7 +71,7 @@ class Rows:
         self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
         self.needs_care: BoolArray = np.zeros(leases, np.bool_)
-        self._aside_run, self.frame_samples = arena.caller.aside_run, spec.frame_samples
+        self._padding_run, self.frame_samples = arena.caller.padding_run, spec.frame_samples
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
@@ -188,7 +188,7 @@ class Rows:
         if np.count_nonzero(is_plain) < leases.size:
             leases = self._forget_old(leases, now_s)
         if not self._is_live:
-            return self._with_room(np.union1d(leases, self._listening_aside()))
+            return self._with_room(np.union1d(leases, self._hearing_padding()))
         return leases
 
     def _with_room(self, leases: Counts) -> Counts:
@@ -196,14 +196,14 @@ class Rows:
         leases = leases[self._word[leases] == self._can_run]
         return leases[self.outputs.waiting(leases) < self.outputs.bound]
 
-    def _listening_aside(self) -> Counts:
-        """The leases with silence to be heard aside."""
+    def _hearing_padding(self) -> Counts:
+        """The leases with silence to be heard padding."""
         found = []
         for lease in np.flatnonzero(self.needs_care).tolist():
             guest = self._guests[lease]
             if guest is not None:
-                guest.aside.see(int(self._aside_run[lease]))
-                if guest.aside.pending > 0:
+                guest.padding.see(int(self._padding_run[lease]))
+                if guest.padding.pending > 0:
                     found.append(lease)
         return np.array(found, np.int64)
 
@@ -255,7 +255,7 @@ class Rows:
                 self.row(lease, now_s)
             rows = self._row[leases]
         self._is_fresh[leases] = False
-        run = np.full(leases.size, NOT_ASIDE)
+        run = np.full(leases.size, NOT_PADDING)
         with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
@@ -284,21 +284,21 @@ class Rows:
 
     def _with_silence(self, tick: Tick, has_frame: BoolArray, pcm: FloatArray) -> Tick:
         """A tick in which rows without a frame hear silence, and those that heard some go back."""
-        visits: list[tuple[int, Visit]] = []
+        actions: list[tuple[int, RowAction]] = []
         for place in np.flatnonzero(self.needs_care[tick.leases] | ~has_frame).tolist():
             lease = int(tick.leases[place])
-            aside = self.guest(lease).aside
-            aside.see(int(self._aside_run[lease]))
+            padding = self.guest(lease).padding
+            padding.see(int(self._padding_run[lease]))
             if has_frame[place]:
-                visit = aside.come_back()
+                action = padding.come_back()
             else:
                 self.needs_care[lease] = True  # interrupted since ready() or not: the silence is undone
-                tick.frame[place], tick.complete_s[place] = -1, aside.received_s
-                visit, tick.run[place] = aside.take_into(pcm[place])
-                self.arena.engine.aside_done[lease] = aside.done
-            if visit not in (Visit.LIVE, Visit.ASIDE):
-                visits.append((lease, visit))
-        return replace(tick, visits=tuple(visits), aside=int(np.count_nonzero(~has_frame)))
+                tick.frame[place], tick.complete_s[place] = -1, padding.received_s
+                action, tick.run[place] = padding.take_into(pcm[place])
+                self.arena.engine.padding_done[lease] = padding.done
+            if action not in (RowAction.NONE, RowAction.PAD):
+                actions.append((lease, action))
+        return replace(tick, actions=tuple(actions), padding=int(np.count_nonzero(~has_frame)))
 
     @property
     def count(self) -> int:

@@ -88,8 +88,8 @@ class SavingQueue:
         if save.snapshot is None:
             if self._rows.is_fresh(lease):  # the row holds what its last session left there
                 raise SessionError("the row has no state of this session yet; save it after its first frame")
-            # Silence heard aside is no part of the call.
-            save.snapshot = save.guest.aside.kept or self._backend.snapshot(self._rows.row(lease, now_s))
+            # Silence heard padding is no part of the call.
+            save.snapshot = save.guest.padding.kept or self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))
         part = {name: save.snapshot.tensors[name] for name in names}

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from antiphon.backends.base import BoolArray, StepInputs
-from antiphon.engine.aside import Visit
+from antiphon.engine.flush_padding import RowAction
 from antiphon.ipc.arena import Counts, Times
 
 FEW_ROWS: Final = 128
@@ -30,8 +30,8 @@ def chosen(which: BoolArray) -> Chosen:
 class Tick:
     """The sessions of one tick, each array ``[m]`` in one order.
 
-    ``frame`` is the session's number of the frame, -1 for silence heard aside; ``complete_s`` when its last
-    sample had come. ``run`` tells which silence it is, or is NOT_ASIDE.
+    ``frame`` is the session's number of the frame, -1 for flush padding; ``complete_s`` when its last
+    sample had come. ``run`` tells which silence it is, or is NOT_PADDING.
     """
 
     leases: Counts
@@ -39,8 +39,8 @@ class Tick:
     complete_s: Times
     run: Counts
     inputs: StepInputs
-    visits: tuple[tuple[int, Visit], ...] = ()
-    aside: int = 0
+    actions: tuple[tuple[int, RowAction], ...] = ()
+    padding: int = 0
     """How many of them hear silence that the caller did not send."""
 
 

@@ -86,7 +86,7 @@ class CallerCounts:
     """What the caller's half counts, int64 ``[leases]`` each, rows of one array.
 
     ``written`` whole input frames; those below ``discarded`` are not to be heard. Replies below ``taken``
-    were taken, those to frames below ``first_kept`` flushed. ``aside_run`` counts interruptions of silence
+    were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of silence
     heard aside. ``due_s``, float64, is when the last reply was due.
     """
 
@@ -94,7 +94,7 @@ class CallerCounts:
 
     def __init__(self, rows: Counts) -> None:
         """Name the rows of ``[ROWS, leases]``; ``written`` is the first, looked at before the rest."""
-        self.written, self.discarded, self.taken, self.first_kept, self.aside_run = rows[:5]
+        self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
         self.due_s: Times = rows[5].view(np.float64)
 
 
@@ -102,9 +102,9 @@ class EngineCounts:
     """What the engine counts, int64 ``[leases]`` each, rows of one array.
 
     Frames: ``input_taken``, and replies: ``output_written``; those below ``output_discarded`` are given up.
-    ``taken`` (with silence heard aside not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
+    ``taken`` (with flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
     ``flushed_out``: what became of frames. ``ticks`` the lease took part in; ``in_tick`` and ``is_over`` are
-    flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``. ``aside_done``:
+    flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``. ``padding_done``:
     frames of silence asked for that wait no more. ``first_complete_s``, float64: when the first was complete.
     """
 
@@ -116,7 +116,7 @@ class EngineCounts:
         self.taken, self.silent, self.lost = rows[3:6]
         self.dropped_in, self.flushed_in, self.flushed_out = rows[6:9]
         self.ticks, self.in_tick, self.is_over = rows[9:12]
-        self.words_taken, self.is_speaking, self.has_spoken_all, self.aside_done = rows[12:16]
+        self.words_taken, self.is_speaking, self.has_spoken_all, self.padding_done = rows[12:16]
         self.first_complete_s: Times = rows[16].view(np.float64)
 
 

@@ -13,7 +13,7 @@ from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.ipc.link import Link
 from antiphon.ipc.policy import POLICIES
-from antiphon.ipc.rings import InputWriter, Replies, as_replies
+from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
 from antiphon.ipc.sends import SendLedger
 from antiphon.ipc.side import CallerSide
 from antiphon.ipc.stats import read_stats
@@ -35,7 +35,9 @@ class Channel:
         self._first_kept = 0  # replies to earlier frames were flushed
         self._has_gap = False  # replies were given up since the last one taken
         self._is_finished = False
-        self._run = self._aside = self._aside_void = 0  # frames of silence asked for, and no longer wanted
+        self._run = self._padding = self._padding_void = (
+            0  # frames of silence asked for, and no longer wanted
+        )
         self._words = self._words_void = 0  # sent, and flushed
         self._lease: int | None = None
         self._final: SessionStats | None = None
@@ -118,9 +120,9 @@ class Channel:
         return self._lease is not None and bool(self._engine.has_spoken_all[self._lease])
 
     @property
-    def _is_listening_aside(self) -> bool:
-        done = 0 if self._lease is None else int(self._engine.aside_done[self._lease])
-        return self._aside > max(done, self._aside_void)
+    def _is_hearing_padding(self) -> bool:
+        done = 0 if self._lease is None else int(self._engine.padding_done[self._lease])
+        return self._padding > max(done, self._padding_void)
 
     @property
     def is_begun(self) -> bool:
@@ -136,7 +138,7 @@ class Channel:
     def _is_at_rest(self) -> bool:
         # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
         # before that mark goes.
-        is_waiting = self._has_input or self._is_listening_aside
+        is_waiting = self._has_input or self._is_hearing_padding
         return not (is_waiting or self._is_in_tick or self.replies)
 
     @property
@@ -188,7 +190,7 @@ class Channel:
         if writer.refused > before:
             self._side.deliveries.refused(writer.refused - before)
 
-    def listen_aside(self, frames: int, now_s: float) -> None:
+    def hear_padding(self, frames: int, now_s: float) -> None:
         """Let so many frames of silence be heard once all audio has been, without a trace.
 
         Raises:
@@ -199,15 +201,15 @@ class Channel:
         if self._writer is None or self._lease is None:
             return
         if self._engine.taken[self._lease] or self._writer.waiting:  # else there is nothing to bring out
-            self._aside += frames
-            self._link.listen_aside(self._run, self._aside, frames, self._writer.unfinished, now_s)
+            self._padding += frames
+            self._link.hear_padding(self._run, self._padding, frames, self._writer.unfinished, now_s)
 
     def _interrupt(self) -> None:
         """The caller goes on: silence that was asked for is not heard, what was heard is undone."""
-        if self._aside > self._aside_void and self._lease is not None:
-            self._aside_void = self._aside
+        if self._padding > self._padding_void and self._lease is not None:
+            self._padding_void = self._padding
             self._run += 1
-            self._caller.aside_run[self._lease] = self._run
+            self._caller.padding_run[self._lease] = self._run
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words.
@@ -246,16 +248,16 @@ class Channel:
         replies = as_replies(self._wanted(found))
         interrupted_at = replies[0].frame if self._has_gap and replies else None
         self._has_gap &= not replies
-        self.sends.out += sum(not reply.is_aside for reply in replies)
+        self.sends.out += sum(not reply.is_padding for reply in replies)
         return TakenReplies(replies, interrupted_at)
 
-    def _wanted(self, found: Replies) -> Replies:
+    def _wanted(self, found: RingReplies) -> RingReplies:
         """Without replies that the engine published while this side flushed or interrupted them."""
-        if not (self._aside or self._first_kept):
+        if not (self._padding or self._first_kept):
             return found
-        is_aside = found.is_aside
-        is_flushed = ~is_aside & (found.frame < self._first_kept)
-        is_void = is_aside & (found.run != self._run)
+        is_padding = found.is_padding
+        is_flushed = ~is_padding & (found.frame < self._first_kept)
+        is_void = is_padding & (found.run != self._run)
         self.sends.flushed_out += int(is_flushed.sum())
         return found.chosen(~(is_flushed | is_void))
 
@@ -273,7 +275,7 @@ class Channel:
             self._caller.first_kept[self._lease] = first_kept
             found, given_up = self._outputs.take(self._lease)
             self.sends.dropped_out += given_up
-            self.sends.flushed_out += int((~found.is_aside).sum())
+            self.sends.flushed_out += int((~found.is_padding).sum())
         return first_kept
 
     def end(self) -> None:
@@ -293,7 +295,7 @@ class Channel:
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float) -> None:
         """A reply was handed to the socket at ``sent_s``; ``peer_wait_s`` of it went into waiting."""
-        if reply.is_aside:
+        if reply.is_padding:
             return
         first_s = None
         if reply.pcm is not None and self._lease is not None:

@@ -47,10 +47,10 @@ class Link(Protocol):
         """Throw away the words that wait."""
         ...
 
-    def listen_aside(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
+    def hear_padding(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Let ``frames`` of silence be heard, ``upto`` in all; ``tail`` is an unfinished frame.
 
-        Void once the caller's ``aside_run`` is beyond ``run``.
+        Void once the caller's ``padding_run`` is beyond ``run``.
         """
         ...
 

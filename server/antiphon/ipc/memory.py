@@ -34,7 +34,7 @@ NO_BELL: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryLayout:
     """Where things lie in the memory of ``pools`` times ``leases`` leases."""
 
     shape: Shape
@@ -100,7 +100,7 @@ def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
     return RingBytes(pools * (-(-19 * lease // 2) + PAGE_BYTES), -(-3 * lease // 2))
 
 
-def allocate(plan: Plan) -> int:
+def allocate(plan: MemoryLayout) -> int:
     """A descriptor of so much memory, which is really there and stays as large.
 
     Raises:
@@ -122,7 +122,7 @@ def allocate(plan: Plan) -> int:
     return descriptor
 
 
-def _slab(plan: Plan, pool: int, memory: mmap.mmap, offset: int) -> Slab:
+def _slab(plan: MemoryLayout, pool: int, memory: mmap.mmap, offset: int) -> Slab:
     rows, leases = CallerCounts.ROWS, plan.leases
     turn: Counts = np.ndarray(1, np.int64, memory, offset)
     counts: Counts = np.ndarray((rows + EngineCounts.ROWS, leases), np.int64, memory, offset + TURN_BYTES)
@@ -130,7 +130,7 @@ def _slab(plan: Plan, pool: int, memory: mmap.mmap, offset: int) -> Slab:
     return Slab(slice(pool * leases, (pool + 1) * leases), caller, engine, turn, EngineCounts(engine).ticks)
 
 
-def open_pool(descriptor: int, plan: Plan, pool: int) -> Arena:
+def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
     """A front end's side of the memory: the leases of its pool, counted from 0."""
     blocks = mmap.mmap(descriptor, plan.pool_bytes, offset=pool * plan.pool_bytes)
     slab = _slab(plan, pool, mmap.mmap(descriptor, plan.slab_bytes, offset=plan.slab_offset(pool)), 0)
@@ -148,7 +148,7 @@ def open_pool(descriptor: int, plan: Plan, pool: int) -> Arena:
 class SharedArena(Arena):
     """The engine's side of the memory: all leases, with counters of its own beside those of the pools."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: MemoryLayout) -> None:
         """Allocate.
 
         Raises:

@@ -84,7 +84,7 @@ class ClearText(NamedTuple):
 
 
 class ListenAside(NamedTuple):
-    """Silence to be heard aside; ``tail`` is float32."""
+    """Flush padding to be heard; ``tail`` is float32."""
 
     call: str
     run: int

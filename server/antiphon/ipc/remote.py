@@ -13,7 +13,7 @@ from antiphon.errors import AntiphonError, ProtocolError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.local import Doorbell
-from antiphon.ipc.memory import Plan, hush, open_pool
+from antiphon.ipc.memory import MemoryLayout, hush, open_pool
 from antiphon.ipc.post import Post, close_all
 from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.ipc.remote_link import BatchedDeliveries, RemoteLink
@@ -68,7 +68,7 @@ class Desk:
         self.engines: dict[str, RemoteEngine] = {}
         for number, facts in enumerate(hello.models):
             memory, wake = shared[2 * number : 2 * number + 2]
-            plan = Plan(Shape(**facts["shape"]), facts["pools"], facts["leases"])
+            plan = MemoryLayout(Shape(**facts["shape"]), facts["pools"], facts["leases"])
             arena = open_pool(memory, plan, hello.pool)
             os.close(memory)
             self._wakes.append(wake)

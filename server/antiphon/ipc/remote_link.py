@@ -84,7 +84,7 @@ class RemoteLink:
         """Throw away the words that wait."""
         self._post.send(messages.ClearText(self._call))
 
-    def listen_aside(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
+    def hear_padding(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Let silence be heard."""
         self._post.send(messages.ListenAside(self._call, run, upto, frames, tail.tobytes(), now_s))
 

@@ -17,7 +17,7 @@ from antiphon.backends.base import NO_TOKEN, FloatArray
 from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena, Counts, Times
 from antiphon.ipc.values import FrameReply
 
-NOT_ASIDE: Final = -1
+NOT_PADDING: Final = -1
 """In place of a run: the reply answers what the caller sent."""
 
 
@@ -146,7 +146,7 @@ class InputWriter:
         return self._next_frame
 
 
-class Replies(NamedTuple):
+class RingReplies(NamedTuple):
     """Replies, oldest first, each array ``[n, ...]``; see :class:`OutputRings`.
 
     ``marks`` int64 ``[n, 7]`` are what is said of each: ``frame``, ``run``, ``token`` and ``times``.
@@ -159,7 +159,7 @@ class Replies(NamedTuple):
     @classmethod
     def of(
         cls, frame: Counts, run: Counts | int, token: Any, pcm: FloatArray | None, vad: FloatArray | None
-    ) -> Replies:
+    ) -> RingReplies:
         """Replies whose ``times`` are still to be written."""
         marks = np.empty((frame.size, OUT_MARKS), np.int64)
         marks[:, 0], marks[:, 1], marks[:, 2] = frame, run, token
@@ -172,7 +172,7 @@ class Replies(NamedTuple):
 
     @property
     def run(self) -> Counts:
-        """The run of silence heard aside that each answers, or NOT_ASIDE."""
+        """The run of flush padding that each answers, or NOT_PADDING."""
         return self.marks[:, 1]
 
     @property
@@ -186,28 +186,28 @@ class Replies(NamedTuple):
         return self.marks[:, 3:].view(np.float64)
 
     @property
-    def is_aside(self) -> NDArray[np.bool_]:
-        """Which ones answer silence heard aside."""
-        is_aside: NDArray[np.bool_] = self.run != NOT_ASIDE
-        return is_aside
+    def is_padding(self) -> NDArray[np.bool_]:
+        """Which ones answer flush padding."""
+        is_padding: NDArray[np.bool_] = self.run != NOT_PADDING
+        return is_padding
 
-    def copy(self) -> Replies:
+    def copy(self) -> RingReplies:
         """The same, in memory of their own."""
-        return Replies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
+        return RingReplies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
-    def chosen(self, which: slice | NDArray[np.bool_]) -> Replies:
+    def chosen(self, which: slice | NDArray[np.bool_]) -> RingReplies:
         """Some of them, in the same order."""
         pcm = None if self.pcm is None else self.pcm[which]
-        return Replies(self.marks[which], pcm, self.vad[which])
+        return RingReplies(self.marks[which], pcm, self.vad[which])
 
 
 class OutputRings:
     """Replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
 
-    ``marks`` are those of :class:`Replies`. The engine writes ``written`` and ``discarded`` (replies below it
-    are given up, the oldest first); the caller's half writes ``taken``. The engine overwrites only slots of
-    replies that it had given up a whole bound before, and a reader looks afterwards whether that happened to
-    what it copied.
+    ``marks`` are those of :class:`RingReplies`. The engine writes ``written`` and ``discarded`` (replies
+    below it are given up, the oldest first); the caller's half writes ``taken``. The engine overwrites only
+    slots of replies that it had given up a whole bound before, and a reader looks afterwards whether that
+    happened to what it copied.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -235,9 +235,9 @@ class OutputRings:
         """Replies of one lease that wait and answer what its caller sent."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
         slots = np.arange(start, int(self.written[lease])) % self.capacity
-        return int((self.marks[lease, slots, 1] == NOT_ASIDE).sum())
+        return int((self.marks[lease, slots, 1] == NOT_PADDING).sum())
 
-    def publish(self, leases: Counts, replies: Replies) -> int:
+    def publish(self, leases: Counts, replies: RingReplies) -> int:
         """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
         # Looked at once: a reader may take all of them between two looks, and then none is given up.
         start = np.maximum(self.taken[leases], self.discarded[leases])
@@ -256,7 +256,7 @@ class OutputRings:
         self.written[leases] = written + 1  # last: from here on a session may read the slots
         return given_up
 
-    def take(self, lease: int) -> tuple[Replies, int]:
+    def take(self, lease: int) -> tuple[RingReplies, int]:
         """Every reply of a lease that waits, and how many older ones were given up since the last call."""
         before = int(self.taken[lease])
         end = int(self.written[lease])
@@ -290,13 +290,13 @@ class OutputRings:
         begin = max(place, first) - first
         return place, int(frames[begin]) if begin < frames.size else int(frames[-1]) + 1
 
-    def read(self, leases: Any, slots: Counts | slice) -> Replies:
+    def read(self, leases: Any, slots: Counts | slice) -> RingReplies:
         """What lies there, a copy unless ``slots`` is a slice.
 
         :meth:`is_whole` says which of it was not overwritten meanwhile.
         """
         pcm = None if self.pcm is None else self.pcm[leases, slots]
-        return Replies(self.marks[leases, slots], pcm, self.vad[leases, slots])
+        return RingReplies(self.marks[leases, slots], pcm, self.vad[leases, slots])
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
         """Which positions had, until now, not been overwritten, nor begun to be."""
@@ -305,10 +305,10 @@ class OutputRings:
         return is_whole
 
 
-def as_replies(found: Replies) -> list[FrameReply]:
+def as_replies(found: RingReplies) -> list[FrameReply]:
     """Replies of a ring as values, one by one."""
     pcm: Iterable[FloatArray | None] = repeat(None) if found.pcm is None else found.pcm
-    numbers = zip(found.frame.tolist(), found.token.tolist(), found.is_aside.tolist(), strict=True)
+    numbers = zip(found.frame.tolist(), found.token.tolist(), found.is_padding.tolist(), strict=True)
     return [
         FrameReply(
             frame,
@@ -319,9 +319,9 @@ def as_replies(found: Replies) -> list[FrameReply]:
             wait_ms,
             complete_s,
             replied_s,
-            is_aside=is_aside,
+            is_padding=is_padding,
         )
-        for (frame, token, is_aside), samples, vad, (step_ms, wait_ms, complete_s, replied_s) in zip(
+        for (frame, token, is_padding), samples, vad, (step_ms, wait_ms, complete_s, replied_s) in zip(
             numbers, pcm, found.vad, found.times.tolist(), strict=False
         )
     ]

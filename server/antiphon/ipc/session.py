@@ -175,12 +175,12 @@ class Session:
         if is_done:
             self.tell()
 
-    def listen_aside(self, frames: int, now_s: float) -> None:
+    def hear_padding(self, frames: int, now_s: float) -> None:
         """Hear so many frames of silence once all audio is answered, on a copy of the row's state.
 
-        Their replies are marked ``is_aside``. What is pushed later is heard as if there had been none of it:
-        replies to silence that were not taken by then never come. Where no copy can be had (``aside_rows`` of
-        them are kept for others), the silence stays.
+        Their replies are marked ``is_padding``. What is pushed later is heard as if there had been none of
+        it: replies to silence that were not taken by then never come. Where no copy can be had
+        (``padding_rows`` of them are kept for others), the silence stays.
 
         Raises:
             UnsupportedError: the pipeline is live, or takes text.
@@ -188,7 +188,7 @@ class Session:
         with self._lock:
             if self.state is not SessionState.ACTIVE or self._frames.is_finished:
                 return
-            self._frames.listen_aside(frames, now_s)
+            self._frames.hear_padding(frames, now_s)
         self.link.nudge()
 
     def take(self) -> list[FrameReply]:

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.errors import ConfigError
 from antiphon.measure.plain import from_plain, to_plain
 from antiphon.measure.quality import Quality
-from antiphon.measure.ticks import Plan
+from antiphon.measure.ticks import TickPlan
 
 SCHEMA = 1
 
@@ -92,7 +92,7 @@ class RowsResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFacts:
+class MeasuredMemory:
     """Bytes. ``peak_rss`` is the most a process held that runs this model and nothing else; ``device`` the
     most it reserved on its GPU. What the backend says of itself: ``weights`` and ``state_per_row``."""
 
@@ -111,7 +111,7 @@ class Entry:
     results: tuple[RowsResult, ...]
     rows_in_time: int
     rows_in_time_is_least: bool
-    memory: MemoryFacts
+    memory: MeasuredMemory
     quality: Quality | None
 
 
@@ -125,7 +125,7 @@ class Card:
     system: str
     memory_bytes: int
     load_average: float
-    plan: Plan
+    plan: TickPlan
     baseline: str | None
     entries: tuple[Entry, ...]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.config import ServerConfig
 from antiphon.measure.doctor_checks import (
-    Finding,
-    State,
+    DoctorLine,
+    DoctorState,
     check_cores,
     check_extras,
     check_files,
@@ -41,11 +41,11 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: an option that cannot be used.
     """
     asked = _parse(argv)
-    findings: list[Finding] = []
+    findings: list[DoctorLine] = []
     for finding in look(asked):
         findings.append(finding)
         print(finding, flush=True)  # noqa: T201
-    missing = [finding.name for finding in findings if finding.state is State.MISSING]
+    missing = [finding.name for finding in findings if finding.state is DoctorState.MISSING]
     if missing:
         print(f"\nnot ready: {', '.join(missing)}")  # noqa: T201
         return 1
@@ -53,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def look(asked: argparse.Namespace) -> Iterator[Finding]:
+def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
     """One finding after the other, the slow one last."""
-    checks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], DoctorLine], ...] = (
         check_python, check_libopus, check_cores, check_memory, check_gpus, check_files, check_sound
     )  # fmt: skip
     for check in checks:

@@ -40,7 +40,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 """By extra: a module that only it brings, and what it is for. The default model needs none of them."""
 
 
-class State(StrEnum):
+class DoctorState(StrEnum):
     """How a line of the doctor ends."""
 
     OK = "ok"
@@ -49,11 +49,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorLine:
     """One line: what was looked at, how it is, in words, and the remedy where there is one."""
 
     name: str
-    state: State
+    state: DoctorState
     words: str
     remedy: str = ""
 
@@ -63,97 +63,103 @@ class Finding:
         return f"{line}\n{'':<{NAME_WIDTH}} {'':<8} -> {self.remedy}" if self.remedy else line
 
 
-def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> DoctorLine:
     """The interpreter's version, and ours."""
     words = (
         f"{'.'.join(map(str, version))} with antiphon {__version__}, {platform.system()} {platform.machine()}"
     )
     if version[:2] < LEAST_PYTHON:
-        return Finding("python", State.MISSING, words, "install Python 3.11 or newer, then antiphon into it")
-    return Finding("python", State.OK, words)
+        return DoctorLine(
+            "python", DoctorState.MISSING, words, "install Python 3.11 or newer, then antiphon into it"
+        )
+    return DoctorLine("python", DoctorState.OK, words)
 
 
-def check_libopus() -> Finding:
+def check_libopus() -> DoctorLine:
     """The codec of calls."""
     try:
         version = load_libopus().opus_get_version_string().decode()
     except AudioError as error:
         words, _, remedy = str(error).partition(": ")
-        return Finding("libopus", State.MISSING, words, remedy)
-    return Finding("libopus", State.OK, version)
+        return DoctorLine("libopus", DoctorState.MISSING, words, remedy)
+    return DoctorLine("libopus", DoctorState.OK, version)
 
 
-def check_cores(cores: int | None = None) -> Finding:
+def check_cores(cores: int | None = None) -> DoctorLine:
     """How many cores this process may use."""
     if cores is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores < 2:
         remedy = "give it two: a model's step and the sockets beside it otherwise wait for each other"
-        return Finding("cores", State.NOTE, "1", remedy)
-    return Finding("cores", State.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
+        return DoctorLine("cores", DoctorState.NOTE, "1", remedy)
+    return DoctorLine("cores", DoctorState.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
 
 
-def check_memory(size_bytes: int | None = None) -> Finding:
+def check_memory(size_bytes: int | None = None) -> DoctorLine:
     """The machine's memory, or the container's limit."""
     size_bytes = host_bytes() if size_bytes is None else size_bytes
     words = f"{size_bytes / 1e9:.1f} GB"
     if size_bytes < LEAST_MEMORY_BYTES:
         remedy = f"give it {LEAST_MEMORY_BYTES / 1e9:.0f} GB; or fewer sessions: --slots 1"
-        return Finding("memory", State.NOTE, words, remedy)
-    return Finding("memory", State.OK, words)
+        return DoctorLine("memory", DoctorState.NOTE, words, remedy)
+    return DoctorLine("memory", DoctorState.OK, words)
 
 
 def check_gpus(
     gpus: Iterable[Gpu] | None = None, *, find: ModuleFinder = importlib.util.find_spec
-) -> Finding:
+) -> DoctorLine:
     """The NVIDIA cards that the driver offers, and whether anything here can use them."""
     found = list_gpus() if gpus is None else list(gpus)
     if not found:
         words = "no NVIDIA card that the driver offers; models run on the CPU"
-        return Finding("gpu", State.OK, words)
+        return DoctorLine("gpu", DoctorState.OK, words)
     words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
     if find("torch") is None:
-        return Finding("gpu", State.NOTE, f"{words}, unused without torch", install_command("torch"))
-    return Finding("gpu", State.OK, words)
+        return DoctorLine("gpu", DoctorState.NOTE, f"{words}, unused without torch", install_command("torch"))
+    return DoctorLine("gpu", DoctorState.OK, words)
 
 
-def check_files(limit: int | None = None) -> Finding:
+def check_files(limit: int | None = None) -> DoctorLine:
     """The open files a server may have: it raises its own limit as far as it may."""
     limit = raise_open_file_limit() if limit is None else limit
     if limit < LEAST_FILES:
         remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
-        return Finding("files", State.NOTE, f"{limit} open at most, one a call", remedy)
-    return Finding("files", State.OK, f"{limit} open at most")
+        return DoctorLine("files", DoctorState.NOTE, f"{limit} open at most, one a call", remedy)
+    return DoctorLine("files", DoctorState.OK, f"{limit} open at most")
 
 
-def check_sound(find: ModuleFinder = importlib.util.find_spec) -> Finding:
+def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
     """The sound card, for ``antiphon talk`` alone."""
     if find("sounddevice") is None:
-        return Finding("sound", State.OK, "not looked at without the extra talk; a server needs none")
+        return DoctorLine(
+            "sound", DoctorState.OK, "not looked at without the extra talk; a server needs none"
+        )
     try:
         import sounddevice
 
         devices = list(sounddevice.query_devices())
     except OSError as error:
         words = f"antiphon talk cannot use it: {error}"
-        return Finding("sound", State.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
+        return DoctorLine("sound", DoctorState.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
     if not devices:
-        return Finding(
-            "sound", State.OK, "no devices: antiphon talk needs another machine, a server does not"
+        return DoctorLine(
+            "sound", DoctorState.OK, "no devices: antiphon talk needs another machine, a server does not"
         )
-    return Finding("sound", State.OK, f"{len(devices)} devices: antiphon talk --list-devices")
+    return DoctorLine("sound", DoctorState.OK, f"{len(devices)} devices: antiphon talk --list-devices")
 
 
-def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[Finding]:
+def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
     """What is installed beside the base."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
-    yield Finding(
-        "extras", State.OK, f"installed: {', '.join(here) or 'none, which is all the default model needs'}"
+    yield DoctorLine(
+        "extras",
+        DoctorState.OK,
+        f"installed: {', '.join(here) or 'none, which is all the default model needs'}",
     )
     for extra, (_, purpose) in EXTRAS.items():
         is_for_here = extra != "mlx" or platform.system() == "Darwin"
         if extra not in here and is_for_here:
-            yield Finding(f"  {extra}", State.OK, f"absent; for {purpose}", install_command(extra))
+            yield DoctorLine(f"  {extra}", DoctorState.OK, f"absent; for {purpose}", install_command(extra))
 
 
 def _is_there(module: str, find: ModuleFinder) -> bool:
@@ -163,12 +169,12 @@ def _is_there(module: str, find: ModuleFinder) -> bool:
         return False
 
 
-def check_port(host: str, port: int) -> Finding:
+def check_port(host: str, port: int) -> DoctorLine:
     """Whether a server could listen there now."""
     try:
         with bound(host, port):
             pass
     except ConfigError as error:
         words, _, remedy = str(error).rpartition("; ")
-        return Finding("port", State.MISSING, words, remedy)
-    return Finding("port", State.OK, f"{host} port {port} is free")
+        return DoctorLine("port", DoctorState.MISSING, words, remedy)
+    return DoctorLine("port", DoctorState.OK, f"{host} port {port} is free")

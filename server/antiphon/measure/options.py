@@ -10,7 +10,7 @@ from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, load_config, load_file
 from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
-from antiphon.measure.ticks import Plan
+from antiphon.measure.ticks import TickPlan
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
@@ -110,9 +110,9 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
     )
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> TickPlan:
     """What the options ask to be measured. Raises ConfigError for rows that are no numbers."""
-    return Plan(parse_rows(options.rows), options.seconds, options.turns, options.lead_frames)
+    return TickPlan(parse_rows(options.rows), options.seconds, options.turns, options.lead_frames)
 
 
 def parse_rows(text: str) -> tuple[int, ...]:

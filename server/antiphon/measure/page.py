@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.measure.card import Card, Entry, MemoryFacts, RowsResult, Spread
+from antiphon.measure.card import Card, Entry, MeasuredMemory, RowsResult, Spread
 from antiphon.measure.quality import PREFERRED, Quality
 
 BUSY_SHARE = 0.3
@@ -152,7 +152,7 @@ def verdict(quality: Quality | None) -> str:
     return f"{said} against {quality.baseline}{number}"
 
 
-def memory_words(memory: MemoryFacts) -> str:
+def memory_words(memory: MeasuredMemory) -> str:
     """What is known of a model's memory."""
     parts = {
         "peak RSS of its process": memory.peak_rss,

@@ -18,7 +18,7 @@ LEAST_SNR_DB = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class BackendOutput:
     """What a backend answered: ``pcm [frames, frame_samples]`` and ``text [frames]`` of emitted frames."""
 
     pcm: FloatArray
@@ -46,7 +46,7 @@ class Parity:
         return f"{self.frames} frames, every text token equal, sound {level} (least {LEAST_SNR_DB:g} dB)"
 
 
-def speak(make: Callable[[], Backend], pcm: FloatArray) -> Spoken:
+def speak(make: Callable[[], Backend], pcm: FloatArray) -> BackendOutput:
     """What a backend answers greedily to ``pcm [frames, frame_samples]``; it is closed again."""
     backend = make()
     try:
@@ -62,10 +62,10 @@ def speak(make: Callable[[], Backend], pcm: FloatArray) -> Spoken:
             text.append(NO_TOKEN if out.text_tokens is None else int(out.text_tokens[0]))
     finally:
         backend.close()
-    return Spoken(np.stack(sound) if sound else np.zeros((0, pcm.shape[1]), np.float32), tuple(text))
+    return BackendOutput(np.stack(sound) if sound else np.zeros((0, pcm.shape[1]), np.float32), tuple(text))
 
 
-def compare(upstream: Spoken, ours: Spoken) -> Parity:
+def compare(upstream: BackendOutput, ours: BackendOutput) -> Parity:
     """Hold our answer against upstream's.
 
     Raises:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from antiphon.backends.base import Backend, Progress
 from antiphon.errors import AntiphonError, BackendError
-from antiphon.measure.card import MemoryFacts, SubjectFacts
+from antiphon.measure.card import MeasuredMemory, SubjectFacts
 from antiphon.measure.subject import Subject, load_subject, memory_of
-from antiphon.measure.ticks import Plan, Turn, take_turn
+from antiphon.measure.ticks import TickPlan, TickTurn, take_turn
 
 END_TIMEOUT_S = 10.0
 """For a process to end once it is told; then it is ended."""
@@ -28,11 +28,11 @@ class Player(Protocol):
         """What is known of it."""
         ...
 
-    def take_turn(self, rows: int) -> Turn:
+    def take_turn(self, rows: int) -> TickTurn:
         """Measure at so many rows."""
         ...
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MeasuredMemory:
         """What it holds, at the most so far."""
         ...
 
@@ -47,16 +47,16 @@ class NearPlayer:
 
     backend: Backend
     facts: SubjectFacts
-    plan: Plan
+    plan: TickPlan
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     peak_rss: Callable[[], int] | None = None
 
-    def take_turn(self, rows: int) -> Turn:
+    def take_turn(self, rows: int) -> TickTurn:
         """Measure at so many rows."""
         return take_turn(self.backend, rows, self.plan, clock=self.clock, sleep=self.sleep)
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MeasuredMemory:
         """What this process holds, at the most so far."""
         return memory_of(self.backend.info, self.peak_rss)
 
@@ -68,7 +68,7 @@ class NearPlayer:
 class FarPlayer:
     """A model in a process of its own; between its turns that waits and computes nothing."""
 
-    def __init__(self, subject: Subject, plan: Plan, progress: Progress) -> None:
+    def __init__(self, subject: Subject, plan: TickPlan, progress: Progress) -> None:
         """Start the process and load the model there.
 
         Raises:
@@ -88,14 +88,14 @@ class FarPlayer:
             raise
         self.facts: SubjectFacts = answer
 
-    def take_turn(self, rows: int) -> Turn:
+    def take_turn(self, rows: int) -> TickTurn:
         """Measure at so many rows."""
-        turn: Turn = self._ask(rows)
+        turn: TickTurn = self._ask(rows)
         return turn
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MeasuredMemory:
         """What its process holds, at the most so far."""
-        memory: MemoryFacts = self._ask(None)
+        memory: MeasuredMemory = self._ask(None)
         return memory
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class FarPlayer:
         )
 
 
-def _play(pipe: Connection, subject: Subject, plan: Plan) -> None:
+def _play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
     """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us all: who asks will close the pipe
     try:

@@ -14,14 +14,14 @@ from antiphon.measure.card import SCHEMA, Card, Entry
 from antiphon.measure.player import Player
 from antiphon.measure.quality import Quality
 from antiphon.measure.summary import summarise, timely_rows
-from antiphon.measure.ticks import Plan, Turn
+from antiphon.measure.ticks import TickPlan, TickTurn
 
 Tell = Callable[[str], None]
 
 
-def take_turns(players: Mapping[str, Player], plan: Plan, tell: Tell) -> dict[str, list[Turn]]:
+def take_turns(players: Mapping[str, Player], plan: TickPlan, tell: Tell) -> dict[str, list[TickTurn]]:
     """Everybody's turns at every number of rows: A, B, A, B, so that what disturbs one disturbs all."""
-    turns: dict[str, list[Turn]] = {label: [] for label in players}
+    turns: dict[str, list[TickTurn]] = {label: [] for label in players}
     for number in range(1, plan.turns + 1):
         for rows in plan.rows:
             for label, player in players.items():
@@ -37,7 +37,7 @@ def take_turns(players: Mapping[str, Player], plan: Plan, tell: Tell) -> dict[st
 
 def run(
     makers: Sequence[tuple[str, Callable[[], Player]]],
-    plan: Plan,
+    plan: TickPlan,
     *,
     baseline: str | None,
     quality: Callable[[str], Quality | None],

@@ -24,7 +24,7 @@ from antiphon.ipc.values import percentile
 from antiphon.measure.options import MODEL_HELP, add_backend_options, make_subjects, one_entry
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject
-from antiphon.measure.ticks import Plan, Turn, no_progress, take_turn
+from antiphon.measure.ticks import TickPlan, TickTurn, no_progress, take_turn
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
@@ -51,7 +51,7 @@ class Found:
 
     slots: int
     frame_ms: float
-    turn: Turn
+    turn: TickTurn
 
     @property
     def p99_ms(self) -> float:
@@ -87,7 +87,7 @@ def find_slots(
     try:
         backend.warm_up(no_progress)
         rows = ready_rows(backend, config)
-        turn = take_turn(backend, rows, Plan((rows,), seconds, 1, LEAD_FRAMES), clock=clock, sleep=sleep)
+        turn = take_turn(backend, rows, TickPlan((rows,), seconds, 1, LEAD_FRAMES), clock=clock, sleep=sleep)
         return Found(backend.info.slots, backend.info.spec.frame_ms, turn)
     finally:
         backend.close()

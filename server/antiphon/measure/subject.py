@@ -17,7 +17,7 @@ from antiphon.backends.machine import cpu_name
 from antiphon.backends.registry import make_backend
 from antiphon.backends.threads import model_threads
 from antiphon.engine.memory import process_bytes
-from antiphon.measure.card import HardwareFacts, MemoryFacts, ModelFacts, QuantizationFacts, SubjectFacts
+from antiphon.measure.card import HardwareFacts, MeasuredMemory, ModelFacts, QuantizationFacts, SubjectFacts
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 
@@ -132,9 +132,9 @@ def nvidia_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     return f"NVIDIA {found[1]}" if found else "unknown"
 
 
-def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> MemoryFacts:
+def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> MeasuredMemory:
     """What this process and its device hold for a backend."""
-    return MemoryFacts(
+    return MeasuredMemory(
         peak_rss=(peak_rss or peak_bytes)(),
         device=device_bytes(info.device),
         weights=info.memory.get("weights"),

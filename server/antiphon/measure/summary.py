@@ -9,11 +9,11 @@ from antiphon.engine.capacity import TickTime, rows_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
 from antiphon.ipc.values import percentile
 from antiphon.measure.card import RowsResult, Spread
-from antiphon.measure.ticks import Plan, Turn
+from antiphon.measure.ticks import TickPlan, TickTurn
 
 
 def summarise(
-    turns: Mapping[str, Sequence[Turn]], plan: Plan, *, frame_ms: float, baseline: str | None
+    turns: Mapping[str, Sequence[TickTurn]], plan: TickPlan, *, frame_ms: float, baseline: str | None
 ) -> dict[str, tuple[RowsResult, ...]]:
     """Every model's results, one per number of rows, from its turns in the order they were taken.
 
@@ -34,7 +34,7 @@ def summarise(
     }
 
 
-def _result(turns: Sequence[Turn], others: Sequence[Turn] | None, frame_ms: float) -> RowsResult:
+def _result(turns: Sequence[TickTurn], others: Sequence[TickTurn] | None, frame_ms: float) -> RowsResult:
     samples_ms = [1000 * seconds for turn in turns for seconds in turn.tick_s]
     speeds = [turn.frames / turn.frames_s for turn in turns]
     ratio = None

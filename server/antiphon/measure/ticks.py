@@ -23,7 +23,7 @@ LEAST_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TickPlan:
     """What is measured: row counts, ascending; seconds of paced ticks a turn; turns of each model.
 
     Every turn begins with fresh rows and ``lead_frames`` ticks that do not count, so contexts hold from
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TickTurn:
     """One model's turn at one number of rows.
 
     ``tick_s`` has the seconds of every paced tick; ``late`` of them ended over a frame's length after
@@ -65,11 +65,11 @@ class Turn:
 def take_turn(
     backend: Backend,
     rows: int,
-    plan: Plan,
+    plan: TickPlan,
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-) -> Turn:
+) -> TickTurn:
     """Make ``rows`` rows fresh, tick ``plan.lead_frames`` times for nothing, then measure.
 
     Raises:
@@ -94,7 +94,7 @@ def take_turn(
     while ticks < LEAST_TICKS or clock() - start_s < THROUGHPUT_SHARE * plan.seconds:
         feed.tick()
         ticks += 1
-    return Turn(rows, tuple(tick_s), late, rows * ticks, clock() - start_s)
+    return TickTurn(rows, tuple(tick_s), late, rows * ticks, clock() - start_s)
 
 
 class _Feed:

@@ -37,7 +37,7 @@ from antiphon.measure.quality import Quality
 from antiphon.measure.quality_source import Gate, QualitySource
 from antiphon.measure.run import run
 from antiphon.measure.subject import Subject
-from antiphon.measure.ticks import Plan, no_progress
+from antiphon.measure.ticks import TickPlan, no_progress
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -56,7 +56,7 @@ that fetches it where there is a network (hf download OWNER/NAME); the cache ($H
 UPSTREAM = "reference"
 
 
-class State(StrEnum):
+class VerifyState(StrEnum):
     """How a part of the verification ended."""
 
     OK = "ok"
@@ -65,11 +65,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerifiedPart:
     """A part of the verification: its name, how it ended, and the numbers or the reason in words."""
 
     name: str
-    state: State
+    state: VerifyState
     words: str
 
     def __str__(self) -> str:
@@ -102,33 +102,35 @@ def main(argv: Sequence[str], gate: Gate) -> int:
     command = shlex.join(["antiphon", "verify", *argv])
     card = measure(subject, plan, quality, command)
     paths = write_card(card, out, has_figure=has_figure)
-    findings.append(told(Finding("card", State.OK, ", ".join(map(str, paths)))))
-    return int(any(finding.state is State.FAILED for finding in findings))
+    findings.append(told(VerifiedPart("card", VerifyState.OK, ", ".join(map(str, paths)))))
+    return int(any(finding.state is VerifyState.FAILED for finding in findings))
 
 
-def told(finding: Finding) -> Finding:
+def told(finding: VerifiedPart) -> VerifiedPart:
     """Print a finding as soon as it is there."""
     print(finding, flush=True)  # noqa: T201
     return finding
 
 
-def check_files(checkpoint: Checkpoint) -> Finding:
+def check_files(checkpoint: Checkpoint) -> VerifiedPart:
     """Read every file that the manifest has a digest of."""
     try:
         count = checkpoint.verify()
     except AntiphonError as error:
-        return Finding("files", State.FAILED, str(error))
+        return VerifiedPart("files", VerifyState.FAILED, str(error))
     if not count:
-        return Finding("files", State.NOT_CHECKED, f"{checkpoint.ref} has no manifest with digests")
-    return Finding("files", State.OK, f"{count} files have the digests of the manifest")
+        return VerifiedPart(
+            "files", VerifyState.NOT_CHECKED, f"{checkpoint.ref} has no manifest with digests"
+        )
+    return VerifiedPart("files", VerifyState.OK, f"{count} files have the digests of the manifest")
 
 
-def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> Finding:
+def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> VerifiedPart:
     """Hold a backend's greedy answer to a recording against that of upstream's own modules."""
     reason = no_parity(subject, checkpoint)
     if reason is not None:
-        return Finding("parity", State.NOT_CHECKED, reason)
-    pcm = speech(checkpoint.spec, frames + checkpoint.spec.silent_frames)
+        return VerifiedPart("parity", VerifyState.NOT_CHECKED, reason)
+    pcm = speech(checkpoint.spec, frames + checkpoint.spec.delay_frames)
     exact = {"dtype": "float32"}
     own = {**(exact if subject.backend == "torch" else {}), **subject.options}
     ours = partial(make_backend, subject.backend, checkpoint, slots=1, device=subject.device, options=own)
@@ -136,9 +138,9 @@ def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> Findi
     try:
         parity = compare(speak(theirs, pcm), speak(ours, pcm))
     except AntiphonError as error:  # upstream is not installed, or cannot run this model
-        return Finding("parity", State.NOT_CHECKED, str(error))
-    state = State.OK if parity.is_equal else State.FAILED
-    return Finding("parity", state, f"{subject.backend} against upstream's modules: {parity}")
+        return VerifiedPart("parity", VerifyState.NOT_CHECKED, str(error))
+    state = VerifyState.OK if parity.is_equal else VerifyState.FAILED
+    return VerifiedPart("parity", state, f"{subject.backend} against upstream's modules: {parity}")
 
 
 def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
@@ -176,19 +178,19 @@ def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> 
     return None
 
 
-def gate_finding(quality: Quality | None) -> Finding:
+def gate_finding(quality: Quality | None) -> VerifiedPart:
     """The gate's verdict as a finding."""
     if quality is None:
-        return Finding(
-            "gate", State.NOT_CHECKED, "there is nothing to hold it against; give --baseline MODEL"
+        return VerifiedPart(
+            "gate", VerifyState.NOT_CHECKED, "there is nothing to hold it against; give --baseline MODEL"
         )
     if quality.note:
-        return Finding("gate", State.NOT_CHECKED, quality.note)
-    state = State.FAILED if quality.is_passed is False else State.OK
-    return Finding("gate", state, verdict(quality))
+        return VerifiedPart("gate", VerifyState.NOT_CHECKED, quality.note)
+    state = VerifyState.FAILED if quality.is_passed is False else VerifyState.OK
+    return VerifiedPart("gate", state, verdict(quality))
 
 
-def measure(subject: Subject, plan: Plan, quality: Quality | None, command: str) -> Card:
+def measure(subject: Subject, plan: TickPlan, quality: Quality | None, command: str) -> Card:
     """The card of one model."""
     return run(
         [(subject.label, partial(FarPlayer, subject, plan, no_progress))],

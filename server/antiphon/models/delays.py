@@ -24,7 +24,7 @@ UNGENERATED: Final = -2
 """Output token of a row that is still inside its first ``max_delay`` frames."""
 
 
-class DelayCache:
+class DelayRings:
     """The delay rings of ``rows`` rows.
 
     A step is :meth:`inputs`, then the model, then :meth:`outputs`, both for the same rows, int32 ``[m]``,

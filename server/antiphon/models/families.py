@@ -44,7 +44,7 @@ TRANSLATION: Final = "translation"
 
 
 @dataclass(frozen=True, slots=True)
-class Depformer:
+class DepformerShape:
     """The small transformer that speaks the codebooks of one frame; ``rank`` is of its embeddings, 0 full."""
 
     layers: int
@@ -76,7 +76,7 @@ class SpeechFamily:
     dep_q: int = 0
     cross_context: int = 0
     is_gated: bool = False
-    depformer: Depformer | None = None
+    depformer: DepformerShape | None = None
 
     @property
     def kind(self) -> PipelineKind:
@@ -217,7 +217,7 @@ AudioFamily: TypeAlias = SpeechFamily | PocketFamily
 
 
 @dataclass(frozen=True, slots=True)
-class Families:
+class ModelFamilies:
     """All that is known, in the file's order."""
 
     speech: tuple[SpeechFamily, ...]
@@ -230,11 +230,11 @@ class Families:
         return (*self.speech, *self.pocket)
 
 
-def load_families() -> Families:
+def load_families() -> ModelFamilies:
     """What the package's ``families.toml`` says."""
     text = resources.files("antiphon.models").joinpath("families.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
-    return Families(
+    return ModelFamilies(
         tuple(_speech(dict(entry)) for entry in data["speech"]),
         tuple(TextFamily(**entry) for entry in data["text"]),
         tuple(_pocket(dict(entry)) for entry in data["pocket"]),
@@ -243,7 +243,7 @@ def load_families() -> Families:
 
 def _speech(entry: dict[str, Any]) -> SpeechFamily:
     if "depformer" in entry:
-        entry["depformer"] = Depformer(**entry["depformer"])
+        entry["depformer"] = DepformerShape(**entry["depformer"])
     return SpeechFamily(**{**entry, "languages": tuple(entry["languages"])})
 
 
@@ -252,7 +252,7 @@ def _pocket(entry: dict[str, Any]) -> PocketFamily:
     return PocketFamily(**{**entry, "configs": configs})
 
 
-def _embedding(rows: int, depformer: Depformer) -> int:
+def _embedding(rows: int, depformer: DepformerShape) -> int:
     if depformer.rank:
         return rows * depformer.rank + depformer.rank * DEPFORMER_DIM
     return rows * DEPFORMER_DIM

@@ -34,7 +34,7 @@ SYSTEM_TAG: Final = "<system>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Voice:
+class VoicePrompt:
     """How the model shall sound: as recorded, or as a model was once given it.
 
     ``pcm`` is float32 ``[V, frame_samples]``. ``embedded`` is float32 ``[V - 1, dim]`` and ``codes`` int32
@@ -66,7 +66,7 @@ def wrap_text(text: str) -> str:
     return f"{SYSTEM_TAG} {text} {SYSTEM_TAG}"
 
 
-def persona_prompt(spec: ModelSpec, text_tokens: Sequence[int], voice: Voice | None = None) -> Prompt:
+def persona_prompt(spec: ModelSpec, text_tokens: Sequence[int], voice: VoicePrompt | None = None) -> Prompt:
     """The prompt of a persona: ``text_tokens`` are those of the wrapped text, or none.
 
     Raises:

@@ -103,6 +103,6 @@ class ModelSpec:
         return 1000.0 / self.mimi.frame_rate
 
     @property
-    def silent_frames(self) -> int:
+    def delay_frames(self) -> int:
         """Input frames at the start of a session that have no reply, by design."""
         return self.lm.max_delay if self.lm is not None and self.kind is PipelineKind.DUPLEX else 0

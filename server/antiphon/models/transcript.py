@@ -25,7 +25,7 @@ MAX_MARKERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FrameHeard:
     """Frame ``index`` of the caller's audio, from 1, was heard, with these probabilities of a pause."""
 
     index: int
@@ -39,7 +39,7 @@ class Marked:
     id: int
 
 
-Event: TypeAlias = WordEvent | Heard | Marked
+Event: TypeAlias = WordEvent | FrameHeard | Marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Transcript:
     """The words of one session. Not thread-safe.
 
     :meth:`hear` takes the replies to the caller's frames (and to the silence before them),
-    :meth:`hear_aside` those to the silence after them.
+    :meth:`hear_padding` those to the silence after them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Transcript:
         self.timing = timing
         self._frame_samples = frame_samples
         self._live = _Telling(WordAssembler(timing, decode, lm.text_padding_id, lm.text_end_padding_id))
-        self._aside: _Telling | None = None
+        self._padding: _Telling | None = None
         self._marks: deque[_Mark] = deque()
         self._samples = 0  # of the caller's audio that the engine has taken
         self._flushed_samples = 0  # all that was said in so many has been told
@@ -102,7 +102,7 @@ class Transcript:
     def received(self, samples: int) -> None:
         """The engine took so many more samples of the caller's audio; silence begins anew after them."""
         self._samples += samples
-        self._aside = None
+        self._padding = None
 
     def mark(self, marker_id: int) -> list[Event]:
         """A marker after all audio received so far; comes back at once if nothing is new since the last."""
@@ -113,34 +113,34 @@ class Transcript:
 
     def hear(self, token: int, pauses: tuple[float, ...]) -> list[Event]:
         """The reply to one frame of the caller's, or of the silence before."""
-        self._aside = None
+        self._padding = None
         told = [event for event in self._live.words.feed(token) if self._is_news(event, self._live)]
         heard = self.frames_heard
-        steps = [Heard(heard, pauses)] if pauses and heard else []
+        steps = [FrameHeard(heard, pauses)] if pauses and heard else []
         return [*steps, *told, *self._complete(self._live.words)]
 
-    def frames_wanted_aside(self) -> int:
+    def padding_frames_wanted(self) -> int:
         """How many frames of silence the markers need, all audio having been answered; 0: none.
 
         The first of them ends the frame that the audio left unfinished, if it did.
         """
         if not self._marks:
             return 0
-        heard = self._frames((self._aside or self._live).words)
+        heard = self._frames((self._padding or self._live).words)
         return max(1, self._marks[-1].frames + self.timing.delay_frames - heard)
 
-    def hear_aside(self, token: int) -> list[Event]:
+    def hear_padding(self, token: int) -> list[Event]:
         """The reply to one frame of silence after the caller's audio."""
-        if self._aside is None:
-            self._aside = _Telling(self._live.words.fork(), self._live.is_repeating)
-        aside = self._aside
-        told = aside.words.feed(token)
-        if self._marks and self._is_due(self._marks[-1], aside.words):
-            told += aside.words.finish(self._samples / self._frame_samples * self.timing.frame_s)
-        news = [event for event in told if self._is_news(event, aside)]
+        if self._padding is None:
+            self._padding = _Telling(self._live.words.fork(), self._live.is_repeating)
+        padded = self._padding
+        told = padded.words.feed(token)
+        if self._marks and self._is_due(self._marks[-1], padded.words):
+            told += padded.words.finish(self._samples / self._frame_samples * self.timing.frame_s)
+        news = [event for event in told if self._is_news(event, padded)]
         self._told_until = max([self._told_until, *(it.step for it in news if isinstance(it, Word))])
         self._live.is_repeating |= bool(news)
-        return [*news, *self._complete(aside.words)]
+        return [*news, *self._complete(padded.words)]
 
     def _is_news(self, event: WordEvent, telling: _Telling) -> bool:
         """Whether this is new, given what flush padding has already produced."""

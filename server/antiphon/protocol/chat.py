@@ -26,7 +26,7 @@ class AudioFormat(StrEnum):
     PCM_F32LE = "pcm_f32le"
 
 
-class Resume(StrEnum):
+class ResumeMode(StrEnum):
     """What a client of the extension asks for with ``resume``."""
 
     NO = "0"
@@ -48,7 +48,7 @@ class ChatRequest:
     format: AudioFormat = AudioFormat.OGG
     wait_s: float = 0.0
     may_record: bool = False
-    resume: Resume = Resume.NO
+    resume: ResumeMode = ResumeMode.NO
     text_prompt: str | None = None
     voice_prompt: str | None = None
 
@@ -116,8 +116,11 @@ def parse_chat_query(
         raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 asks for the extension, 0 does not")
     if extended == "0":
         return request
-    format_, resume = _format(query.get("format", AudioFormat.OGG)), _resume(query.get("resume", Resume.NO))
-    if resume is not Resume.NO and format_ is AudioFormat.OGG:
+    format_, resume = (
+        _format(query.get("format", AudioFormat.OGG)),
+        _resume(query.get("resume", ResumeMode.NO)),
+    )
+    if resume is not ResumeMode.NO and format_ is AudioFormat.OGG:
         raise ProtocolError(
             f"resume={resume} with format=ogg: a stream of pages cannot be joined; "
             "ask for opus, pcm_s16le or pcm_f32le"
@@ -214,9 +217,9 @@ def _format(text: str) -> AudioFormat:
         raise ProtocolError(f"format={text[:40]!r} is not known: {choices}") from None
 
 
-def _resume(text: str) -> Resume:
+def _resume(text: str) -> ResumeMode:
     try:
-        return Resume(text)
+        return ResumeMode(text)
     except ValueError:
         raise ProtocolError(
             f"resume={text[:40]!r} is not known: 1 asks for a call that can be resumed, again resumes one"

@@ -59,7 +59,7 @@ class SpeechFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechRequest:
+class TtsQuery:
     """What the query asks for."""
 
     format: SpeechFormat = SpeechFormat.OGG
@@ -104,7 +104,7 @@ ClientMessage: TypeAlias = Text | Voice | Eos
 ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken | kyutai.Error
 
 
-def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> SpeechRequest:
+def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
     """What a query asks for; keys that mean nothing here are passed over. ``max_wait_s`` bounds the wait.
 
     Raises:
@@ -113,7 +113,7 @@ def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> SpeechRequest
     name = query.get("format", SpeechFormat.OGG)
     if name not in list(SpeechFormat):
         raise ProtocolError(f"format is {name[:40]!r}; there is: {', '.join(SpeechFormat)}")
-    return SpeechRequest(SpeechFormat(name), query.get("voice") or None, parse_wait(query, max_wait_s))
+    return TtsQuery(SpeechFormat(name), query.get("voice") or None, parse_wait(query, max_wait_s))
 
 
 def parse_post(data: bytes) -> tuple[str, str | None]:

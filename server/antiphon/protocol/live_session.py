@@ -39,7 +39,7 @@ RATES: Mapping[Encoding, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AudioFormat:
+class LiveFormat:
     """The format of both directions, mono."""
 
     encoding: Encoding = Encoding.PCM
@@ -64,7 +64,7 @@ class SessionConfig:
     model: str
     instructions: str = ""
     history: tuple[InputMessage, ...] = ()
-    format: AudioFormat = AudioFormat()
+    format: LiveFormat = LiveFormat()
     voice: str | None = None
     delegation: Mapping[str, Any] | None = None
     triggers: tuple[Mapping[str, Any], ...] = ()
@@ -112,7 +112,7 @@ def read_session(fields: Fields) -> SessionConfig:
         model=fields.text("model", max_chars=MAX_NAME_CHARS),
         instructions=fields.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS) or "",
         history=tuple(_read_message(item) for item in fields.objects("input", most=MAX_MESSAGES)),
-        format=AudioFormat() if audio is None else _read_format(audio.optional_object("format")),
+        format=LiveFormat() if audio is None else _read_format(audio.optional_object("format")),
         voice=None if audio is None else _read_voice(audio.optional_object("output")),
         delegation=_read_delegation(fields),
         triggers=_read_triggers(fields),
@@ -133,12 +133,12 @@ def read_change(fields: Fields) -> SessionChange:
     return SessionChange(_read_delegation(fields), _read_triggers(fields) if has_triggers else None)
 
 
-def _read_format(fields: Fields | None) -> AudioFormat:
+def _read_format(fields: Fields | None) -> LiveFormat:
     if fields is None:
-        return AudioFormat()
+        return LiveFormat()
     encoding = Encoding(fields.choice("type", tuple(Encoding)))
     rates = RATES[encoding]
-    return AudioFormat(encoding, fields.whole("rate", rates, default=rates[0]))
+    return LiveFormat(encoding, fields.whole("rate", rates, default=rates[0]))
 
 
 def _read_voice(fields: Fields | None) -> str | None:

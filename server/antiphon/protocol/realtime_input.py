@@ -22,7 +22,7 @@ MAX_TURN_CHARS: Final = 65_536
 
 
 @dataclass(slots=True)
-class Turn:
+class CallerTurn:
     """One turn of the caller, from its first word or its first sound on."""
 
     item: str
@@ -39,8 +39,8 @@ class InputTurns:
         """Begin in silence."""
         self._ids, self._items = ids, items
         self._has_transcript = has_transcript
-        self._turns: deque[Turn] = deque()
-        self._current: Turn | None = None  # not committed
+        self._turns: deque[CallerTurn] = deque()
+        self._current: CallerTurn | None = None  # not committed
         self._has_audio = False
         self._committed_ms = 0
 
@@ -132,14 +132,14 @@ class InputTurns:
         error = {"type": "server_error", "code": "transcription_failed", "message": message}
         return [self._transcription(turn, "failed", error=error) for turn in waiting]
 
-    def _begin(self) -> Turn:
+    def _begin(self) -> CallerTurn:
         if self._current is None:
-            self._current = Turn(self._ids.new("item"), self._committed_ms)
+            self._current = CallerTurn(self._ids.new("item"), self._committed_ms)
             if self._has_transcript:
                 self._turns.append(self._current)
         return self._current
 
-    def _commit(self, turn: Turn, end_ms: int) -> list[Event]:
+    def _commit(self, turn: CallerTurn, end_ms: int) -> list[Event]:
         turn.end_ms = self._committed_ms = end_ms
         self._current, self._has_audio = None, False
         previous = self._items.last
@@ -150,6 +150,6 @@ class InputTurns:
             self._items.done(item, previous),
         ]
 
-    def _transcription(self, turn: Turn, what: str, **fields: object) -> Event:
+    def _transcription(self, turn: CallerTurn, what: str, **fields: object) -> Event:
         kind = f"conversation.item.input_audio_transcription.{what}"
         return event(kind, item_id=turn.item, content_index=0, **fields)

@@ -42,7 +42,7 @@ class ReplyRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResponseRequest:
     """What a ``response.create`` asks for; ``output`` None is the session's."""
 
     metadata: Mapping[str, str] | None = None
@@ -66,7 +66,7 @@ class _Response:
     yield_by_ms: int | None = None
 
 
-class Replies:
+class Responses:
     """The responses of one conversation."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Replies:
             return []
         return self._wait(response) if response.item is None else self._hold(response, audio)
 
-    def create(self, wish: Wish) -> list[Event]:
+    def create(self, wish: ResponseRequest) -> list[Event]:
         """A client asks for a response: the one in progress is complete, what follows is the new one's."""
         return [*self.finish(), *self._open(wish)]
 
@@ -154,7 +154,7 @@ class Replies:
     def _say(self, audio: bytes, text: str) -> list[Event]:
         events: list[Event] = []
         if self._response is None:
-            events += self._open(Wish())
+            events += self._open(ResponseRequest())
         response = self._response
         assert response is not None
         if response.item is None:
@@ -184,7 +184,7 @@ class Replies:
         response.waited_ms += self._frame_ms
         return self.finish() if response.waited_ms >= WAIT_MS else []
 
-    def _open(self, wish: Wish) -> list[Event]:
+    def _open(self, wish: ResponseRequest) -> list[Event]:
         response = _Response(self._ids.new("resp"), wish.output or self.output, wish.metadata)
         self._response = response
         return [event("response.created", response=self._shown(response, "in_progress", None, []))]

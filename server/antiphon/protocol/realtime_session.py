@@ -19,8 +19,8 @@ from antiphon.protocol.live_session import (
     MAX_INSTRUCTIONS_CHARS,
     MAX_NAME_CHARS,
     RATES,
-    AudioFormat,
     Encoding,
+    LiveFormat,
 )
 
 MAX_TOOLS: Final = 128
@@ -84,7 +84,7 @@ class OutputFormat:
     """How a response is given."""
 
     modalities: tuple[str, ...] = ("audio",)
-    format: AudioFormat = field(default_factory=AudioFormat)
+    format: LiveFormat = field(default_factory=LiveFormat)
     voice: str | None = None
 
     @property
@@ -104,7 +104,7 @@ class RealtimeSession:
     model: str
     type: SessionType = SessionType.REALTIME
     instructions: str = ""
-    input_format: AudioFormat = field(default_factory=AudioFormat)
+    input_format: LiveFormat = field(default_factory=LiveFormat)
     detection: Detection | None = field(default_factory=Detection)
     transcription: Mapping[str, Any] | None = None
     output: OutputFormat = field(default_factory=OutputFormat)
@@ -167,7 +167,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
-def show_format(audio: AudioFormat) -> dict[str, Any]:
+def show_format(audio: LiveFormat) -> dict[str, Any]:
     """A format as the API writes it: G.711 has no rate."""
     rate = {"rate": audio.rate} if audio.encoding is Encoding.PCM else {}
     return {"type": audio.encoding.value, **rate}
@@ -252,9 +252,9 @@ def _change_output(output: OutputFormat, fields: Fields) -> OutputFormat:
     return output
 
 
-def _read_format(fields: Fields) -> AudioFormat:
+def _read_format(fields: Fields) -> LiveFormat:
     encoding = Encoding(fields.choice("type", tuple(Encoding)))
-    return AudioFormat(encoding, fields.whole("rate", RATES[encoding], default=RATES[encoding][0]))
+    return LiveFormat(encoding, fields.whole("rate", RATES[encoding], default=RATES[encoding][0]))
 
 
 def _read_transcription(fields: Fields) -> Mapping[str, Any] | None:

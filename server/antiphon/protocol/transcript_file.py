@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from antiphon.protocol.captions import Segment, TimedWord, as_srt, as_vtt, segments_of, text_of
 from antiphon.protocol.payload import encode_object
-from antiphon.protocol.speech_order import sse
-from antiphon.protocol.transcription_order import TranscriptionOrder
+from antiphon.protocol.speech_request import sse
+from antiphon.protocol.transcription_request import TranscriptionRequest
 
 CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -39,7 +39,7 @@ class Written:
     seconds: float
 
 
-def encode_transcript(order: TranscriptionOrder, written: Written) -> bytes:
+def encode_transcript(order: TranscriptionRequest, written: Written) -> bytes:
     """The file that was asked for."""
     segments = segments_of(written.words)
     match order.format:
@@ -70,7 +70,7 @@ def _usage(written: Written) -> dict[str, Any]:
     return {"type": "duration", "seconds": round(written.seconds, 2)}
 
 
-def _verbose(order: TranscriptionOrder, written: Written, segments: Sequence[Segment]) -> dict[str, Any]:
+def _verbose(order: TranscriptionRequest, written: Written, segments: Sequence[Segment]) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "task": "transcribe",
         "language": order.language or UNKNOWN_LANGUAGE,

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from antiphon.supervisor.children import Child
-from antiphon.supervisor.door import Share
+from antiphon.supervisor.dispatcher import FrontEndShare
 from antiphon.supervisor.messages import Body
 from antiphon.supervisor.totals import Totals, read_registry
 
@@ -25,7 +25,7 @@ class Answers(Collector):
         registry: CollectorRegistry,
         *,
         engine: Callable[[], Child],
-        shares: Callable[[], Sequence[Share]],
+        shares: Callable[[], Sequence[FrontEndShare]],
         wanted: int,
     ) -> None:
         """The supervisor's own metrics are on ``registry``; ``wanted`` front ends should run."""

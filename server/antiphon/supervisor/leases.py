@@ -7,7 +7,7 @@ from collections import Counter
 from antiphon.supervisor.messages import Take, Use, Used
 
 
-class Leases:
+class FrontEndLeases:
     """Who holds what: a lease belongs to a front end, and comes back with the end of its process."""
 
     def __init__(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.supervisor.door import DoorLimits
+from antiphon.supervisor.dispatcher import ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SupervisorPlan:
     """What is to run, and for how long anything may take.
 
     ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
@@ -24,7 +24,7 @@ class Plan:
     front_ends: int
     task: bytes
     listeners: Sequence[socket.socket]
-    limits: DoorLimits
+    limits: ConnectionLimits
     counted_address: Callable[[str], str]
     announce: Callable[[Sequence[str]], None]
     drain_s: float

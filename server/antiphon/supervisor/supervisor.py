@@ -20,8 +20,8 @@ from antiphon.log import Log
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
-from antiphon.supervisor.door import Door
-from antiphon.supervisor.leases import DaySeconds, Leases
+from antiphon.supervisor.dispatcher import Dispatcher
+from antiphon.supervisor.leases import DaySeconds, FrontEndLeases
 from antiphon.supervisor.messages import (
     Begin,
     Cut,
@@ -43,7 +43,7 @@ from antiphon.supervisor.messages import (
     Use,
 )
 from antiphon.supervisor.peer import Reply
-from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.trace import join_traces
 
 EXIT_DEVICE_LOST = 70
@@ -62,26 +62,29 @@ CUT_S = 5.0
 class Supervisor:
     """Runs a plan, on the event loop it was made on."""
 
-    def __init__(self, plan: Plan, log: Log | None = None) -> None:
+    def __init__(self, plan: SupervisorPlan, log: Log | None = None) -> None:
         """Nothing runs yet."""
         self._plan = plan
         self._log = log or Log()
         registry = CollectorRegistry()
-        self._door = Door(
+        self._dispatcher = Dispatcher(
             plan.listeners,
             plan.limits,
             counted_address=plan.counted_address,
             registry=registry,
             log=self._log,
         )
-        self._leases, self._seconds = Leases(), DaySeconds()
+        self._leases, self._seconds = FrontEndLeases(), DaySeconds()
         self._restarts = Counter(
             "antiphon_front_end_restarts",
             "Front-end processes that ended and were replaced.",
             registry=registry,
         )
         self.answers = Answers(
-            registry, engine=self._running_engine, shares=lambda: self._door.shares, wanted=plan.front_ends
+            registry,
+            engine=self._running_engine,
+            shares=lambda: self._dispatcher.shares,
+            wanted=plan.front_ends,
         )
         self._engine: Child | None = None
         self._front_ends: dict[int, Child] = {}
@@ -131,7 +134,7 @@ class Supervisor:
         numbers = range(1, self._plan.front_ends + 1)
         first = [await self._start_front_end(number) for number in numbers]
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
-        self._door.open()
+        self._dispatcher.open()
         self._plan.announce(described.lines)
         return [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
 
@@ -157,7 +160,7 @@ class Supervisor:
             self._running_engine().peer.tell(NewFrontEnd(number, child.pid), [engines.fileno()])
         self._front_ends[number] = child
         child.ready.add_done_callback(
-            lambda ready: None if ready.exception() else self._door.add(number, child)
+            lambda ready: None if ready.exception() else self._dispatcher.add(number, child)
         )
         return child
 
@@ -192,7 +195,7 @@ class Supervisor:
 
     def _bury(self, number: int, child: Child) -> None:
         """Take back whatever a front end had, now that its process has been reaped."""
-        self._door.remove(number)
+        self._dispatcher.remove(number)
         self._leases.gone(number)
         self._seconds.gone(number)
         self.answers.totals.ended(child.name)
@@ -239,7 +242,7 @@ class Supervisor:
     def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> Reply:
         match message:
             case Load():
-                self._door.heard(number, message)
+                self._dispatcher.heard(number, message)
             case Take():
                 return Taken(self._leases.take(number, message))
             case GiveBack():
@@ -299,7 +302,7 @@ class Supervisor:
     async def _end_all(self) -> None:
         """End the front ends and after them the engine; what does not end in time is killed."""
         self._is_leaving = True
-        self._door.close()
+        self._dispatcher.close()
         engine = [self._engine] if self._engine is not None else []
         for children in (list(self._front_ends.values()), engine):
             for child in children:

@@ -59,7 +59,7 @@ def test_the_stamp_tells_session_frame_and_all_the_input() -> None:
     assert replies[0].pcm is None
     for index, (frame, reply) in enumerate(zip(frames, replies, strict=True)):
         history = extend_history(history, hash_frames(frame[None]))
-        if index < DUPLEX.silent_frames:
+        if index < DUPLEX.delay_frames:
             continue
         assert reply.pcm is not None
         stamp = read_stamp(reply.pcm)

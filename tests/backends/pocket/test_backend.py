@@ -19,7 +19,7 @@ from antiphon.backends import registry
 from antiphon.backends.base import Backend, StepInputs, TextEntry
 from antiphon.backends.pocket.backend import PocketBackend
 from antiphon.backends.pocket.noise import normal
-from antiphon.backends.pocket.speaker import Frame, Speaker
+from antiphon.backends.pocket.row import Frame, PocketRow
 from antiphon.backends.registry import make_backend, resolve_auto
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import make_sized
@@ -186,14 +186,14 @@ def test_a_row_that_fails_does_so_alone(
     good, bad = Talk(list(entries)), Talk(list(entries))
     tick(backend, {0: good, 1: bad})
     assert isinstance(backend, PocketBackend)
-    speaker, speak_on = backend.executor.speakers[1], Speaker.speak
+    speaker, speak_on = backend.executor.speakers[1], PocketRow.speak
 
-    def fail_there(self: Speaker, parameters: SamplingParameters) -> Frame | None:
+    def fail_there(self: PocketRow, parameters: SamplingParameters) -> Frame | None:
         if self is speaker:
             raise ValueError("no such sound")
         return speak_on(self, parameters)
 
-    monkeypatch.setattr(Speaker, "speak", fail_there)
+    monkeypatch.setattr(PocketRow, "speak", fail_there)
     tick(backend, {0: good, 1: bad})
     said = len(good.pcm)
     with pytest.raises(StepError, match=r"rows \[1\] failed: ValueError: no such sound") as caught:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, Word
+from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, ChunkWord
 from antiphon.backends.pocket.workers import undisturbed
 
 with undisturbed():
@@ -53,7 +53,7 @@ def chunked(text: str, chunk_tokens: int, count: Callable[[str], int] = count) -
     chunks = [
         chunk
         for index, word in enumerate(text.split())
-        for chunk in chunker.add(Word(word, count(word), index))
+        for chunk in chunker.add(ChunkWord(word, count(word), index))
     ]
     return chunks + chunker.end()
 
@@ -96,7 +96,7 @@ def test_a_sentence_without_an_end_is_cut_between_words() -> None:
 
 def test_a_chunk_is_handed_on_as_soon_as_no_other_sentence_can_join_it() -> None:
     chunker = Chunker(count, 16)
-    heard = [(text, chunker.add(Word(text, 5, at))) for at, text in enumerate(GREETING)]
+    heard = [(text, chunker.add(ChunkWord(text, 5, at))) for at, text in enumerate(GREETING)]
     assert [(text, chunks) for text, chunks in heard if chunks] == [
         ("are", [Chunk("Good day.", 1)]),
         ("I", [Chunk("How are you? ...", 5)]),
@@ -109,6 +109,6 @@ def test_a_chunk_is_handed_on_as_soon_as_no_other_sentence_can_join_it() -> None
 def test_what_comes_after_a_comma_may_be_cut_off_so_the_sentence_is_waited_for() -> None:
     """Whole it would not join, but if it grows too long for any chunk, its first part does."""
     chunker = Chunker(count, 24)
-    words = [Word(text, count(text), at) for at, text in enumerate(ASKING)]
+    words = [ChunkWord(text, count(text), at) for at, text in enumerate(ASKING)]
     assert [chunk for word in words for chunk in chunker.add(word)] == []
     assert chunker.end() == [Chunk("Good day. So,", 2), Chunk("how are you my good old", 8)]

@@ -78,7 +78,7 @@ def test_staggered_sessions_with_gaps_equal_upstream_alone(
 def assert_lively(checkpoint: Checkpoint, replies: list[Reply]) -> None:
     """Check that the oracle says enough for an agreement to mean something."""
     loudness = [float(np.std(reply.pcm)) for reply in replies if reply.pcm is not None]
-    assert len(loudness) == WRAP_FRAMES - checkpoint.spec.silent_frames
+    assert len(loudness) == WRAP_FRAMES - checkpoint.spec.delay_frames
     assert np.median(loudness) > 100 * TOLERANCE
     assert len({round(level, 6) for level in loudness}) > WRAP_FRAMES // 2
     if checkpoint.spec.lm is not None:

@@ -338,7 +338,7 @@ def test_a_snapshot_holds_what_is_filled_and_survives_a_way_through_numpy(
     backend, pcm = made(duplex, 3, kv=kv), voice(12, 30)
     run_alone(backend, 1, pcm[:5])
     executor, taken = inside(backend), backend.snapshot(1)
-    silent = backend.info.spec.silent_frames
+    silent = backend.info.spec.delay_frames
     assert taken.tensors["lm.0.k"].shape[1] == 5
     assert taken.tensors["encoder_transformer.0.k"].shape[1] == 2 * 4, "the first frame was forgotten"
     assert taken.tensors["decoder_transformer.0.v"].shape[1] == 2 * (5 - silent)

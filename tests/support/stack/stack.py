@@ -1,8 +1,9 @@
-"""Door and workers of compose.yaml as processes, with the very commands that stand there.
+"""Balancer and workers of compose.yaml as processes, with the very commands that stand there.
 
 Every worker has an address of its own in 127.0.0.0/8 (Linux lends out all of it), and all share their ports,
-as containers do. The door finds them by name, from a name server that answers what Docker's would. Of every
-command line only hosts, ports and the places of mounted files are replaced; :func:`place` asserts it.
+as containers do. The load balancer finds them by name, from a name server that answers what Docker's would.
+Of every command line only hosts, ports and the places of mounted files are replaced; :func:`place` asserts
+it.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ class Worker:
             self.process.kill()
 
 
-class Door:
+class Balancer:
     """HAProxy with its real configuration, in its master and worker mode."""
 
     def __init__(
         self, service: Service, values: Mapping[str, str], environment: Mapping[str, str], log: Path
     ) -> None:
-        """Prepare to start the door; ``values`` are those of compose.yaml's variables."""
+        """Prepare to start the load balancer; ``values`` are those of compose.yaml's variables."""
         mounts = service.mounts(read_compose(values)["secrets"])
         self._argv = place(service.argv, {inside: str(outside) for inside, outside in mounts.items()})
         self._argv[0] = find_program(self._argv[0])
@@ -105,7 +106,7 @@ class Door:
         try:
             await until(lambda: re.search(pattern, self.text()) is not None, START_S)
         except TimeoutError:
-            raise AssertionError(f"the door did not say {pattern}:\n{self.text()}") from None
+            raise AssertionError(f"the load balancer did not say {pattern}:\n{self.text()}") from None
 
     async def reload(self) -> None:
         """Read the configuration again: a new process takes newcomers, the old one keeps its calls."""
@@ -130,14 +131,14 @@ class Stack:
     http: aiohttp.ClientSession
     workers: list[Worker]
     table: dict[str, list[str]]
-    door: Door
+    balancer: Balancer
     http_port: int
     https_port: int
     watch_port: int
 
     @property
     def url(self) -> str:
-        """The door, without TLS."""
+        """The load balancer, without TLS."""
         return f"http://127.0.0.1:{self.http_port}"
 
     def of(self, service: str) -> list[Worker]:
@@ -157,7 +158,9 @@ class Stack:
             return 0, "", {}
 
     async def weights(self, backend: str) -> dict[str, int]:
-        """The door's own view: the weight (free rows) of each usable worker of a backend, by address."""
+        """The load balancer's own view: the weight (free rows) of each usable worker of a backend, by
+        address.
+        """
         _, text, _ = await self.get(f"http://127.0.0.1:{self.watch_port}/;csv")
         names, *lines = [line.split(",") for line in text.removeprefix("# ").splitlines() if line]
         rows = [dict(zip(names, line, strict=False)) for line in lines]
@@ -168,20 +171,20 @@ class Stack:
         }
 
     async def sees(self, backend: str, weights: Mapping[str, int], timeout_s: float = START_S) -> None:
-        """Wait until the door's view of a backend is this one."""
+        """Wait until the load balancer's view of a backend is this one."""
         seen: Mapping[str, int] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 while (seen := await self.weights(backend)) != weights:  # noqa: ASYNC110 (another process)
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise AssertionError(f"the door sees {seen} in {backend}, not {weights}") from None
+            raise AssertionError(f"the load balancer sees {seen} in {backend}, not {weights}") from None
 
     async def is_up(self) -> None:
-        """Wait until every worker that runs is well and the door has counted the rows of all."""
+        """Wait until every worker that runs is well and the load balancer has counted the rows of all."""
         for worker in self.workers:
             await answers(self.http, f"{worker.url}/healthz", worker.process)
-        await answers(self.http, f"{self.url}/healthz", self.door.process)
+        await answers(self.http, f"{self.url}/healthz", self.balancer.process)
 
 
 async def answers(http: aiohttp.ClientSession, url: str, process: Process | None) -> None:
@@ -202,13 +205,13 @@ async def running_stack(
     counts: Mapping[str, int],
     values: Mapping[str, str],
     tls: Path,
-    door_values: Mapping[str, str] | None = None,
+    balancer_values: Mapping[str, str] | None = None,
     overrides: Sequence[Path] = (),
 ) -> AsyncIterator[Stack]:
-    """The door and ``counts`` workers of each service, with ``values`` for the file's variables.
+    """The load balancer and ``counts`` workers of each service, with ``values`` for the file's variables.
 
-    ``folder`` takes the logs; ``tls`` is a certificate with its key; ``door_values`` overrides the door's
-    environment, and the files of ``overrides`` what stands in compose.yaml.
+    ``folder`` takes the logs; ``tls`` is a certificate with its key; ``balancer_values`` overrides the load
+    balancer's environment, and the files of ``overrides`` what stands in compose.yaml.
     """
     known = services(values, overrides)
     secrets = read_compose(values, overrides)["secrets"]
@@ -222,23 +225,25 @@ async def running_stack(
     for worker in workers:
         for name in worker.service.dns_names:
             table.setdefault(name, []).append(worker.host)
-    door: Door | None = None
+    balancer: Balancer | None = None
     async with name_server(table) as dns_port, aiohttp.ClientSession() as http:
         try:
             for worker in workers:
                 worker.start()
             ports = (free_port(), free_port(), free_port())
-            environment = door_environment(known["door"], tls, ports, (port, agent_port, dns_port))
-            door = Door(known["door"], values, {**environment, **(door_values or {})}, folder / "door.log")
-            door.start()
-            stack = Stack(folder, http, workers, table, door, *ports)
+            environment = balancer_environment(known["balancer"], tls, ports, (port, agent_port, dns_port))
+            balancer = Balancer(
+                known["balancer"], values, {**environment, **(balancer_values or {})}, folder / "balancer.log"
+            )
+            balancer.start()
+            stack = Stack(folder, http, workers, table, balancer, *ports)
             await stack.is_up()
             yield stack
         finally:
             for worker in workers:
                 worker.kill()
-            if door is not None:
-                await door.stop()
+            if balancer is not None:
+                await balancer.stop()
 
 
 def _worker(
@@ -255,10 +260,10 @@ def _worker(
     return Worker(service, host, port, argv, folder / f"{service.name}-{host}.log")
 
 
-def door_environment(
+def balancer_environment(
     service: Service, tls: Path, ports: tuple[int, int, int], worker_ports: tuple[int, int, int]
 ) -> dict[str, str]:
-    """The door's environment on loopback: what compose.yaml says, and where everything is."""
+    """The load balancer's environment on loopback: what compose.yaml says, and where everything is."""
     port, agent_port, dns_port = worker_ports
     backends = [name for name in read_compose()["services"] if f"{name.upper()}_ADDRESS" in _config()]
     return {

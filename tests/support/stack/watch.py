@@ -27,7 +27,7 @@ def loopback_config(stack: Stack, port: int, text: str) -> dict[str, Any]:
         targets = []
         for lookup in job.pop("dns_sd_configs", []):
             for name in lookup["names"]:
-                places = [f"127.0.0.1:{stack.watch_port}"] if name == "door" else stack.places(name)
+                places = [f"127.0.0.1:{stack.watch_port}"] if name == "balancer" else stack.places(name)
                 targets.append({"targets": places, "labels": {"__meta_dns_name": name}})
         job["static_configs"] = targets or [{"targets": [f"127.0.0.1:{port}"]}]
     return config

@@ -51,8 +51,8 @@ test("only a worker says that it is full: it may be leaving or lost, and a proxy
   assert.deepEqual(await answer(503, '{"error": "the server is leaving", "code": 1001}', json).said, leaving);
   assert.equal(await answer(503, '{"error": "the model can no longer run", "code": 1011}', json).said, null);
   const absent = { kind: "absent", retryAfterS: 5 };
-  const door = "no worker of this model is running; try again soon\n";
-  assert.deepEqual(await answer(503, door, { "Retry-After": "5" }).said, absent);
+  const text = "no worker of this model is running; try again soon\n";
+  assert.deepEqual(await answer(503, text, { "Retry-After": "5" }).said, absent);
 });
 
 test("a proxy's page is not read out", async () => {

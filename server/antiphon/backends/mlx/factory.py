@@ -10,7 +10,7 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.host import HostBackend
 from antiphon.backends.mlx.backend import MlxFrames
 from antiphon.backends.mlx.loading import load_modules, pick_device, pick_dtype
-from antiphon.backends.mlx.speech import MlxSpeech
+from antiphon.backends.mlx.tts import MlxTts
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.guidance import UNGUIDED, guidance_of
@@ -59,6 +59,6 @@ def make(
     with mx.stream(mlx_device):
         loaded = load_modules(checkpoint, pick_dtype(dtype, mlx_device), int8_kv=kv == "int8")
     if spec.kind is PipelineKind.TTS:
-        speech = MlxSpeech(spec, loaded, device=mlx_device, compiles=compiles)
+        speech = MlxTts(spec, loaded, device=mlx_device, compiles=compiles)
         return TtsBackend(spec, speech, slots=slots)
     return HostBackend(spec, MlxFrames(spec, loaded, device=mlx_device, compiles=compiles), slots=slots)

@@ -211,7 +211,7 @@ class NullRows(HostArrays):
 class NullBackend(HostBackend):
     """Codec and duplex models of no weights.
 
-    A duplex row stays silent for ``spec.silent_frames`` frames, like the model it stands for, and its text
+    A duplex row stays silent for ``spec.delay_frames`` frames, like the model it stands for, and its text
     token is a function of its history, and of its text seed unless its text temperature is 0.
     """
 

@@ -10,7 +10,7 @@ from antiphon.backends.base import IntArray
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.snapshots import Form, part
 from antiphon.backends.stopwatch import Stopwatch
-from antiphon.models.delays import DelayCache
+from antiphon.models.delays import DelayRings
 from antiphon.models.graphs import Array
 from antiphon.models.row_sampler import RowSampler
 from antiphon.models.spec import LMSpec
@@ -19,7 +19,7 @@ _DELAYS, _SAMPLER = "delays.", "sampler."
 
 
 class Language:
-    """A Moshi-family language model over S rows; a step is read, speak, and :meth:`DelayCache.outputs`.
+    """A Moshi-family language model over S rows; a step is read, speak, and :meth:`DelayRings.outputs`.
 
     Each call names the rows of the step, int32 ``[m]``; all arrays are in their order.
     """
@@ -32,7 +32,7 @@ class Language:
 
     def allocate(self, rows: int) -> None:
         """Have ``rows`` fresh rows with default parameters beside those of the graphs."""
-        self.delays = DelayCache(self.spec, rows)
+        self.delays = DelayRings(self.spec, rows)
         self.sampler = RowSampler(self.spec, rows)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:

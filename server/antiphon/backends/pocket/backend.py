@@ -24,7 +24,7 @@ from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.host import RowHost
 from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
-from antiphon.backends.pocket.speaker import Frame, Speaker
+from antiphon.backends.pocket.row import Frame, PocketRow
 from antiphon.backends.pocket.voices import KEPT_BYTES, Voices
 from antiphon.backends.pocket.workers import make_workers
 from antiphon.errors import CheckpointFormatError
@@ -77,9 +77,9 @@ class PocketRows(HostArrays):
         self.parameters = [SamplingParameters() for _ in range(slots)]
         self.failed: dict[int, Exception] = {}
 
-    def _fresh(self, voice: State | None = None) -> Speaker:
+    def _fresh(self, voice: State | None = None) -> PocketRow:
         chunker = Chunker(self._model.count, self._chunk_tokens)
-        return Speaker(self._model, chunker, self._nobody if voice is None else voice, self._frame_samples)
+        return PocketRow(self._model, chunker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """As many as are named: rows never meet."""
@@ -123,12 +123,12 @@ class PocketRows(HostArrays):
     def check(self, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""
         with torch.inference_mode():
-            Speaker.from_arrays(self._fresh(), tensors, self._longest_frames)
+            PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""
         with torch.inference_mode():
-            self.speakers[row] = Speaker.from_arrays(self._fresh(), tensors, self._longest_frames)
+            self.speakers[row] = PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def state_bytes(self) -> int:
         """What the utterances of all rows take now; it grows and shrinks with them."""

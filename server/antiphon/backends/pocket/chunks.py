@@ -20,7 +20,7 @@ _COMMAS: Final = ",;:"
 _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
-class Word(NamedTuple):
+class ChunkWord(NamedTuple):
     """A word as it was written, the tokens it has alone, and which of all entries it is."""
 
     text: str
@@ -49,10 +49,10 @@ class Chunker:
 
     count: Callable[[str], int]
     chunk_tokens: int
-    _sentence: list[Word] = field(default_factory=list)
+    _sentence: list[ChunkWord] = field(default_factory=list)
     _parts: list[_Part] = field(default_factory=list)
 
-    def add(self, word: Word) -> list[Chunk]:
+    def add(self, word: ChunkWord) -> list[Chunk]:
         """Add a word; returns the chunks that are whole now, which are mostly none."""
         chunks: list[Chunk] = []
         if self._is_ended_by(word):
@@ -75,10 +75,10 @@ class Chunker:
         cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
     ) -> Chunker:
         """One that goes on where :meth:`to_json` was called."""
-        words, parts = (Word(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
+        words, parts = (ChunkWord(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
         return cls(count, chunk_tokens, list(words), list(parts))
 
-    def _is_ended_by(self, word: Word) -> bool:
+    def _is_ended_by(self, word: ChunkWord) -> bool:
         """Whether the sentence is over before this word: it had its end, or is too long to be one."""
         if not self._sentence:
             return False
@@ -109,7 +109,7 @@ class Chunker:
             self._parts.append(part)
         return chunks
 
-    def _cut(self, words: Sequence[Word]) -> list[_Part]:
+    def _cut(self, words: Sequence[ChunkWord]) -> list[_Part]:
         """One sentence, in parts that end with commas where it is too long for one chunk."""
         whole = self._part(words)
         if whole.tokens <= self.chunk_tokens:
@@ -122,7 +122,7 @@ class Chunker:
                 start = position
         return parts
 
-    def _part(self, words: Sequence[Word]) -> _Part:
+    def _part(self, words: Sequence[ChunkWord]) -> _Part:
         text = " ".join(word.text for word in words)
         return _Part(text, self.count(text), words[-1].entry)
 

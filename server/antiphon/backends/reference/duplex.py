@@ -19,7 +19,7 @@ from antiphon.backends.base import FloatArray, IntArray
 from antiphon.backends.reference.rows import StreamRows
 from antiphon.backends.snapshots import Form, part, with_prefix
 from antiphon.errors import UnsupportedError
-from antiphon.models.delays import DelayCache
+from antiphon.models.delays import DelayRings
 from antiphon.models.row_sampler import RowSampler
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
@@ -52,7 +52,7 @@ class DuplexLM:
         self._streams.enter_context(self.model.streaming(slots))
         self._slots = slots
         self._rows = StreamRows(self.model)
-        self._delays = DelayCache(self._spec, slots)
+        self._delays = DelayRings(self._spec, slots)
         self._sampler = RowSampler(self._spec, slots)
         self._forward_text = CUDAGraphed(self.model.forward_text, disable=not self._on_cuda)
 

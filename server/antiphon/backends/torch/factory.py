@@ -11,7 +11,7 @@ from antiphon.backends.host import HostBackend
 from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.kernels.fused import ATTENTION
-from antiphon.backends.torch.speech import TorchSpeech
+from antiphon.backends.torch.tts import TorchTts
 from antiphon.backends.torch.weights.conditions import load_conditions
 from antiphon.backends.torch.weights.loading import load_codec, load_generator
 from antiphon.backends.torch_devices import pick_device, pick_dtype
@@ -85,4 +85,4 @@ def make(
     )
     if conditions is None:
         return HostBackend(spec, TorchFrames(spec, mimi, generator), slots=slots)
-    return TtsBackend(spec, TorchSpeech(spec, mimi, generator, conditions), slots=slots)
+    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions), slots=slots)

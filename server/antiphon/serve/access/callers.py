@@ -23,9 +23,9 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
 from antiphon.serve.access.addresses import Network, client_address, is_own, is_within, parse_networks
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
-from antiphon.serve.access.keys import ApiKey, KeyFile, presented_key
+from antiphon.serve.access.keys import KeyEntry, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
-from antiphon.supervisor.leases import Leases
+from antiphon.supervisor.leases import FrontEndLeases
 from antiphon.supervisor.messages import Take, Use
 
 OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
@@ -36,7 +36,7 @@ OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
 class Caller:
     """Who sends a request: the key it showed, where keys are asked for, and its address."""
 
-    key: ApiKey | None
+    key: KeyEntry | None
     address: str
 
     @property
@@ -56,7 +56,7 @@ ANYBODY = Caller(None, "")
 
 
 class Access:
-    """The server's door. Only the event loop asks it."""
+    """Access to the server: keys, limits of callers, sessions. Used on the event loop alone."""
 
     def __init__(
         self, config: ServerConfig, book: LeaseBook | None = None, secret: bytes | None = None
@@ -158,7 +158,7 @@ class Access:
                 retry_after_s=self.usage.seconds_left(),
             )
 
-    def _key_of(self, request: web.Request) -> ApiKey | None:
+    def _key_of(self, request: web.Request) -> KeyEntry | None:
         if self._keys is None:
             return None
         presented = presented_key(request.headers, request.query)
@@ -172,7 +172,7 @@ class Access:
             raise unauthorised(request.path, "this API key is not known here", code="invalid_api_key")
         return key
 
-    def _holder_of(self, keys: KeyFile, presented: str) -> ApiKey | None:
+    def _holder_of(self, keys: KeyFile, presented: str) -> KeyEntry | None:
         """The API key with which an ephemeral one was made, as long as both are good."""
         found = self.ephemeral.read(presented)
         key = None if found is None else keys.named(found.name)
@@ -224,7 +224,7 @@ class OwnBook:
 
     def __init__(self) -> None:
         """Begin without a session."""
-        self._leases = Leases()
+        self._leases = FrontEndLeases()
 
     async def take(self, asked: Take) -> str:
         """Grant one more session, or return the reason against it."""

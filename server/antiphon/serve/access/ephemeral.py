@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from antiphon.errors import FieldError
-from antiphon.serve.access.keys import ApiKey
+from antiphon.serve.access.keys import KeyEntry
 
 PREFIX: Final = "ek_"
 
@@ -62,7 +62,7 @@ class EphemeralKeys:
         self._secret = secret or secrets.token_bytes(_DIGEST_BYTES)
         self._time_s = time_s
 
-    def issue(self, key: ApiKey | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
+    def issue(self, key: KeyEntry | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
         """A new key and when it expires, made with ``key`` where the server asks for keys.
 
         Raises:
@@ -96,11 +96,11 @@ class EphemeralKeys:
         _, name, mark, expires_at, session = json.loads(said)
         return Ephemeral(name, mark, expires_at, session) if self._time_s() < expires_at else None
 
-    def is_of(self, found: Ephemeral, key: ApiKey) -> bool:
+    def is_of(self, found: Ephemeral, key: KeyEntry) -> bool:
         """Whether an ephemeral key was made with this API key."""
         return key.name == found.name and hmac.compare_digest(self._mark(key), found.mark)
 
-    def _mark(self, key: ApiKey) -> str:
+    def _mark(self, key: KeyEntry) -> str:
         return hmac.digest(self._secret, b"made with" + key.digest, hashlib.sha256).hex()
 
     def _sign(self, said: bytes) -> bytes:

@@ -42,7 +42,7 @@ SUBPROTOCOL = "openai-insecure-api-key."
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKey:
+class KeyEntry:
     """One line of the file; a limit None is that of all keys, 0 is none. ``seconds`` are those of a day."""
 
     name: str
@@ -56,20 +56,20 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
-def format_key(key: ApiKey) -> str:
+def format_key(key: KeyEntry) -> str:
     """The line of a key."""
     limits = [key.sessions, key.seconds] if key.seconds is not None else [key.sessions]
     written = "".join(f":{'' if limit is None else limit}" for limit in limits)
     return f"{key.name}:{key.digest.hex()}{'' if written == ':' else written}"
 
 
-def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
+def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
     """The keys of a file's text; ``source`` names it in errors.
 
     Raises:
         ConfigError: a line that is none (it is not quoted: it may be a key), or a name twice.
     """
-    keys: dict[str, ApiKey] = {}
+    keys: dict[str, KeyEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
@@ -84,7 +84,7 @@ def parse_keys(text: str, source: str) -> tuple[ApiKey, ...]:
         sessions = alone or sessions
         if name in keys:
             raise ConfigError(f"{source} line {number}: the name '{name}' is there twice")
-        keys[name] = ApiKey(
+        keys[name] = KeyEntry(
             name,
             bytes.fromhex(digest),
             int(sessions) if sessions else None,
@@ -116,10 +116,10 @@ def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
     return next((name for name in names if not name.startswith(SUBPROTOCOL)), names[0] if names else None)
 
 
-def find_key(keys: Sequence[ApiKey], presented: str) -> ApiKey | None:
+def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
     """The key that was presented, in a time that does not depend on which it is, or on how nearly it fits."""
     digest = digest_of(presented)
-    found: ApiKey | None = None
+    found: KeyEntry | None = None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
             found = key
@@ -148,17 +148,17 @@ class KeyFile:
                 f"{path} holds no key, so it refuses every request; antiphon keys NAME makes one"
             )
 
-    def find(self, presented: str) -> ApiKey | None:
+    def find(self, presented: str) -> KeyEntry | None:
         """The key that was presented, if it is one."""
         self._refresh()
         return find_key(self._keys, presented)
 
-    def named(self, name: str) -> ApiKey | None:
+    def named(self, name: str) -> KeyEntry | None:
         """The key of this name, if the file has one."""
         self._refresh()
         return next((key for key in self._keys if key.name == name), None)
 
-    def holds(self, key: ApiKey) -> bool:
+    def holds(self, key: KeyEntry) -> bool:
         """Whether the file still has this key, whatever its limits are now."""
         self._refresh()
         return any(it.name == key.name and it.digest == key.digest for it in self._keys)
@@ -182,7 +182,7 @@ class KeyFile:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    def _read(self) -> tuple[ApiKey, ...]:
+    def _read(self) -> tuple[KeyEntry, ...]:
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

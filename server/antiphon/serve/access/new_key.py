@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.errors import ConfigError
-from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, ApiKey, digest_of, format_key
+from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, KeyEntry, digest_of, format_key
 
 KEY_BYTES = 24
 """Random bytes in a key: nobody finds one by trying, so a plain hash of it may be stored."""
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--sessions {options.sessions}: 0 (any number) to {MAX_SESSIONS} can be had")
     if options.seconds is not None and not 0 <= options.seconds <= MAX_SECONDS:
         raise ConfigError(f"--seconds {options.seconds}: 0 (any number) to {MAX_SECONDS} can be had")
-    print(format_key(ApiKey(options.name, digest_of(key), options.sessions, options.seconds)))  # noqa: T201
+    print(format_key(KeyEntry(options.name, digest_of(key), options.sessions, options.seconds)))  # noqa: T201
     if not options.stdin:
         print(f"the key of {options.name}, which cannot be shown again: {key}", file=sys.stderr)  # noqa: T201
     return 0

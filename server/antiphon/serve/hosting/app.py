@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
@@ -32,8 +32,8 @@ from antiphon.serve.routes import openai_models
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
 from antiphon.serve.routes.routing import add_question, add_routes
-from antiphon.serve.routes.speaking import list_voices
 from antiphon.serve.routes.static import StaticFiles, web_root
+from antiphon.serve.routes.tts import list_voices
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
@@ -50,7 +50,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def build_app(
     models: Sequence[ServedModel],
     config: ServerConfig,
-    families: Families,
+    families: MetricFamilies,
     *,
     access: Access | None = None,
     overview: Overview | None = None,
@@ -68,8 +68,8 @@ def build_app(
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
-    served, door = Models(models), access or Access(config)
-    hosts = allowed_hosts(config, asks_for_keys=door.asks_for_keys)
+    served, access = Models(models), access or Access(config)
+    hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes,
         middlewares=[_no_sniffing, openai_bodies, host_check(hosts)],
@@ -81,12 +81,12 @@ def build_app(
     async def services(app: web.Application) -> AsyncIterator[None]:
         turns, helper = Turns(asyncio.get_running_loop()), Helper()
         lag = LoopLag(clock, served.note_lag)
-        watch_process(families.registry, turns, lag, door, recorder)
+        watch_process(families.registry, turns, lag, access, recorder)
         lag.start()
         app[SERVICES] = Services(
             config=config,
             models=served,
-            access=door,
+            access=access,
             families=families,
             metrics=ServeMetrics(families, model=""),
             turns=turns,
@@ -99,7 +99,7 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
-        watching = asyncio.create_task(watch_keys(door, app[SERVICES].calls))
+        watching = asyncio.create_task(watch_keys(access, app[SERVICES].calls))
         yield
         watching.cancel()
         lag.close()

@@ -1,6 +1,6 @@
 """What every conversation is, whatever its protocol and whatever carries it: a session, and one end.
 
-A conversation's lane, woken by its peer and by the engine, moves what can be moved and notices what changed:
+A conversation's waker, woken by its peer and by the engine, moves what can be moved and notices what changed:
 admission, an error.
 """
 
@@ -34,7 +34,7 @@ class Conversation(ABC):
         facts = {"model": model.name, **({"key": caller.name} if caller.name else {})}
         self._log = services.log.bind(**facts)
         self._provoked = services.provoked.bind(**facts)
-        self._lane = services.turns.lane(self._turn, self._fail)
+        self._waker = services.turns.waker(self._turn, self._fail)
         self._session: CallSession | None = None
         self._opened_s = self._clock()
         self._at_end: list[Callable[[], None]] = []  # what gives back what a subclass holds
@@ -58,7 +58,7 @@ class Conversation(ABC):
             self._model.engine,
             parameters,
             wait_s=min(wait_s, self._limits.max_wait_s),
-            notify=self._lane.wake,
+            notify=self._waker.wake,
             prompt=prompt,
         )
         self._session = session
@@ -79,7 +79,7 @@ class Conversation(ABC):
             self._is_over = True
             for release in self._at_end:
                 release()
-            self._lane.close()
+            self._waker.close()
 
     @property
     def words(self) -> int:

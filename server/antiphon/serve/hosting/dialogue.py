@@ -79,7 +79,7 @@ class SocketConversation(Conversation):
         self._socket = socket
         self._services.calls.add(self)
         self._tick()
-        self._lane.wake()
+        self._waker.wake()
         try:
             self._turn()  # a greeting comes before any answer, however early the client asks
             await self._read(socket)
@@ -180,7 +180,7 @@ class SocketConversation(Conversation):
             self._watch(socket, session, self._clock())
         except SessionTimeoutError as error:
             self.end(error)
-        self._lane.wake()  # a session that ends without a last reply has nobody else to notice
+        self._waker.wake()  # a session that ends without a last reply has nobody else to notice
 
     def _look_again_in(self, seconds: float | None) -> None:
         """Take a turn later, or none: nobody tells when a socket drains or a caller has been quiet."""
@@ -188,7 +188,7 @@ class SocketConversation(Conversation):
             self._look.cancel()
             self._look = None
         if seconds is not None:
-            self._look = asyncio.get_running_loop().call_later(seconds, self._lane.wake)
+            self._look = asyncio.get_running_loop().call_later(seconds, self._waker.wake)
 
     def _is_others_turn(self) -> bool:
         """Count a message that was read, and whether the others are to have their turn now."""

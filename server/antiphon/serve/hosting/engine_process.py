@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.engine.fleet import Fleet
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import set_up_logging
@@ -45,7 +45,7 @@ class EngineProcess:
         self,
         control: socket.socket,
         running: Sequence[RunningEngine],
-        families: Families,
+        families: MetricFamilies,
         tracer: Tracer | None,
     ) -> None:
         """Begin to hear the supervisor; front ends come as it says."""
@@ -155,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
-    families = Families(CollectorRegistry())
+    families = MetricFamilies(CollectorRegistry())
     watch_engine_process(families.registry)
     tracer, losses = make_tracer(config), Losses()
     progress = show_progress(sys.stderr.isatty())

@@ -13,7 +13,7 @@ from antiphon.backends.base import Backend, Progress
 from antiphon.backends.registry import make_backend, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.metrics import EngineMetrics, Families
+from antiphon.engine.metrics import EngineMetrics, MetricFamilies
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import EventWake
@@ -41,7 +41,7 @@ class RunningEngine:
 @contextmanager
 def running_engines(
     config: ServerConfig,
-    families: Families,
+    families: MetricFamilies,
     *,
     on_lost: Callable[[AntiphonError], None],
     tracer: Tracer | None,
@@ -83,7 +83,7 @@ def running_engines(
         yield running
 
 
-def serve_here(running: Sequence[RunningEngine], families: Families) -> list[ServedModel]:
+def serve_here(running: Sequence[RunningEngine], families: MetricFamilies) -> list[ServedModel]:
     """Engines of this process as the models of its conversations."""
     return [
         serve_model(each.config, each.name, each.checkpoint, LocalEngine(each.engine), families)

@@ -21,7 +21,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.remote import connect
 from antiphon.log import Log, set_up_logging
@@ -103,7 +103,7 @@ class Connections:
         self._peer.tell(messages.Load(self._received, busy, tuple(closed)))
 
 
-class FrontEnd:
+class FrontEndProcess:
     """One process of conversations; ``begin`` is what the supervisor said first."""
 
     def __init__(
@@ -116,7 +116,7 @@ class FrontEnd:
     ) -> None:
         """Made on the event loop it will run on; ``secret`` signs ephemeral keys."""
         self._config, self._number = config, begin.number
-        self._families = Families(CollectorRegistry())
+        self._families = MetricFamilies(CollectorRegistry())
         self._log = Log()
         self._leaving = asyncio.Event()
         self._is_cut = False
@@ -229,7 +229,7 @@ class FrontEnd:
 async def _run(
     control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int, secret: bytes
 ) -> None:
-    await FrontEnd(control, begin, config, link, secret).run()
+    await FrontEndProcess(control, begin, config, link, secret).run()
 
 
 def main(argv: Sequence[str]) -> int:

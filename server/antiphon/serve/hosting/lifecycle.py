@@ -13,7 +13,7 @@ from antiphon.config import Limits
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log
 from antiphon.serve.hosting.app import close_calls
-from antiphon.serve.hosting.services import SERVICES, Conversation
+from antiphon.serve.hosting.services import SERVICES, RunningConversation
 from antiphon.supervisor.supervisor import EXIT_CODES, EXIT_DEVICE_LOST
 
 POLL_S = 0.05
@@ -113,7 +113,7 @@ async def drain(
     log.info("drained", cut=len(calls))
 
 
-def _announce(call: Conversation, limit_s: float, log: Log) -> None:
+def _announce(call: RunningConversation, limit_s: float, log: Log) -> None:
     try:
         call.announce_draining(limit_s)
     except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave

@@ -15,13 +15,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.ipc.health import Health
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.banner import banner
+from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.hosting.engines import describe, running_engines, serve_here
-from antiphon.serve.hosting.entrance import entrance_of
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.served import ServedModel
@@ -45,7 +45,7 @@ def serve(config: ServerConfig) -> int:
     # from an engine's thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take their time
-    families = Families(CollectorRegistry())
+    families = MetricFamilies(CollectorRegistry())
     tracer = make_tracer(config)
     lifecycle = Lifecycle(config.limits)
     progress = show_progress(sys.stderr.isatty())
@@ -68,7 +68,7 @@ async def _serve(
     models: Sequence[ServedModel],
     config: ServerConfig,
     lifecycle: Lifecycle,
-    families: Families,
+    families: MetricFamilies,
     listeners: Sequence[socket.socket],
 ) -> int:
     asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
@@ -94,14 +94,14 @@ async def _listen(
     runner: web.AppRunner,
     config: ServerConfig,
     faults: ConnectionFaults,
-    families: Families,
+    families: MetricFamilies,
     listeners: Sequence[socket.socket],
 ) -> None:
     tls = tls_context(config.tls_cert, config.tls_key)
     if tls is not None:
         faults.watch_tls(tls)
-    entrance = entrance_of(config, runner, families, now_s=asyncio.get_running_loop().time())
-    site = Site(runner, listeners, ssl_context=tls, entrance=entrance)
+    rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())
+    site = Site(runner, listeners, ssl_context=tls, rules=rules)
     try:
         await site.start()
     except OSError as error:

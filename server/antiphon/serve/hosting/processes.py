@@ -18,12 +18,12 @@ from antiphon.ipc.health import Health, together
 from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.hosting.banner import banner
-from antiphon.serve.hosting.door import door_limits
+from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.address import bound
 from antiphon.supervisor.answers import Answers
-from antiphon.supervisor.plan import Plan
+from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
 
 ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
@@ -44,15 +44,15 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
 
 
-def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> Plan:
+def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> SupervisorPlan:
     """What the supervisor is to run."""
-    return Plan(
+    return SupervisorPlan(
         engine=ENGINE,
         front_end=FRONT_END,
         front_ends=front_ends,
         task=pickle.dumps((config, front_ends, secrets.token_bytes(32))),  # it signs ephemeral keys
         listeners=listeners,
-        limits=door_limits(config),
+        limits=connection_limits(config),
         counted_address=counted_addresses(config.trusted_proxy),
         announce=lambda lines: print(  # noqa: T201
             banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True
@@ -63,7 +63,7 @@ def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.
     )
 
 
-async def _supervise(plan: Plan, config: ServerConfig) -> int:
+async def _supervise(plan: SupervisorPlan, config: ServerConfig) -> int:
     supervisor = Supervisor(plan)
     async with contextlib.AsyncExitStack() as stack:
         if config.agent_port:

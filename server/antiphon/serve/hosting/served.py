@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from antiphon.config import ModelConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ConfigError, UnknownModelError
 from antiphon.ipc.health import Health, together
 from antiphon.ipc.port import EnginePort
@@ -17,8 +17,8 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from antiphon.models.tokenizer import Tokenizer
-from antiphon.serve.media.speakers import SpeakerFolder, find_speakers
-from antiphon.serve.media.voices import VoiceFolder, find_voices
+from antiphon.serve.media.duplex_voices import VoiceFolder, find_voices
+from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
 
 SEED_BITS = 53
@@ -44,7 +44,7 @@ class ServedModel:
     defaults: SamplingParameters
     voices: VoiceFolder | None
     metrics: ServeMetrics
-    speakers: SpeakerFolder | None = None
+    speakers: TtsVoiceFolder | None = None
     since_s: int = field(default_factory=lambda: int(time.time()))
 
     def parameters(self) -> SamplingParameters:
@@ -60,7 +60,7 @@ class ServedModel:
 
 
 def serve_model(
-    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EnginePort, families: Families
+    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EnginePort, families: MetricFamilies
 ) -> ServedModel:
     """A started engine with all that request handlers need beside it.
 
@@ -76,7 +76,7 @@ def serve_model(
         defaults=SamplingParameters.from_generation(checkpoint.generation),
         voices=find_voices(config.voices, checkpoint),
         metrics=ServeMetrics(families, model=name),
-        speakers=find_speakers(config.voices, checkpoint),
+        speakers=find_tts_voices(config.voices, checkpoint),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
@@ -20,12 +20,12 @@ from antiphon.serve.hosting.reading import Reading
 from antiphon.serve.hosting.served import Models
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.hosting.uploads import Uploads
-from antiphon.serve.media.recording import Recorder
+from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.operator.overview import Overview
 
 
-class Conversation(Protocol):
+class RunningConversation(Protocol):
     """A conversation under way, of whatever protocol, as the server sees it that counts and ends it."""
 
     @property
@@ -62,7 +62,7 @@ class Services:
     config: ServerConfig
     models: Models
     access: Access
-    families: Families
+    families: MetricFamilies
     metrics: ServeMetrics
     turns: Turns
     helper: Helper
@@ -72,8 +72,8 @@ class Services:
     log: Log
     provoked: SparseLog
     tracer: Tracer | None = None
-    recorder: Recorder | None = None
-    calls: set[Conversation] = field(default_factory=set)
+    recorder: CallRecorder | None = None
+    calls: set[RunningConversation] = field(default_factory=set)
     reading: Reading = field(default_factory=Reading)
     uploads: Uploads = field(default_factory=Uploads)
 

@@ -1,9 +1,8 @@
-"""Turns of the event loop: who gets one, and how long all together keep the loop from its sockets.
+"""Turns of the event loop: their order, and how long all together keep the loop from its sockets.
 
-A *lane* is one conversation's place in the line. Work is asked for with :meth:`Lane.wake`, on the event loop;
-the lane's *turn*, a small piece of work, follows, and after it the turns of all other lanes that are awake
-before this one's next. A conversation that floods its lane delays the others by one turn each, not by its
-backlog.
+Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn* of it, a
+small piece of work; the turns of all other conversations in the queue run before its next one. A
+conversation that floods its waker delays the others by one turn each, not by its backlog.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ Turn = Callable[[], bool]
 """Does one piece of work, of less than a millisecond, and says whether there is more."""
 
 Fault = Callable[[Exception], None]
-"""Told of an exception that a turn raised; ends the conversation. Must not raise."""
+"""Called with the exception that a turn raised; ends the conversation. Must not raise."""
 
 BUDGET_S: Final = 0.005
 """Turns in a row before sockets are looked at again: a sixteenth of a frame, a quarter of what may block."""
 
 
-class Lane:
-    """One conversation's place."""
+class Waker:
+    """Queues the turns of one conversation."""
 
     __slots__ = ("_fault", "_is_closed", "_is_waiting", "_turn", "_turns")
 
@@ -53,7 +52,7 @@ class Lane:
                 self.wake()
 
     def close(self) -> None:
-        """Take no more turns. The conversation holds its lane: forgetting it here frees its memory now."""
+        """Take no more turns; the conversation's memory is freed now, though it holds its waker."""
         self._is_closed = True
         self._turn, self._fault = _no_turn, _no_fault
 
@@ -63,26 +62,26 @@ def _no_turn() -> bool:
 
 
 def _no_fault(_error: Exception) -> None:
-    """A closed lane has nothing to end."""
+    """A closed waker has nothing to end."""
 
 
 class Turns:
-    """The line of all conversations on one event loop. ``busy_s`` is the time their turns took."""
+    """The queue of turns of all conversations on one event loop. ``busy_s`` is the time their turns took."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run turns on ``loop``."""
         self.busy_s = 0.0
         self._loop = loop
-        self._queue: deque[Lane] = deque()
+        self._queue: deque[Waker] = deque()
         self._is_called = False
 
-    def lane(self, turn: Turn, fault: Fault) -> Lane:
-        """A place for one conversation."""
-        return Lane(self, turn, fault)
+    def waker(self, turn: Turn, fault: Fault) -> Waker:
+        """The waker of one conversation."""
+        return Waker(self, turn, fault)
 
-    def put(self, lane: Lane) -> None:
-        """Run one turn of ``lane``, soon."""
-        self._queue.append(lane)
+    def put(self, waker: Waker) -> None:
+        """Run one turn of ``waker``, soon."""
+        self._queue.append(waker)
         if not self._is_called:
             self._is_called = True
             self._loop.call_soon(self._run)

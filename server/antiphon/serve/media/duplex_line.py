@@ -80,5 +80,5 @@ class DuplexLine:
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
         """Where on the session's time a frame begins and ends, by audio since its start."""
-        start_ms = max(0, reply.frame - self._spec.silent_frames) * self._spec.frame_ms
+        start_ms = max(0, reply.frame - self._spec.delay_frames) * self._spec.frame_ms
         return round(start_ms), round(start_ms + self._spec.frame_ms)

@@ -37,17 +37,17 @@ _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecordingLimits:
     """Seconds of one call, and bytes of all recordings together."""
 
     max_s: float
     max_bytes: int
 
 
-class Recording:
-    """One call's two files; its owner's lane may call it from any thread, and never waits."""
+class CallRecording:
+    """One call's two files; its owner's waker may call it from any thread, and never waits."""
 
-    def __init__(self, recorder: Recorder, stem: str, max_samples: int) -> None:
+    def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
         """Nothing is written before there is something to write."""
         self._recorder = recorder
         self._stem = stem
@@ -73,7 +73,7 @@ class Recording:
             self._recorder.put(f"{self._stem}-{side}.wav", s16le_from_float(piece))
 
 
-class Recorder:
+class CallRecorder:
     """Writes recordings into a folder, on a thread of its own.
 
     ``left_out`` counts pieces that the disk was too slow for, ``failed_files`` the files that were given up.
@@ -82,7 +82,7 @@ class Recorder:
     def __init__(
         self,
         folder: Path,
-        limits: Limits,
+        limits: RecordingLimits,
         *,
         sample_rate: int = 24000,
         clock: Callable[[], float] = time.time,
@@ -110,10 +110,10 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self._thread.start()
 
-    def open(self, session: str) -> Recording:
+    def open(self, session: str) -> CallRecording:
         """A recording of the session with this id."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
-        return Recording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
+        return CallRecording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
 
     def put(self, name: str, data: bytes | None) -> None:
         """Queue bytes for a file, or its end (None); a slow disk costs bytes, never ends."""
@@ -225,7 +225,7 @@ def header(data_bytes: int, sample_rate: int) -> bytes:
     )
 
 
-def make_recorder(config: ServerConfig) -> Recorder | None:
+def make_recorder(config: ServerConfig) -> CallRecorder | None:
     """The recorder that a configuration asks for; by default none.
 
     Raises:
@@ -233,4 +233,4 @@ def make_recorder(config: ServerConfig) -> Recorder | None:
     """
     if config.record is None:
         return None
-    return Recorder(Path(config.record), Limits(config.record_max_s, config.record_max_bytes))
+    return CallRecorder(Path(config.record), RecordingLimits(config.record_max_s, config.record_max_bytes))

@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from antiphon.ipc.health import Health
-from antiphon.serve.transport.listening import Listener
+from antiphon.serve.transport.listening_sockets import ListeningSockets
 from antiphon.supervisor.address import bind
 
 MAX_WEIGHT = 256
@@ -66,7 +66,7 @@ async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> 
     def protocol() -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
 
-    listener = Listener(bind(host, port, "--agent-port"), protocol)
+    listener = ListeningSockets(bind(host, port, "--agent-port"), protocol)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

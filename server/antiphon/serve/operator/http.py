@@ -137,7 +137,7 @@ def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
             "revision": model.checkpoint.revision,
             "sample_rate": spec.sample_rate,
             "frame_samples": spec.frame_samples,
-            "silent_frames": spec.silent_frames,
+            "delay_frames": spec.delay_frames,
         },
         "models": [each.name for each in models],
         "backend": {"name": info.name, "device": info.device},

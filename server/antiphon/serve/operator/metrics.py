@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from antiphon.engine.memory import host_bytes, process_bytes
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.turns import Turns
-from antiphon.serve.media.recording import Recorder
+from antiphon.serve.media.recording import CallRecorder
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
 """The close codes registered for all WebSockets. Peers also send others; those share a label."""
@@ -24,7 +24,7 @@ CLOSE_CODES: Final = frozenset(range(1000, 1016))
 class ServeMetrics:
     """Counters of refusals and closes, with the label ``model``: "" before a model was found."""
 
-    def __init__(self, families: Families, *, model: str) -> None:
+    def __init__(self, families: MetricFamilies, *, model: str) -> None:
         """Register under the label ``model``."""
         self._model = model
         self._refused = families.get(
@@ -46,7 +46,7 @@ class ServeMetrics:
 
 
 def watch_process(
-    registry: CollectorRegistry, turns: Turns, lag: LoopLag, access: Access, recorder: Recorder | None
+    registry: CollectorRegistry, turns: Turns, lag: LoopLag, access: Access, recorder: CallRecorder | None
 ) -> None:
     """Report what all models share: memory, keys, recordings, and how busy and how late the event loop is."""
     registry.register(_ProcessCollector(turns, lag, access, recorder))
@@ -79,7 +79,7 @@ class _MemoryCollector(Collector):
 class _ProcessCollector(Collector):
     """Reads the workers' own counts when asked, so that counting costs them nothing."""
 
-    def __init__(self, turns: Turns, lag: LoopLag, access: Access, recorder: Recorder | None) -> None:
+    def __init__(self, turns: Turns, lag: LoopLag, access: Access, recorder: CallRecorder | None) -> None:
         self._turns, self._lag = turns, lag
         self._access = access
         self._recorder = recorder
@@ -114,7 +114,7 @@ def _key_sessions(access: Access) -> Iterable[Metric]:
     yield keys
 
 
-def _recordings(recorder: Recorder | None) -> Iterable[Metric]:
+def _recordings(recorder: CallRecorder | None) -> Iterable[Metric]:
     """What is missing from recordings; nothing is where nothing is recorded."""
     yield CounterMetricFamily(
         "antiphon_recording_left_out_pieces",

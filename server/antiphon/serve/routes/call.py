@@ -1,8 +1,8 @@
 """One /api/chat conversation: audio in, audio and text out, live.
 
 What comes is decoded and pushed where it is read. What the engine has to say is taken, encoded and written in
-a turn of the call's lane, and stays in the engine's queue while the socket is congested: the oldest gives way
-there, before it is encoded, since an Opus stream must not lose packets.
+a turn of the call's waker, and stays in the engine's queue while the socket is congested: the oldest gives
+way there, before it is encoded, since an Opus stream must not lose packets.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.ear import Ear
-from antiphon.serve.media.recording import Recording
+from antiphon.serve.media.input_decoder import InputDecoder
+from antiphon.serve.media.recording import CallRecording
 from antiphon.serve.routes import notices
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
@@ -36,7 +36,7 @@ STATS_PERIOD_S = 1.0
 EXTENSION_TAGS = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
 
 
-class Call(SocketConversation):
+class ChatCall(SocketConversation):
     """A live conversation: what one side cannot take in time is dropped, and said to be."""
 
     def __init__(
@@ -51,11 +51,11 @@ class Call(SocketConversation):
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
         self._request, self._prompt = request, prompt
-        self._ear = Ear(request.format, model.engine.info.spec.frame_samples)
+        self._ear = InputDecoder(request.format, model.engine.info.spec.frame_samples)
         self._encoder = AudioEncoder(request.format)
         self._at_end += [self._ear.close, self._encoder.close]
         self._is_stamped = request.extended and request.format is not AudioFormat.OGG
-        self._recording: Recording | None = None
+        self._recording: CallRecording | None = None
         self._tracer = services.tracer
         self._is_muted = False
         self._taken: deque[FrameReply] = deque()
@@ -161,7 +161,7 @@ class Call(SocketConversation):
         self._taken.clear()
         # Told with the next replies, which may have to wait: of many flushes only the last is news.
         self._kept_from = self._session.flush()
-        self._lane.wake()
+        self._waker.wake()
 
     def _handle_event(self, event: moshi.Event) -> None:
         session = self._session

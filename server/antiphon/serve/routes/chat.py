@@ -16,14 +16,14 @@ from aiohttp import web
 
 from antiphon.errors import ProtocolError, SessionError
 from antiphon.protocol import events, moshi
-from antiphon.protocol.chat import ChatRequest, Resume, parse_chat_query
+from antiphon.protocol.chat import ChatRequest, ResumeMode, parse_chat_query
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.routes.prompts import prompt_of
-from antiphon.serve.routes.resumable_call import ResumableCall, resume_chat
+from antiphon.serve.routes.resumable_call import ResumableChatCall, resume_chat
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
 from antiphon.serve.transport.upgrade import is_upgrade
 
@@ -39,11 +39,11 @@ async def handle_chat(
     chat = check_request(request, model, services.config.limits.max_wait_s)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
-    if chat.resume is Resume.AGAIN:
+    if chat.resume is ResumeMode.AGAIN:
         return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
     await check_upgrade(request, services, model, wait_s=chat.wait_s)
-    kind = Call if chat.resume is Resume.NO else ResumableCall
+    kind = ChatCall if chat.resume is ResumeMode.NO else ResumableChatCall
     return await kind(services, model, chat, prompt, caller=caller).converse(request)
 
 
@@ -62,7 +62,7 @@ async def refuse_chat(
 
 def is_resumption(query: Mapping[str, str]) -> bool:
     """Whether a connection goes on with a call; without the extension it begins one."""
-    return query.get("ext") == "1" and query.get("resume") == Resume.AGAIN
+    return query.get("ext") == "1" and query.get("resume") == ResumeMode.AGAIN
 
 
 ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption),)

@@ -17,7 +17,7 @@ from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.fields import INVALID_VALUE
-from antiphon.protocol.live_session import AudioFormat, Encoding
+from antiphon.protocol.live_session import Encoding, LiveFormat
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
@@ -36,8 +36,8 @@ class DuplexCall(SocketConversation):
         self,
         services: Services,
         model: ServedModel,
-        heard: AudioFormat,
-        said: AudioFormat,
+        heard: LiveFormat,
+        said: LiveFormat,
         *,
         caller: Caller = ANYBODY,
     ) -> None:
@@ -120,7 +120,7 @@ class DuplexCall(SocketConversation):
         """The client asks to end: what is being said may go on for so long."""
         if self._close_by_s is None:
             self._close_by_s = self._clock() + drain_s
-            self._lane.wake()
+            self._waker.wake()
 
     def _listen(self) -> None:
         """From now on the model hears."""
@@ -214,6 +214,6 @@ class DuplexCall(SocketConversation):
             socket.ping()
 
 
-def line_of(audio: AudioFormat) -> LineFormat:
+def line_of(audio: LiveFormat) -> LineFormat:
     """The format of a session, as the codec knows it."""
     return LineFormat(audio.rate, LAWS.get(audio.encoding))

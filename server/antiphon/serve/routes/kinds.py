@@ -10,13 +10,13 @@ from types import MappingProxyType
 
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.routes import (
+    asr,
     chat,
     live,
     openai_speech,
     openai_transcription,
     realtime,
-    speaking,
-    speech,
+    tts,
 )
 from antiphon.serve.routes.routing import Route
 
@@ -24,7 +24,7 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
         PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
         PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
-        PipelineKind.STT: (*speech.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
-        PipelineKind.TTS: (*speaking.ROUTES, *openai_speech.ROUTES),
+        PipelineKind.STT: (*asr.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
+        PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.errors import AntiphonError, ServerFullError
 from antiphon.protocol import kyutai
-from antiphon.serve.routes.patient import PatientConversation
+from antiphon.serve.routes.lossless import LosslessConversation
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
 
@@ -14,7 +14,7 @@ def error_message(error: AntiphonError) -> kyutai.Error:
     return kyutai.Error(kyutai.NO_FREE_CHANNELS if isinstance(error, ServerFullError) else str(error))
 
 
-class KyutaiConversation(PatientConversation):
+class KyutaiConversation(LosslessConversation):
     """What its recognition and its synthesis share."""
 
     def _greet(self, socket: Socket) -> None:

@@ -83,7 +83,7 @@ class LiveCall(DuplexCall):
             prompt=self._prompt,
             format=self._start.session.format.encoding,
         )
-        if self._recogniser is not None and (notice := await self._recogniser.admit(self._lane.wake)):
+        if self._recogniser is not None and (notice := await self._recogniser.admit(self._waker.wake)):
             self._notices.append(notice)
 
     def announce_draining(self, deadline_s: float) -> None:

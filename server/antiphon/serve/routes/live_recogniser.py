@@ -19,7 +19,7 @@ from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
 from antiphon.serve.hosting.conversation import open_session
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.routes.hearing import Hearing, hearing_parameters
+from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
 
 MAX_BEHIND_S: Final = 10.0
 """Audio that waits for the recogniser: one that cannot keep up would never catch up, and 10 s are 1 MB."""
@@ -39,16 +39,16 @@ class LiveRecogniser:
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
         self._most_samples = round(MAX_BEHIND_S * spec.sample_rate)
-        self._hearing: Hearing | None = None
+        self._hearing: AsrStream | None = None
         self._session: CallSession | None = None
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
         """Ask for a row at once; the notice for the client where there is none."""
         try:
-            hearing = Hearing(self._model, self._clock)
+            hearing = AsrStream(self._model, self._clock)
             hearing.session = self._session = await open_session(
-                self._model.engine, hearing_parameters(self._model), wait_s=0.0, notify=notify
+                self._model.engine, asr_parameters(self._model), wait_s=0.0, notify=notify
             )
         except (SessionError, UnsupportedError) as error:
             return events.Info(UNAVAILABLE, f"no transcript of the input: {error}")

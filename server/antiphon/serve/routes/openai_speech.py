@@ -10,7 +10,7 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, SessionError
 from antiphon.models.spec import PipelineKind
-from antiphon.protocol import speech_order
+from antiphon.protocol import speech_request
 from antiphon.protocol.payload import MAX_JSON_BYTES
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
@@ -18,15 +18,15 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.routing import Route
-from antiphon.serve.routes.speaking import voice_of
 from antiphon.serve.routes.speech_body import SpeechBody
-from antiphon.serve.routes.spoken_file import handle_text
+from antiphon.serve.routes.tts import voice_of
+from antiphon.serve.routes.tts_file import handle_text
 
 IGNORED_HEADER: Final = "Antiphon-Ignored"
 """Of an answer: the fields that had no effect, with commas."""
 
 
-async def handle_order(
+async def handle_speech_request(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
     """One text, for as long as it takes.
@@ -36,7 +36,7 @@ async def handle_order(
     """
     try:
         async with asyncio.timeout(services.config.limits.upload_timeout_s):
-            order = speech_order.parse_order(await _read(request))
+            order = speech_request.parse_speech_request(await _read(request))
         model = named_in_body(request, services, order.model, (PipelineKind.TTS,))
         voice = await voice_of(model, order.voice, services)
         body = SpeechBody(
@@ -81,4 +81,4 @@ def ignored_header(names: Sequence[str]) -> Mapping[str, str]:
     return {IGNORED_HEADER: ", ".join(names)} if names else {}
 
 
-ROUTES = (Route("POST", speech_order.PATH, handle_order),)
+ROUTES = (Route("POST", speech_request.PATH, handle_speech_request),)

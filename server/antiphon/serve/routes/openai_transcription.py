@@ -19,16 +19,16 @@ from antiphon.errors import (
     SessionFailedError,
 )
 from antiphon.models.spec import PipelineKind
-from antiphon.protocol import kyutai, transcript_file, transcription_order
+from antiphon.protocol import kyutai, transcript_file, transcription_request
 from antiphon.protocol.captions import WORD_S, TimedWord
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
-from antiphon.protocol.speech_order import EVENTS
+from antiphon.protocol.speech_request import EVENTS
 from antiphon.protocol.transcript_file import Written
-from antiphon.protocol.transcription_order import MAX_FIELD_BYTES, TranscriptionOrder
+from antiphon.protocol.transcription_request import MAX_FIELD_BYTES, TranscriptionRequest
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.heard_file import IN_MEMORY_BYTES, HeardFile, check_length
+from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_length
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.openai_speech import ignored_header
@@ -56,7 +56,7 @@ async def handle_form(
             order = form.order()
             model = named_in_body(request, services, order.model, (PipelineKind.STT,))
             await check_length(file, services)
-            transcript = Transcript(services, model, request, caller, file, order)
+            transcript = TranscriptAnswer(services, model, request, caller, file, order)
             return await transcript.give()
     except RecordingTooLongError as error:
         raise too_long(error) from error
@@ -89,7 +89,7 @@ class _Form:
             else:
                 self._take_field(piece)
 
-    def order(self) -> TranscriptionOrder:
+    def order(self) -> TranscriptionRequest:
         """What the whole form asks for.
 
         Raises:
@@ -101,7 +101,7 @@ class _Form:
             name: [value.decode("utf-8", "replace") for value in entries]
             for name, entries in self._values.items()
         }
-        return transcription_order.parse_form(values, has_file=self._has_file)
+        return transcription_request.parse_form(values, has_file=self._has_file)
 
     def _take_file(self, piece: Piece) -> None:
         if piece.is_first and self._has_file:
@@ -121,7 +121,7 @@ class _Form:
         self._values[piece.name][-1] += piece.data
 
 
-class Transcript(HeardFile):
+class TranscriptAnswer(AsrFile):
     """A recording that is answered with its transcript."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Transcript(HeardFile):
         request: web.Request,
         caller: Caller,
         file: BinaryIO,
-        order: TranscriptionOrder,
+        order: TranscriptionRequest,
     ) -> None:
         """Prepare to answer ``request``, whose recording is in ``file``."""
         super().__init__(services, model, request, caller)
@@ -190,4 +190,4 @@ class Transcript(HeardFile):
             self._words[-1] = replace(last, stop_s=max(last.start_s, round(message.stop_time, 3)))
 
 
-ROUTES = (Route("POST", transcription_order.PATH, handle_form),)
+ROUTES = (Route("POST", transcription_request.PATH, handle_form),)

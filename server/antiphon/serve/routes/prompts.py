@@ -18,7 +18,7 @@ from antiphon.protocol.chat import ChatRequest
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.voices import MAX_NAME
+from antiphon.serve.media.duplex_voices import MAX_NAME
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:

@@ -25,7 +25,7 @@ from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import close_code
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
-from antiphon.protocol.realtime_reply import Replies, ReplyRules, Wish
+from antiphon.protocol.realtime_reply import ReplyRules, ResponseRequest, Responses
 from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
@@ -60,7 +60,7 @@ class RealtimeCall(DuplexCall):
         self.session = session
         spec = model.engine.info.spec
         self._client = client = RealtimeClient()
-        self._replies = Replies(
+        self._replies = Responses(
             client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
         )
         self._turns = InputTurns(client.ids, client.items)
@@ -135,11 +135,11 @@ class RealtimeCall(DuplexCall):
                 raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
         return []
 
-    def _wish(self, asked: realtime.CreateResponse) -> Wish:
+    def _wish(self, asked: realtime.CreateResponse) -> ResponseRequest:
         output = self.session.output
         if asked.modalities:
             output = replace(output, modalities=asked.modalities)
-        return Wish(asked.metadata, output)
+        return ResponseRequest(asked.metadata, output)
 
     async def _update(self, asked: realtime.Update) -> None:
         before, after = self.session, change(self.session, asked.session)
@@ -181,7 +181,7 @@ class RealtimeCall(DuplexCall):
         rate = self._model.engine.info.spec.sample_rate
         self._recogniser = recogniser = LiveRecogniser(model, rate, self._clock)
         self._at_end.append(recogniser.close)
-        if (notice := await recogniser.admit(self._lane.wake)) is not None:
+        if (notice := await recogniser.admit(self._waker.wake)) is not None:
             self._provoked.info("no transcript", of="no transcript", reason=notice.message)
             return
         self._turns.transcribe()

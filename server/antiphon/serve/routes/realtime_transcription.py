@@ -21,9 +21,9 @@ from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.line import LineDecoder
+from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
 from antiphon.serve.routes.duplex_call import line_of
-from antiphon.serve.routes.hearing import Hearing, hearing_parameters
-from antiphon.serve.routes.patient import PatientConversation
+from antiphon.serve.routes.lossless import LosslessConversation
 from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
 
@@ -31,7 +31,7 @@ MAX_PENDING_SAMPLES: Final = 24_000
 """A second that the engine has no room for yet; beyond, the socket is not read."""
 
 
-class RealtimeTranscription(PatientConversation):
+class RealtimeTranscription(LosslessConversation):
     """A conversation of somebody who is heard and read back, turn by turn."""
 
     def __init__(
@@ -49,7 +49,7 @@ class RealtimeTranscription(PatientConversation):
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
         self._decoder = LineDecoder(line_of(session.input_format), self._rate)
-        self._hearing = Hearing(model, services.clock)
+        self._hearing = AsrStream(model, services.clock)
         self._marks = itertools.count(1)
 
     @property
@@ -63,9 +63,7 @@ class RealtimeTranscription(PatientConversation):
         Raises:
             ServerFullError, DrainingError, SessionFailedError: there is none.
         """
-        self._hearing.session = await self._submit(
-            hearing_parameters(self._model), wait_s=0.0, route="realtime"
-        )
+        self._hearing.session = await self._submit(asr_parameters(self._model), wait_s=0.0, route="realtime")
 
     async def run(self, socket: Socket) -> None:
         """Hold the conversation until one side ends it."""
@@ -89,7 +87,7 @@ class RealtimeTranscription(PatientConversation):
                 self._client.say(self._answer(asked))
             except FieldError as error:
                 self.complain(error)
-            self._lane.wake()
+            self._waker.wake()
             if self._is_others_turn():
                 await asyncio.sleep(0)
 
@@ -188,7 +186,7 @@ class RealtimeTranscription(PatientConversation):
                 if cut := self._turns.cut(self._detector.now_ms):
                     self._detector.reset()
                     self._client.say(self._end_turn(cut))
-                    self._lane.wake()  # the marker is to be heard, whether or not audio follows
+                    self._waker.wake()  # the marker is to be heard, whether or not audio follows
             elif isinstance(message, kyutai.Marker):
                 self._client.say(self._turns.transcribed())
         now_s = self._clock()

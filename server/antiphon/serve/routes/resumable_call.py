@@ -25,7 +25,7 @@ from antiphon.protocol.chat import ChatRequest
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.call import Call
+from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.routes.routing import check_upgrade
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
@@ -37,7 +37,7 @@ LATE_S: Final = 60.0
 """Beyond the window: a client's clock may run so far ahead of the audio that it has sent."""
 
 
-class ResumableCall(Call):
+class ResumableChatCall(ChatCall):
     """A call that another connection of its client can take over."""
 
     def __init__(
@@ -86,7 +86,7 @@ class ResumableCall(Call):
             frame=claim.frame,
             replay_frames=self._replay_frames,
         )
-        self._session = session = await self._model.engine.resume(asked, notify=self._lane.wake)
+        self._session = session = await self._model.engine.resume(asked, notify=self._waker.wake)
         self._go_on(socket, session, claim, token)
 
     def _go_on(self, socket: Socket, session: CallSession, claim: resume.Claim, token: bytes) -> None:
@@ -204,7 +204,7 @@ async def resume_chat(
         web.HTTPException: it is none.
     """
     await check_upgrade(request, services, model, wait_s=chat.wait_s)
-    call = ResumableCall(services, model, chat, caller=caller)
+    call = ResumableChatCall(services, model, chat, caller=caller)
     try:
         socket = await Socket.open(request, services.config.limits, services.clock)
         with model.metrics.sockets.track_inprogress():

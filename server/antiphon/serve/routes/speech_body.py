@@ -6,7 +6,7 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.audio.speech_file import SpeechFile, speech_file
 from antiphon.audio.tempo import Tempo
 from antiphon.errors import AudioError, SessionFailedError
-from antiphon.protocol import speech_order
+from antiphon.protocol import speech_request
 
 
 class SpeechBody:
@@ -25,7 +25,7 @@ class SpeechBody:
         Raises:
             AudioError: no such format, or a speed out of range.
         """
-        self.content_type = speech_order.EVENTS if is_sse else speech_order.CONTENT_TYPES[file_format]
+        self.content_type = speech_request.EVENTS if is_sse else speech_request.CONTENT_TYPES[file_format]
         self.is_sse = is_sse
         self._tempo = None if speed == 1.0 else Tempo(speed, sample_rate)
         self._file: SpeechFile = speech_file(file_format, sample_rate)
@@ -46,7 +46,7 @@ class SpeechBody:
         """
         rest = b"" if self._tempo is None else self._encoded(self._tempo.finish())
         data = self._framed(rest + self._file.finish())
-        return data + speech_order.audio_done(words, frames) if self.is_sse else data
+        return data + speech_request.audio_done(words, frames) if self.is_sse else data
 
     def close(self) -> None:
         """Give native memory back."""
@@ -59,4 +59,4 @@ class SpeechBody:
             raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def _framed(self, data: bytes) -> bytes:
-        return speech_order.audio_delta(data) if self.is_sse and data else data
+        return speech_request.audio_delta(data) if self.is_sse and data else data

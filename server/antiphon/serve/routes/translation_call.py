@@ -10,7 +10,7 @@ from antiphon.ipc.values import FrameReply
 from antiphon.protocol import translation
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import close_code
-from antiphon.protocol.live_session import AudioFormat
+from antiphon.protocol.live_session import LiveFormat
 from antiphon.protocol.realtime_events import error_event, event
 from antiphon.protocol.translation import TranslationSession
 from antiphon.serve.access.callers import ANYBODY, Caller
@@ -34,7 +34,7 @@ class TranslationCall(DuplexCall):
         self, services: Services, model: ServedModel, session: TranslationSession, *, caller: Caller = ANYBODY
     ) -> None:
         """Prepare ``session``."""
-        super().__init__(services, model, AudioFormat(), AudioFormat(), caller=caller)
+        super().__init__(services, model, LiveFormat(), LiveFormat(), caller=caller)
         self.session = session
         self._client = RealtimeClient()
 

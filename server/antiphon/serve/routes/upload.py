@@ -19,7 +19,7 @@ from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.heard_file import IN_MEMORY_BYTES, HeardFile, check_length
+from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_length
 
 UPLOAD_GRACE_S: Final = 5.0
 """Before a recording has to keep its pace."""
@@ -40,7 +40,7 @@ async def handle_recording(
             file = cast("BinaryIO", spooled)
             await receive(request, services, file.write, spare_bytes=0)
             await check_length(file, services)
-            return await Recording(services, model, request, caller, file).give()
+            return await UploadAnswer(services, model, request, caller, file).give()
     except RecordingTooLongError as error:
         raise too_long(error) from error
     except AudioError as error:
@@ -92,7 +92,7 @@ def too_long(error: RecordingTooLongError) -> web.HTTPException:
     return web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text=f"{error}\n")
 
 
-class Recording(HeardFile):
+class UploadAnswer(AsrFile):
     """A recording that is answered with its words once all are heard."""
 
     def __init__(

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
-from antiphon.engine.metrics import Families
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.log import Log, SparseLog
 from antiphon.serve.transport.open_files import open_file_limit
 
@@ -40,7 +40,7 @@ class ConnectionFault(StrEnum):
 class ConnectionFaults:
     """Takes the failures that aiohttp, asyncio and ssl report. Only the event loop calls it."""
 
-    def __init__(self, families: Families, log: Log, clock: Callable[[], float]) -> None:
+    def __init__(self, families: MetricFamilies, log: Log, clock: Callable[[], float]) -> None:
         """Register the counters."""
         failed = families.get(
             Counter, "failed_connections", "Connections that failed by what their peer did.", ("kind",)

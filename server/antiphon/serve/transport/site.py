@@ -10,11 +10,11 @@ from typing import cast
 
 from aiohttp import web
 
-from antiphon.serve.transport.listening import Entrance, Listener
+from antiphon.serve.transport.listening_sockets import ConnectionRules, ListeningSockets
 
 
 class Site(web.BaseSite):
-    """aiohttp's, on a :class:`Listener`."""
+    """aiohttp's, on a :class:`ListeningSockets`."""
 
     def __init__(
         self,
@@ -22,11 +22,11 @@ class Site(web.BaseSite):
         sockets: Sequence[socket.socket],
         *,
         ssl_context: ssl.SSLContext | None = None,
-        entrance: Entrance | None = None,
+        rules: ConnectionRules | None = None,
     ) -> None:
-        """Serve on bound ``sockets``, which are this object's; ``entrance`` bounds who connects."""
+        """Serve on bound ``sockets``, which are this object's; ``rules`` bounds who connects."""
         super().__init__(runner, ssl_context=ssl_context)
-        self._sockets, self._entrance = list(sockets), entrance
+        self._sockets, self._rules = list(sockets), rules
 
     @property
     def name(self) -> str:
@@ -43,5 +43,5 @@ class Site(web.BaseSite):
         await super().start()
         factory = self._runner.server
         assert factory is not None
-        listener = Listener(self._sockets, factory, self._ssl_context, self._entrance)
+        listener = ListeningSockets(self._sockets, factory, self._ssl_context, self._rules)
         self._server = cast("asyncio.AbstractServer", listener)

@@ -70,7 +70,7 @@ def tile_of(rows: int, columns: int) -> Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LinearInput:
     """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or as they are with None.
 
     ``dtype`` is what they are, or were before they were rounded. ``is_unmade``: the product has yet to norm
@@ -89,14 +89,14 @@ def rounds(linear: nn.Module) -> bool:
     return isinstance(linear, Int8Linear) and linear.is_plain
 
 
-def plain_rows(x: Tensor, linear: nn.Module) -> Rows:
+def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]`` for a linear: one launch where it wants many of them rounded, else none."""
     if not rounds(linear):
-        return Rows(x, None, x.dtype)
+        return LinearInput(x, None, x.dtype)
     return _unmade(x) if x.shape[0] <= FEW_ROWS else _prepared(x, x.shape[1], is_rounded=True)
 
 
-def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> Rows:
+def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm our models have."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
         if x.shape[0] <= FEW_ROWS and rounds(linear):
@@ -105,7 +105,7 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> Rows:
     return plain_rows(norm(x[:, None])[:, 0], linear)
 
 
-def widened_rows(block: GatedFeedForward, rows: Rows) -> Rows:
+def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
     """Rows of ``linear_in`` to those of ``linear_out``: the product gates few of them, a launch more."""
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
@@ -113,7 +113,7 @@ def widened_rows(block: GatedFeedForward, rows: Rows) -> Rows:
     return gated_rows(linear_rows(block.linear_in, rows), block)
 
 
-def gated_rows(projected: Tensor, block: GatedFeedForward) -> Rows:
+def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
     """Both halves ``[n, 2 * hidden]`` to the gated rows of ``linear_out``: one launch for SiLU."""
     linear, hidden = block.linear_out, projected.shape[1] // 2
     if block.activation is functional.silu:
@@ -122,14 +122,14 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> Rows:
     return plain_rows(block.activation(gate) * value, linear)
 
 
-def _unmade(x: Tensor, norm: RMSNorm | None = None) -> Rows:
+def _unmade(x: Tensor, norm: RMSNorm | None = None) -> LinearInput:
     assert x.stride(1) == 1
-    return Rows(x, None, x.dtype, is_unmade=True, norm=norm)
+    return LinearInput(x, None, x.dtype, is_unmade=True, norm=norm)
 
 
 def _prepared(
     x: Tensor, width: int, *, norm: RMSNorm | None = None, is_gated: bool = False, is_rounded: bool
-) -> Rows:
+) -> LinearInput:
     assert x.stride(1) == 1
     count = x.shape[0]
     out = x.new_empty(count, width, dtype=torch.int8 if is_rounded else x.dtype)
@@ -150,10 +150,10 @@ def _prepared(
         num_warps=16 if block > MANY_ELEMENTS else 8,
         enable_fp_fusion=False,
     )
-    return Rows(out, scale, x.dtype)
+    return LinearInput(out, scale, x.dtype)
 
 
-def linear_rows(linear: nn.Module, rows: Rows, residual: Tensor | None = None) -> Tensor:
+def linear_rows(linear: nn.Module, rows: LinearInput, residual: Tensor | None = None) -> Tensor:
     """``[n, in]`` to ``[n, out]`` in the dtype the rows had, with ``residual [n, out]`` added to it."""
     if isinstance(linear, Int8Linear) and rows.is_unmade:
         if linear.bias is None:
@@ -187,7 +187,7 @@ def multiply(
 
 
 def _made_and_multiplied(
-    linear: Int8Linear, rows: Rows, residual: Tensor | None = None, *, is_gated: bool = False
+    linear: Int8Linear, rows: LinearInput, residual: Tensor | None = None, *, is_gated: bool = False
 ) -> Tensor:
     """Few rows ``[n, in]``, normed and rounded on the way, to ``[n, out]``; gated, to half of it."""
     x, norm, (count, depth) = rows.values, rows.norm, rows.values.shape
@@ -217,7 +217,7 @@ def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = N
         tokens.contiguous(), table, beside, out, table.shape[1], beside.stride(0),
         BLOCK=PIECE, IS_ADDED=beside is not out, enable_fp_fusion=False,
     )  # fmt: skip
-    return out if low_rank is None else linear_rows(low_rank, Rows(out, None, out.dtype), added)
+    return out if low_rank is None else linear_rows(low_rank, LinearInput(out, None, out.dtype), added)
 
 
 def embedded_streams(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def warps_of(block: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextWeights:
     """What text is weighed with: ``recent`` int64 ``[rows, W]``, of which ``at [n]`` are the places' rows.
 
     The others are parameters of places, ``[n]``; ``padding`` is the token with the bonus.
@@ -89,7 +89,7 @@ class Words:
     padding: int
 
 
-def weighed_text(logits: Tensor, words: Words) -> Tensor:
+def weighed_text(logits: Tensor, words: TextWeights) -> Tensor:
     """Logits ``[n, V]`` to float32 ``[n, V]``: penalised, over their temperature, padding's bonus added."""
     rows, vocabulary = logits.shape
     assert logits.stride(1) == 1
@@ -102,7 +102,7 @@ def weighed_text(logits: Tensor, words: Words) -> Tensor:
     return out
 
 
-def remember(tokens: Tensor, words: Words, end_padding: int, initial: int) -> None:
+def remember(tokens: Tensor, words: TextWeights, end_padding: int, initial: int) -> None:
     """Write the places' tokens ``[n]`` behind their rows' recent words, in place."""
     remember_words[(tokens.shape[0],)](
         tokens, words.recent, words.at, words.padding, end_padding, initial,

@@ -1,0 +1,57 @@
+"""What the evaluation of recogniser and synthesiser makes of its calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lab.train.domain import Turn
+from lab.train.eval_calls import LEAD_S, Dictated, dictation_report, held_out_texts
+from lab.train.questions import Utterance
+from lab.train.synthetic_voices import Voice
+
+END_FRAME = round(LEAD_S * 12.5) + 25
+"""Of a question of two seconds."""
+
+
+def dictated(written: str, pauses: list[int], *, is_noisy: bool = False) -> Dictated:
+    """A question of two words; ``pauses`` are frames in which head 0 hears a pause, the others never do."""
+    turn = Turn("add", "two plus", "", True)
+    one = Utterance(turn, Voice("flite", "rms"), 1.0, np.zeros(2 * 24_000, np.float32))
+    heard = np.zeros((END_FRAME + 30, 4), np.float32)
+    heard[pauses, 0] = 0.9
+    said = [(1.0, "two"), (1.5, "plus")]
+    told = [(start_s + 0.12, word) for (start_s, _), word in zip(said, written.split(), strict=True)]
+    return Dictated(one, is_noisy, said, told, heard)
+
+
+def test_a_pause_is_timed_from_the_end_of_the_question() -> None:
+    last = END_FRAME + 30
+    assert dictated("two plus", list(range(END_FRAME + 3, last))).pause_after_s(0) == pytest.approx(
+        0.32, abs=0.05
+    )
+    assert dictated("two plus", [3, 4, *range(END_FRAME - 10, last)]).pause_after_s(0) == pytest.approx(
+        -0.72, abs=0.05
+    )
+    assert dictated("two plus", [3, 4]).pause_after_s(0) is None
+
+
+def test_a_report_counts_words_times_and_pauses() -> None:
+    late = list(range(END_FRAME + 3, END_FRAME + 30))
+    report = dictation_report(
+        [dictated("two plus", late), dictated("ten plus", [], is_noisy=True), dictated("two plus", late)]
+    )
+    assert report["questions"] == 3
+    assert report["word_error"] == pytest.approx(1 / 6, abs=1e-4)
+    assert (report["clean"], report["noise_20_db"]) == (0.0, 0.5)
+    assert report["start_error_ms"] == pytest.approx(120)
+    assert report["pauses"]["0.5"]["heard"] == pytest.approx(2 / 3, abs=1e-4)
+    assert report["pauses"]["0.5"]["too_soon"] == 0.0
+    assert report["pauses"]["3.0"] == {"heard": 0.0, "too_soon": 0.0, "median_ms": None}
+    assert report["wrong"] == [{"said": "two plus", "voice": "rms", "written": "ten plus"}]
+
+
+def test_texts_are_repeated_until_there_are_enough() -> None:
+    texts = held_out_texts(100)
+    assert len(texts) == 100
+    assert len(set(texts)) < 100

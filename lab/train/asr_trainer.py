@@ -1,0 +1,335 @@
+"""Train the small recogniser: an LM in Kyutai's STT format, in upstream's own modules, on spoken questions.
+
+Usage: python -m lab.train.asr_trainer --segments out/train/segments --times out/train/word-times \\
+           --test out/train/segments-test/0000.npz --test-times out/train/word-times-test/0000.npz \\
+           --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 90
+
+With ``--start`` it begins with the ear of a talker trained before, or with all of such a recogniser. It stops
+and goes on as lab.train.talker does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from moshi.models import loaders
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from lab.train.beginnings import nearest_codes, start_from_codec, start_from_talkers_ear
+from lab.train.codec import load_mimi
+from lab.train.dictation import dictate
+from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
+from lab.train.passages import (
+    DELAY_FRAMES,
+    FRAME_RATE,
+    PAUSES_S,
+    UNKNOWN,
+    Line,
+    Passage,
+    PassageComposer,
+    Room,
+)
+from lab.train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
+from lab.train.sequences import ZERO
+from lab.train.shards import shards_in
+from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from lab.train.word_times import read_word_times, starts_of
+
+COLD_FRAMES: Final = 26
+NEAR_CODES: Final = 8
+SCHEDULE: Final = Schedule(peak_learning_rate=8e-4, warm_up_steps=100, total_steps=7000)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of."""
+
+    batch: int = 8
+    frames: int = 250
+    padding_weight: float = 0.5
+    word_weight: float = 4.0
+    pause_weight: float = 0.3
+    averaged_steps: int = 500
+    """The average of the weights over about so many steps is judged and shipped: it mishears less."""
+    forgotten_text: float = 0.5
+    """Of the words written before, so many are hidden: what is heard decides, not what was said before."""
+    misheard: float = 0.3
+    """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
+    judge_every_steps: int = 250
+    seed: int = 6
+
+
+def lm_config(text_card: int) -> dict[str, Any]:
+    """The recogniser's ``config.json``, with upstream's names."""
+    return {
+        "model_type": "stt",
+        "dim": 320,
+        "text_card": text_card,
+        "existing_text_padding_id": PAD,
+        "n_q": 8,
+        "dep_q": 0,
+        "card": 512,
+        "num_heads": 8,
+        "num_layers": 5,
+        "hidden_scale": 4,
+        "causal": True,
+        "layer_scale": None,
+        "context": 125,
+        "max_period": 10000,
+        "gating": "silu",
+        "norm": "rms_norm_f32",
+        "positional_embedding": "rope",
+        "depformer_multi_linear": True,
+        "extra_heads_num_heads": len(PAUSES_S),
+        "extra_heads_dim": 6,
+        "delays": [0] * 9,
+        "stt_config": {
+            "audio_delay_seconds": DELAY_FRAMES / FRAME_RATE,
+            "audio_silence_prefix_seconds": 0.0,
+        },
+    }
+
+
+NOT_LM = ("model_type", "stt_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame."""
+
+    codes: Tensor
+    pauses: Tensor
+
+
+def collate(passages: list[Passage]) -> Batch:
+    """Stack passages."""
+    codes = np.stack([np.concatenate([one.text[None], one.codes]) for one in passages])
+    return Batch(
+        torch.from_numpy(codes.astype(np.int64)), torch.from_numpy(np.stack([one.pauses for one in passages]))
+    )
+
+
+def misheard(inputs: Tensor, near: Tensor, rng: np.random.Generator, share: float) -> Tensor:
+    """``inputs [B, K, S]``, up to ``share`` of a row's codes replaced by near ones of ``[8, card, N]``."""
+    inputs = inputs.clone()
+    codes = inputs[:, 1:]
+    rows, levels, steps = codes.shape
+    shares = rng.uniform(0, share, (rows, 1, 1))
+    chosen = (
+        torch.from_numpy(rng.random((rows, levels, steps)) < shares) & (codes >= 0) & (codes < near.shape[1])
+    )
+    which = torch.from_numpy(rng.integers(0, near.shape[2], (rows, levels, steps)))
+    level = torch.arange(levels)[None, :, None].expand_as(codes)
+    inputs[:, 1:] = torch.where(chosen, near[level, codes.clamp(0, near.shape[1] - 1), which], codes)
+    return inputs
+
+
+def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) -> Tensor:
+    """``inputs [B, K, S]`` with some upper codebooks, some frames, and some written words hidden."""
+    inputs = inputs.clone()
+    rows, steps = inputs.shape[0], inputs.shape[2]
+    for row in range(rows):
+        if rng.random() < 0.35:
+            inputs[row, 1 + int(rng.integers(2, 8)) :] = ZERO
+    gone = rng.random((rows, steps)) < 0.03
+    gone[:, 1:] |= gone[:, :-1].copy()
+    unheard = torch.from_numpy(gone)
+    inputs[:, 1:] = torch.where(unheard[:, None], ZERO, inputs[:, 1:])
+    unread = torch.from_numpy(rng.random((rows, steps)) < share_of_text)
+    is_word = (inputs[:, 0] != PAD) & (inputs[:, 0] != EPAD)
+    inputs[:, 0] = torch.where(unread & is_word, ZERO, inputs[:, 0])
+    return inputs
+
+
+def losses(
+    lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings
+) -> dict[str, Tensor]:
+    """The parts of the loss, unweighted; ``near`` are the codes that each may be taken for.
+
+    At step s the audio of frame s - 1 has been heard, and the text of frame s is written.
+    """
+    initial = lm._get_initial_token().expand(batch.codes.shape[0], -1, -1)
+    shifted = torch.cat([initial, batch.codes], dim=2)
+    heard = misheard(shifted[:, :, :-1], near, rng, settings.misheard)
+    hidden, text_logits = lm.forward_text(forgetful(heard, rng, settings.forgotten_text))
+    text = batch.codes[:, 0]
+    weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
+    weight = torch.where(text == EPAD, 1.5, weight)
+    text_loss = functional.cross_entropy(text_logits[:, 0].float().transpose(1, 2), text, reduction="none")
+    pauses = torch.stack([head(hidden[:, 1:]) for head in lm.extra_heads], dim=1).float()
+    return {
+        "text": (text_loss * weight).sum() / weight.sum(),
+        "pauses": functional.cross_entropy(
+            pauses.flatten(0, 2), batch.pauses[:, :, :-1].flatten(), ignore_index=UNKNOWN
+        ),
+    }
+
+
+def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]]:
+    """The rooms of a shard, without the questions whose words could not be timed; and its quiet strips."""
+    scenes, quiet = read_segments(segments)
+    spoken = iter(read_word_times(times))
+    rooms = []
+    for scene in scenes:
+        starts = starts_of(scene.segments, [next(spoken) for _ in scene.segments])
+        lines = tuple(Line(one, when) for one, when in zip(scene.segments, starts, strict=True) if when)
+        if lines:
+            rooms.append(Room(scene.strip, lines))
+    return rooms, list(quiet)
+
+
+class Trainer:
+    """The model, its place in the schedule, and its data."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        segments: tuple[Path, Path],
+        test: tuple[Path, Path],
+        codec: Path,
+        out: Path,
+        start: Path | None = None,
+    ) -> None:
+        """``segments`` are the folders of codes and of word times, ``test`` two such files."""
+        self.settings, self.folders, self.out = settings, segments, out
+        out.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(settings.seed)
+        self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
+        self.config = lm_config(self.tokenizer.size)
+        arguments = {key: value for key, value in self.config.items() if key not in NOT_LM}
+        self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
+        mimi = load_mimi(codec)
+        mimi.eval()
+        self._begin(mimi, start)
+        self.near = nearest_codes(mimi, NEAR_CODES)
+        self.course = Course(self.lm, schedule, out)
+        self.average = self._average()
+        self.cold = encode(mimi, np.zeros((1, COLD_FRAMES * FRAME_SAMPLES), np.float32))[0]
+        self.test = read_rooms(*test)[0] if test[0].exists() and test[1].exists() else []
+        self.shards: dict[str, tuple[list[Room], list[CodeArray]]] = {}
+        self.look_for_segments()
+
+    def _begin(self, mimi: Any, start: Path | None) -> None:
+        for head in self.lm.extra_heads:
+            nn.init.zeros_(head.weight)
+        if start is None:
+            start_from_codec(self.lm, mimi, (1.0,))
+            return
+        weights = load_file(start / "model.safetensors")
+        if json.loads((start / "config.json").read_text()).get("model_type") == "stt":
+            self.lm.load_state_dict(weights)
+        else:
+            start_from_talkers_ear(self.lm, weights, heard_from=8)
+
+    def _average(self) -> AveragedModel:
+        decay = 1 - 1 / self.settings.averaged_steps
+        average = AveragedModel(self.lm, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        average.update_parameters(self.lm)  # the first is taken as it is
+        if self._average_path.exists():
+            average.load_state_dict(torch.load(self._average_path, weights_only=True))
+        return average
+
+    @property
+    def _average_path(self) -> Path:
+        return self.out / "average.pt"
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        return self.course.step
+
+    @property
+    def questions(self) -> int:
+        """How many questions there are."""
+        return sum(len(room.lines) for rooms, _ in self.shards.values() for room in rooms)
+
+    def look_for_segments(self) -> None:
+        """Take in the shards that appeared since, if their words are timed."""
+        codes, times = self.folders
+        for path in shards_in(codes):
+            if path.name not in self.shards and (times / path.name).exists():
+                self.shards[path.name] = read_rooms(path, times / path.name)
+        if not self.shards:
+            raise SystemExit(
+                f"no segments in {codes} with their times in {times}; make them with: "
+                "python -m lab.train.segments --help and python -m lab.train.word_times --help"
+            )
+        rooms = [room for some, _ in self.shards.values() for room in some]
+        quiet = [strip for _, strips in self.shards.values() for strip in strips]
+        self.composer = PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
+
+    def train_step(self) -> dict[str, float]:
+        """One batch; returns the parts of its loss."""
+        settings = self.settings
+        rng = np.random.default_rng((settings.seed, self.step))
+        batch = collate([self.composer.draw(rng) for _ in range(settings.batch)])
+        with fast_arithmetic():
+            parts = losses(self.lm, batch, self.near, rng, settings)
+        self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
+        self.average.update_parameters(self.lm)
+        return {name: part.item() for name, part in parts.items()}
+
+    def notes(self) -> dict[str, float]:
+        """New shards, and from time to time a dictation; the best checkpoint is kept."""
+        notes: dict[str, float] = {}
+        if self.step % 200 == 0:
+            self.look_for_segments()
+            notes["questions"] = self.questions
+        if self.step % self.settings.judge_every_steps == 0 and self.test:
+            got = dictate(self.average.module, self.test, self.tokenizer)
+            notes["word_error"] = round(got.word_error, 4)
+            if got.start_error_ms is not None:
+                notes["start_error_ms"] = got.start_error_ms
+            if self.course.is_best(1 - got.word_error):
+                write_lm(self.average.module, self.config, self.out / "best")
+        return notes
+
+    def save(self) -> None:
+        """Write everything needed to go on."""
+        self.course.save()
+        torch.save(self.average.state_dict(), self._average_path)
+        write_lm(self.average.module, self.config, self.out / "last")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on training."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--segments", type=Path, required=True, help="folder made by lab.train.segments")
+    parser.add_argument("--times", type=Path, required=True, help="folder made by lab.train.word_times")
+    parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
+    parser.add_argument("--test-times", type=Path, required=True, help="the times of that shard")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument(
+        "--start", type=Path, help="a talker's checkpoint whose ear to begin with, or a recogniser's"
+    )
+    add_arguments(parser, steps=SCHEDULE.total_steps)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    trainer = Trainer(
+        Settings(),
+        replace(SCHEDULE, total_steps=options.steps),
+        (options.segments, options.times),
+        (options.test, options.test_times),
+        options.codec,
+        options.out,
+        options.start,
+    )
+    sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
+    return run_until_stopped(trainer, options.steps, options.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

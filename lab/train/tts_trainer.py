@@ -1,0 +1,333 @@
+"""Train the small synthesiser: an LM in Kyutai's TTS format, in upstream's own modules, on spoken texts.
+
+Usage: python -m lab.train.tts_trainer --readings out/train/readings --codec out/train/codec \\
+           --out out/train/reader --minutes 40
+
+Stops and goes on as lab.train.talker does. Readings are used as they appear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from moshi.conditioners.base import ConditionAttributes, TensorCondition
+from moshi.models import loaders
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from antiphon.models.script import ScriptRules
+from antiphon.models.speaker import CONDITION, MAX_SPEAKERS
+from lab.train.beginnings import start_from_codec
+from lab.train.codec import load_mimi
+from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
+from lab.train.readings import Reading, read_readings
+from lab.train.recital import recite
+from lab.train.scripts import Cues, cues, entries_of, reader_spec
+from lab.train.segments import CodeArray
+from lab.train.sequences import ZERO, delay
+from lab.train.shards import shards_in
+from lab.train.talker_tokenizer import PAD, TalkerTokenizer
+
+SPEAKER_FRAMES: Final = 2
+SPEAKER_WIDTH: Final = 16
+GUIDANCES: Final = ("1.0", "2.0", "3.0")
+VOICE: Final = "slt"
+MODEL_ID: Final = {"sig": "tiny", "epoch": 1}
+NOT_LM: Final = ("model_type", "model_id", "tts_config")
+SCHEDULE: Final = Schedule(peak_learning_rate=1.5e-3, warm_up_steps=150, total_steps=4000)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of."""
+
+    short_batch: int = 24
+    long_batch: int = 8
+    long_share: float = 0.4
+    """Of the batches; about as many steps lie in either kind."""
+    text_weight: float = 0.5
+    quiet_frames_share: float = 0.15
+    """Of the frames of silence, so many train the voice."""
+    nobody_share: float = 0.05
+    """Of the texts, so many are read without a voice's file."""
+    forgotten_codes: float = 0.05
+    judge_every_steps: int = 500
+    seed: int = 8
+
+
+def lm_config(text_card: int) -> dict[str, Any]:
+    """The synthesiser's ``config.json``, with upstream's names."""
+    return {
+        "model_type": "tts",
+        "dim": 256,
+        "text_card": text_card,
+        "existing_text_padding_id": PAD,
+        "n_q": 8,
+        "dep_q": 8,
+        "card": 512,
+        "num_heads": 8,
+        "num_layers": 4,
+        "hidden_scale": 4,
+        "causal": True,
+        "layer_scale": None,
+        "context": 125,
+        "max_period": 10000,
+        "gating": "silu",
+        "norm": "rms_norm_f32",
+        "positional_embedding": "rope",
+        "cross_attention": True,
+        "demux_second_stream": True,
+        "depformer_dim": 128,
+        "depformer_dim_feedforward": 512,
+        "depformer_num_heads": 4,
+        "depformer_num_layers": 2,
+        "depformer_layer_scale": None,
+        "depformer_multi_linear": True,
+        "depformer_max_period": 10000,
+        "depformer_gating": "silu",
+        "depformer_pos_emb": "none",
+        "depformer_weights_per_step": True,
+        "depformer_weights_per_step_schedule": [0, 1, 2, 3, 4, 4, 5, 5],
+        "delays": [0, 0, 1, 1, 1, 1, 1, 1, 1],
+        "conditioners": {
+            CONDITION: {"type": "tensor", "tensor": {"dim": SPEAKER_WIDTH}},
+            "cfg": {
+                "type": "lut",
+                "lut": {
+                    "n_bins": len(GUIDANCES),
+                    "dim": 8,
+                    "tokenizer": "noop",
+                    "possible_values": list(GUIDANCES),
+                },
+            },
+        },
+        "fuser": {
+            "cross_attention_pos_emb": True,
+            "cross_attention_pos_emb_scale": 1,
+            "sum": ["cfg"],
+            "prepend": [],
+            "cross": [CONDITION],
+        },
+        "tts_config": {"audio_delay": 0.64, "second_stream_ahead": 2, "speaker_frames": SPEAKER_FRAMES},
+        "model_id": MODEL_ID,
+    }
+
+
+def voice_embedding() -> Tensor:
+    """The one voice as its file has it, ``[1, width, frames]``: any vectors that are always the same."""
+    return torch.randn(1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1))
+
+
+def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes:
+    """What upstream's ``TTSModel.make_condition_attributes`` makes of a voice and a guidance."""
+    positions = MAX_SPEAKERS * SPEAKER_FRAMES
+    source, mask = torch.zeros(1, positions, SPEAKER_WIDTH), torch.zeros(1, positions, dtype=torch.bool)
+    if voice is not None:
+        source[:, :SPEAKER_FRAMES], mask[:, :SPEAKER_FRAMES] = voice.transpose(1, 2), True
+    return ConditionAttributes({"cfg": guidance}, {CONDITION: TensorCondition(source, mask)})
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """A reading with its script: codes ``[8, frames]`` and the steps' text."""
+
+    codes: CodeArray
+    cues: Cues
+
+    @classmethod
+    def of(cls, reading: Reading, spec: Any, rules: ScriptRules, tokenizer: TalkerTokenizer) -> Scripted:
+        """The script as the server would run it."""
+        steps = reading.codes.shape[1] + rules.first_sound
+        entries = entries_of(reading.text, spec, tokenizer)
+        return cls(reading.codes, cues(entries, reading.starts, rules, steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``tokens`` int64 ``[B, 9, S]`` as they are fed, before delays; ``said`` and ``counts`` as in a script.
+
+    ``is_loud`` bool ``[B, S]``: in this step some codebook speaks something other than silence.
+    """
+
+    tokens: Tensor
+    said: Tensor
+    counts: Tensor
+    is_loud: Tensor
+
+
+def collate(items: Sequence[Scripted], silence: CodeArray, rules: ScriptRules) -> Batch:
+    """Stack readings, shorter ones padded with what has no meaning and is not trained."""
+    steps = max(item.cues.fed.size for item in items)
+    tokens = np.full((len(items), 9, steps), ZERO, np.int64)
+    tokens[:, 0] = PAD
+    said = np.full((len(items), steps), PAD, np.int64)
+    counts, is_loud = np.zeros((2, len(items), steps), np.bool_)
+    for row, item in enumerate(items):
+        size, frames = item.cues.fed.size, item.codes.shape[1]
+        tokens[row, 0, :size] = item.cues.fed
+        tokens[row, 1:, rules.audio_delay : rules.audio_delay + frames] = item.codes
+        said[row, :size], counts[row, :size] = item.cues.said, item.cues.counts
+        loud = (item.codes != silence[:, None]).any(0)
+        for late in (0, rules.acoustic_delay):
+            at = rules.audio_delay + late
+            is_loud[row, at : at + frames] |= loud
+    return Batch(*map(torch.from_numpy, (tokens, said, counts, is_loud)))
+
+
+def losses(
+    lm: Any, batch: Batch, conditions: Any, rng: np.random.Generator, settings: Settings
+) -> dict[str, Tensor]:
+    """The parts of the loss, unweighted."""
+    initial = lm._get_initial_token().expand(batch.tokens.shape[0], -1, -1)
+    delayed = torch.cat([initial, delay(lm.delays, batch.tokens, initial)], dim=2)
+    inputs = delayed[:, :, :-1].clone()
+    hidden_codes = torch.from_numpy(rng.random((inputs.shape[0], inputs.shape[2])) < settings.forgotten_codes)
+    inputs[:, 1:] = torch.where(hidden_codes[:, None], ZERO, inputs[:, 1:])
+    hidden, text_logits = lm.forward_text(
+        inputs, lm.fuser.get_sum(conditions), lm.fuser.get_cross(conditions)
+    )
+    targets = delayed[:, :, 1:]
+    text = functional.cross_entropy(text_logits[:, 0].float().transpose(1, 2), batch.said, reduction="none")
+    has_sound = ((targets[:, 1:] >= 0) & (targets[:, 1:] < lm.card)).all(1)
+    share = torch.where(batch.is_loud, 1.0, settings.quiet_frames_share)
+    chosen = has_sound & (torch.from_numpy(rng.random(share.shape)) < share)
+    picked = targets.transpose(1, 2)[chosen][:, :, None]
+    logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
+    return {
+        "text": (text * batch.counts).sum() / batch.counts.sum().clamp(min=1),
+        "audio": functional.cross_entropy(logits.flatten(0, 1), picked[:, 1:, 0].flatten()),
+    }
+
+
+class Trainer:
+    """The model, its place in the schedule, and its data."""
+
+    def __init__(
+        self, settings: Settings, schedule: Schedule, readings: Path, codec: Path, out: Path
+    ) -> None:
+        self.settings, self.folder, self.out = settings, readings, out
+        out.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(settings.seed)
+        self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model", is_forgiving=True)
+        self.config = lm_config(self.tokenizer.size)
+        self.spec = reader_spec(self.config)
+        self.rules = ScriptRules.of(self.spec)
+        arguments = deepcopy({key: value for key, value in self.config.items() if key not in NOT_LM})
+        self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
+        self.mimi = load_mimi(codec)
+        self.mimi.eval()
+        start_from_codec(self.lm, self.mimi, (1.0,))
+        self.course = Course(self.lm, schedule, out)
+        self.voice = voice_embedding()
+        self.shards: dict[str, list[Scripted]] = {}
+        self.look_for_readings()
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        return self.course.step
+
+    @property
+    def readings(self) -> int:
+        """How many readings there are."""
+        return sum(len(shard) for shard in self.shards.values())
+
+    def look_for_readings(self) -> None:
+        """Take in the shards that appeared since."""
+        for path in shards_in(self.folder):
+            if path.name not in self.shards:
+                self.shards[path.name] = [
+                    Scripted.of(one, self.spec, self.rules, self.tokenizer) for one in read_readings(path)
+                ]
+        if not self.shards:
+            raise SystemExit(
+                f"no readings in {self.folder}; make them with: python -m lab.train.readings --help"
+            )
+        items = sorted(
+            (item for shard in self.shards.values() for item in shard), key=lambda item: item.cues.fed.size
+        )
+        middle = items[-1].cues.fed.size // 2
+        self.short = [item for item in items if item.cues.fed.size <= middle]
+        self.long = [item for item in items if item.cues.fed.size > middle]
+        self.silence = items[0].codes[:, -1]
+
+    def _draw(self, rng: np.random.Generator) -> list[Scripted]:
+        """A batch of like lengths: neighbours in the order of length."""
+        is_long = rng.random() < self.settings.long_share
+        pool = self.long if is_long or not self.short else self.short
+        size = min(len(pool), self.settings.long_batch if is_long else self.settings.short_batch)
+        spread = min(len(pool), 8 * size)
+        first = int(rng.integers(len(pool) - spread + 1))
+        return [pool[first + int(index)] for index in rng.choice(spread, size, replace=False)]
+
+    def train_step(self) -> dict[str, float]:
+        """One batch; returns the parts of its loss."""
+        settings = self.settings
+        rng = np.random.default_rng((settings.seed, self.step))
+        batch = collate(self._draw(rng), self.silence, self.rules)
+        attributes = [
+            condition(
+                None if rng.random() < settings.nobody_share else self.voice,
+                (None, *GUIDANCES)[rng.integers(len(GUIDANCES) + 1)],
+            )
+            for _ in range(batch.tokens.shape[0])
+        ]
+        with fast_arithmetic():
+            conditions = self.lm.condition_provider.prepare_and_provide(attributes)
+            parts = losses(self.lm, batch, conditions, rng, settings)
+        self.course.update(parts["audio"] + settings.text_weight * parts["text"])
+        return {name: part.item() for name, part in parts.items()}
+
+    def notes(self) -> dict[str, float]:
+        """New shards, and from time to time a recital; the best checkpoint is kept."""
+        notes: dict[str, float] = {}
+        if self.step % 200 == 0:
+            self.look_for_readings()
+            notes["readings"] = self.readings
+        if self.step % self.settings.judge_every_steps == 0:
+            understood = recite(
+                self.lm, self.mimi, self.spec, self.tokenizer, condition(self.voice, "2.0"), self.step
+            )
+            notes["understood"] = round(understood, 4)
+            if self.course.is_best(understood):
+                write_lm(self.lm, self.config, self.out / "best")
+        return notes
+
+    def save(self) -> None:
+        """Write everything needed to go on."""
+        self.course.save()
+        write_lm(self.lm, self.config, self.out / "last")
+        voices = self.out / "voices"
+        voices.mkdir(exist_ok=True)
+        name = f"{VOICE}.{MODEL_ID['sig']}@{MODEL_ID['epoch']}.safetensors"
+        save_file({CONDITION: self.voice.contiguous()}, voices / name)
+        (voices / name).chmod(0o644)  # save_file makes it unreadable for others
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on training."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--readings", type=Path, required=True, help="folder made by lab.train.readings")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    add_arguments(parser, steps=SCHEDULE.total_steps)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    schedule = replace(SCHEDULE, total_steps=options.steps)
+    trainer = Trainer(Settings(), schedule, options.readings, options.codec, options.out)
+    sys.stderr.write(f"{trainer.readings} readings, from step {trainer.step}\n")
+    return run_until_stopped(trainer, options.steps, options.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""One row: what it is yet to say, and the utterance it is in."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.backends.base import NO_TOKEN, FloatArray, TextEntry
+from antiphon.backends.pocket.chunks import Chunk, Chunker, ChunkWord
+from antiphon.backends.pocket.model import PocketModel, State, state_bytes
+from antiphon.backends.pocket.noise import normal
+from antiphon.backends.snapshots import Form, check_tensors
+from antiphon.errors import UnsupportedError
+from antiphon.models.sampling import SamplingParameters
+
+SPARE_CHUNKS: Final = 2
+"""Chunks a row holds before it takes more words; all others wait in the session."""
+
+
+_STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
+_TEXT, _LATENT = "text", "latent"
+_VOICE, _STATE, _CODEC = "voice/", "state/", "codec/"
+
+
+class Frame(NamedTuple):
+    """A frame of speech, and the index of the last entry that is begun with it, or ``NO_TOKEN``."""
+
+    pcm: FloatArray
+    begun: int
+
+
+class Pause(NamedTuple):
+    """Frames of silence; ``last`` is the entry that asked for them."""
+
+    frames: int
+    last: int
+
+
+@dataclass(slots=True)
+class Utterance:
+    """A chunk of text that is being spoken: ``step`` frames of it are made."""
+
+    state: State
+    codec: State
+    latent: Tensor
+    max_frames: int
+    tail_frames: int
+    index: int
+    step: int = 0
+    end_step: int | None = None
+
+
+@dataclass(slots=True)
+class PocketRow:
+    """A row's session. ``voice`` is never changed; ``draws`` counts the frames noise was drawn for."""
+
+    model: PocketModel
+    chunker: Chunker
+    voice: State
+    frame_samples: int
+    draws: int = 0
+    is_complete: bool = False
+    _taken: int = 0
+    _waiting: deque[Chunk | Pause] = field(default_factory=deque)
+    _utterance: Utterance | None = None
+    _pause: Pause | None = None
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """All of it as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
+        values: dict[str, Any] = {"draws": self.draws, "is_complete": self.is_complete, "taken": self._taken}
+        values["chunker"] = self.chunker.to_json()
+        values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
+        values["pause"] = self._pause
+        arrays = _to_arrays(_VOICE, self.voice)
+        said = self._utterance
+        if said is not None:
+            values["utterance"] = {name: getattr(said, name) for name in _STEPS}
+            arrays |= {name: np.array(array) for name, array in _to_arrays(_STATE, said.state).items()}
+            arrays |= {name: np.array(array) for name, array in _to_arrays(_CODEC, said.codec).items()}
+            arrays[_LATENT] = np.array(said.latent.numpy())
+        return arrays | {_TEXT: np.frombuffer(json.dumps(values).encode(), np.uint8)}
+
+    @classmethod
+    def from_arrays(
+        cls, fresh: PocketRow, arrays: Mapping[str, NDArray[Any]], longest_frames: int
+    ) -> PocketRow:
+        """What goes on where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
+
+        Raises:
+            UnsupportedError: the arrays are of another model, or damaged.
+        """
+        _check_state(_VOICE, fresh.voice, arrays)
+        try:
+            speaker = fresh._read(arrays)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            words = f"{type(error).__name__}: {error}"
+            raise UnsupportedError(f"this snapshot is damaged: {words:.200}") from error
+        speaker._check_utterance(arrays, longest_frames)
+        return speaker
+
+    def _read(self, arrays: Mapping[str, NDArray[Any]]) -> PocketRow:
+        """The arrays' speaker, as far as its text can be understood."""
+        values = json.loads(arrays[_TEXT].tobytes())
+        said = None
+        if "utterance" in values:
+            state, codec = (_to_state(which, arrays) for which in (_STATE, _CODEC))
+            latent = torch.from_numpy(np.array(arrays[_LATENT]))
+            steps = {name: values["utterance"][name] for name in _STEPS}
+            steps = {name: None if value is None else int(value) for name, value in steps.items()}
+            said = Utterance(state, codec, latent, **steps)
+        counter = self.chunker
+        return replace(
+            self,
+            chunker=Chunker.from_json(counter.count, counter.chunk_tokens, values["chunker"]),
+            voice=_to_state(_VOICE, arrays),
+            _waiting=deque(Pause(*it) if is_pause else Chunk(*it) for is_pause, *it in values["waiting"]),
+            _utterance=said,
+            _pause=Pause(*values["pause"]) if values["pause"] else None,
+            draws=int(values["draws"]),
+            is_complete=bool(values["is_complete"]),
+            _taken=int(values["taken"]),
+        )
+
+    def _check_utterance(self, arrays: Mapping[str, NDArray[Any]], longest_frames: int) -> None:
+        """Raise UnsupportedError unless what was said has the shapes that this model gives it."""
+        said = self._utterance
+        states = (_VOICE,) if said is None else (_VOICE, _STATE)
+        wanted: dict[str, Form] = {_TEXT: (arrays[_TEXT].shape, np.dtype(np.uint8))}
+        if said is not None:
+            if not 0 <= said.step < said.max_frames <= longest_frames:
+                raise UnsupportedError(
+                    f"this snapshot is damaged: frame {said.step} of {said.max_frames}, of at most "
+                    f"{longest_frames}"
+                )
+            codec = _to_arrays(_CODEC, self.model.codec(said.max_frames))
+            wanted |= {name: (array.shape, array.dtype) for name, array in codec.items()}
+            wanted[_LATENT] = (1, 1, self.model.latent_width), np.dtype(np.float32)
+            _check_state(_STATE, self.voice, arrays)
+        check_tensors({name: it for name, it in arrays.items() if not name.startswith(states)}, wanted)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more words should come."""
+        return len(self._waiting) < SPARE_CHUNKS
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to say that needs no other word."""
+        return bool(self._waiting) or self._utterance is not None or self._pause is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything has been said."""
+        return self.is_complete and not self.is_busy
+
+    @property
+    def bytes(self) -> int:
+        """What its utterance takes."""
+        said = self._utterance
+        return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
+
+    def add(self, entries: tuple[TextEntry, ...]) -> None:
+        """Add words, pauses and the end. What comes after the end is not heard."""
+        for entry in entries:
+            if self.is_complete:
+                return
+            if entry.tokens:
+                self._waiting += self.chunker.add(ChunkWord(entry.text, len(entry.tokens), self._taken))
+            elif entry.padding_frames:
+                self._waiting += [*self.chunker.end(), Pause(entry.padding_frames, self._taken)]
+            self._taken += bool(entry.tokens or entry.padding_frames)
+            if entry.is_last:
+                self._waiting += self.chunker.end()
+                self.is_complete = True
+
+    def speak(self, parameters: SamplingParameters) -> Frame | None:
+        """The next frame, None when there is none for now."""
+        while self.is_busy:
+            frame = self._go_on(parameters)
+            if frame is not None:
+                return frame
+        return None
+
+    def _go_on(self, parameters: SamplingParameters) -> Frame | None:
+        """One frame of what is being said, or the beginning of what comes next."""
+        if self._pause is not None:
+            pause, left = self._pause, self._pause.frames - 1
+            self._pause = Pause(left, NO_TOKEN) if left else None
+            return Frame(np.zeros(self.frame_samples, np.float32), pause.last)
+        if self._utterance is not None:
+            return self._say(self._utterance, parameters)
+        self._begin(self._waiting.popleft())
+        return None
+
+    def _begin(self, what: Chunk | Pause) -> None:
+        if isinstance(what, Pause):
+            self._pause = what
+            return
+        opening = self.model.open(self.voice, what.text)
+        if opening is not None:
+            self._utterance = Utterance(
+                *(opening.state, self.model.codec(opening.max_frames), self.model.first_latent()),
+                *(opening.max_frames, opening.tail_frames, what.last),
+            )
+
+    def _say(self, said: Utterance, parameters: SamplingParameters) -> Frame | None:
+        """One frame; None when the model says that the speech was over before it."""
+        noise = normal(parameters.audio_seed, self.draws, self.model.latent_width)
+        self.draws += 1
+        latent, is_over = self.model.next_latent(
+            said.state, said.latent, noise * parameters.audio_temperature**0.5
+        )
+        if is_over and said.end_step is None and said.step >= self.model.first_end:
+            said.end_step = said.step
+        if said.end_step is not None and said.step >= said.end_step + said.tail_frames:
+            self._utterance = None
+            return None
+        pcm = self.model.sound(said.codec, latent, is_first=said.step == 0)
+        index = said.index if said.step == 0 else NO_TOKEN
+        said.latent = latent
+        said.step += 1
+        if said.step == said.max_frames:
+            self._utterance = None
+        return Frame(pcm, index)
+
+
+def _check_state(prefix: str, own: State, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise UnsupportedError unless arrays have the shapes of a language model's state, whatever its length.
+
+    A voice may lack what the model has no need of; no layer lacks its keys and values.
+    """
+    wanted = _to_arrays(prefix, own)
+    caches = {name for name in wanted if name.endswith("/cache")}
+    for name in sorted(caches | {name for name in arrays if name.startswith(prefix)}):
+        found, model = arrays.get(name), wanted.get(name)
+        if found is None or model is None or _form(found) != _form(model):
+            here, there = ("nothing" if it is None else _form(it) for it in (found, model))
+            raise UnsupportedError(
+                f"a snapshot of another model cannot go into this one: {name} is {here}, not {there}"
+            )
+
+
+def _form(array: NDArray[Any]) -> str:
+    """Dtype and shape, the length of keys and values left out."""
+    shape = [*array.shape[:2], "T", *array.shape[3:]] if array.ndim == 5 else [*array.shape]
+    return f"{array.dtype} {shape}"
+
+
+def _to_arrays(prefix: str, state: State) -> dict[str, NDArray[Any]]:
+    """A state's tensors by names that begin with ``prefix``, where they lie."""
+    return {
+        f"{prefix}{module}/{key}": tensor.numpy()
+        for module, part in state.items()
+        for key, tensor in part.items()
+    }
+
+
+def _to_state(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> State:
+    """The reverse, in memory of its own."""
+    state: State = {}
+    for name, array in arrays.items():
+        if name.startswith(prefix):
+            module, _, key = name.removeprefix(prefix).rpartition("/")
+            state.setdefault(module, {})[key] = torch.from_numpy(np.array(array))
+    return state

@@ -1,0 +1,125 @@
+"""Text to speech on torch: what the model is fed is the script's, and its voice a row's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from antiphon.backends.base import IntArray
+from antiphon.backends.executor import TextResult, TextStep
+from antiphon.backends.torch.executor import TorchRows
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.pipeline import RENEWED
+from antiphon.backends.torch.places import Places
+from antiphon.backends.torch.sampling import Sampler
+from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.weights.conditions import Conditions
+from antiphon.models.prompt import Prompt
+from antiphon.models.script import NEW_WORD
+from antiphon.models.spec import ModelSpec
+
+_STAGES: Final = {True: "text", False: "lm"}
+
+
+@dataclass(slots=True)
+class ScriptedChooser:
+    """Samples as ever, but what the model hears of its text is written: ``choices`` int64 ``[n, 2]``.
+
+    The first column is for a model that asks for a word, the second for one that does not. So the host, which
+    knows the script, need not be asked between a step's text and its audio. ``asked`` is what was sampled.
+    """
+
+    sampler: Sampler
+    choices: Tensor
+    asked: Tensor
+
+    def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
+        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
+        self.asked = self.sampler.text(logits, step, frames)
+        return torch.where(self.asked == NEW_WORD, self.choices[:, 0], self.choices[:, 1])
+
+    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
+        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
+        return self.sampler.audio(codebook, logits, frames)
+
+
+class TorchTts(TorchRows):
+    """tts models; see :class:`antiphon.backends.executor.TextExecutor`. Codes heard are nothing, ever."""
+
+    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator, conditions: Conditions) -> None:
+        """Take over loaded modules; ``conditions`` make cross-attention sources of voices."""
+        super().__init__(spec, mimi, generator)
+        self._conditions = conditions
+
+    def allocate(self, slots: int) -> None:
+        """Have ``slots`` fresh rows; former rows are let go of first."""
+        super().allocate(slots)
+        self.pipeline.buffers.codes.fill_(ZERO_TOKEN)
+        self._choices = torch.zeros(slots, 2, dtype=torch.int64, device=self._mimi.device)
+        self._chosen = self._host_buffer(self._choices)
+
+    @torch.inference_mode()
+    def renew(self, rows: IntArray) -> None:
+        """Make rows fresh, fast: rings are hidden instead of erased; voices stay."""
+        with self._runner.tick():
+            self._choose("renew", RENEWED, rows, self.pipeline.renew)
+            self._runner.finish()
+
+    @torch.inference_mode()
+    def advance(self, step: TextStep) -> TextResult:
+        """One step of some rows."""
+        places = self._place(step.rows, step.frames, is_fixed=step.is_fixed)
+        decoded = None
+        if step.is_emitting.any():
+            emitting = step.rows[step.is_emitting], step.frames[step.is_emitting]
+            decoded = self._place(*emitting, is_fixed=step.is_fixed)
+        with self._runner.tick():
+            self._arrive(places, decoded=decoded)
+            self._chosen[: places.count] = 0
+            self._chosen.numpy()[places.at] = step.choices
+            self._choices[: places.count].copy_(self._chosen[: places.count], non_blocking=True)
+            self._think(places, is_silent=step.is_silent)
+            if decoded is not None:
+                self._run("decode", self.pipeline.decode, decoded)
+            stage_ms = self._leave(places)
+        pcm = None if decoded is None else self._pcm(decoded)
+        return TextResult(self._text(places), pcm, stage_ms)
+
+    def _think(self, places: Places, *, is_silent: bool) -> None:
+        """A step of the language model; within the audio delay, ``is_silent``, of nothing else."""
+        pipeline, choices = self.pipeline, self._choices[: places.count]
+        sampler = pipeline.sampler
+        assert sampler is not None
+
+        def think(places: Places) -> None:
+            chooser = ScriptedChooser(sampler, choices, choices[:, 0])
+            pipeline.generate(places, chooser, is_silent=is_silent)
+            pipeline.write_text(chooser.asked)
+
+        self._run(_STAGES[is_silent], think, places)
+
+    def _warm_up_stages(self, places: Places) -> None:
+        self._choose("renew", RENEWED, places.rows[places.at], self.pipeline.renew)
+        for is_silent in _STAGES:
+            self._think(places, is_silent=is_silent)
+        self._run("decode", self.pipeline.decode, places)
+
+    @torch.inference_mode()
+    def compute_voice(self, prompt: Prompt | None) -> dict[str, Tensor]:
+        """Keys and values of a voice, None being nobody's; guidance is away from nobody's."""
+        assert self._generator is not None
+        said = self._conditions.source(None if prompt is None else prompt.speakers)
+        sources = [said, self._conditions.source(None)][: self._generator.sequences]
+        return self._generator.model.transformer.voice(torch.stack(sources))
+
+    @torch.inference_mode()
+    def write_voice(self, row: int, tensors: Mapping[str, Tensor]) -> None:
+        """Give a row a voice that was computed."""
+        for name, tensor in tensors.items():
+            self._state.tensors[name][row].copy_(tensor)

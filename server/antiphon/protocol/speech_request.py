@@ -1,0 +1,96 @@
+"""What a client of OpenAI's ``POST /v1/audio/speech`` asks for, and the events it may be answered with.
+
+Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from antiphon.errors import FieldError, ProtocolError
+from antiphon.protocol.fields import INVALID_VALUE, Fields
+from antiphon.protocol.payload import MAX_JSON_BYTES, decode_object, encode_object
+
+PATH: Final = "/v1/audio/speech"
+CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "mp3": "audio/mpeg",
+        "opus": "audio/ogg",
+        "aac": "audio/aac",
+        "flac": "audio/flac",
+        "wav": "audio/wav",
+        "pcm": "audio/pcm",
+    }
+)
+"""The formats by name, and what HTTP calls each."""
+
+EVENTS: Final = "text/event-stream"
+MIN_SPEED: Final = 0.25
+MAX_SPEED: Final = 4.0
+
+MAX_NAME_CHARS: Final = 200
+"""Of a model or a voice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """A text and how it is to be spoken. ``ignored`` are the fields without effect."""
+
+    text: str
+    model: str | None = None
+    voice: str | None = None
+    format: str = "mp3"
+    speed: float = 1.0
+    is_sse: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+def parse_speech_request(data: bytes) -> SpeechRequest:
+    """The JSON of a request; fields that mean nothing here are passed over.
+
+    Raises:
+        FieldError: no JSON object, or a field that cannot be used.
+    """
+    try:
+        fields = Fields(decode_object(data, "the request"))
+    except ProtocolError as error:
+        raise FieldError(str(error), param=None, code="invalid_json") from error
+    text = fields.text("input", max_chars=MAX_JSON_BYTES)
+    if not text.strip():
+        raise fields.error("input", INVALID_VALUE, "has no words")
+    return SpeechRequest(
+        text=text,
+        model=fields.optional_text("model", max_chars=MAX_NAME_CHARS) or None,
+        voice=_voice(fields),
+        format=fields.optional_choice("response_format", tuple(CONTENT_TYPES)) or "mp3",
+        speed=fields.number("speed", MIN_SPEED, MAX_SPEED, default=1.0),
+        is_sse=fields.optional_choice("stream_format", ("audio", "sse")) == "sse",
+        ignored=("instructions",) if fields.optional_text("instructions", max_chars=MAX_JSON_BYTES) else (),
+    )
+
+
+def _voice(fields: Fields) -> str | None:
+    """A name, or an object with the name as its id."""
+    if isinstance(fields.values.get("voice"), dict):
+        return fields.object("voice").text("id", max_chars=MAX_NAME_CHARS)
+    return fields.optional_text("voice", max_chars=MAX_NAME_CHARS) or None
+
+
+def audio_delta(audio: bytes) -> bytes:
+    """A piece of the file."""
+    return sse({"type": "speech.audio.delta", "audio": base64.b64encode(audio).decode("ascii")})
+
+
+def audio_done(words: int, frames: int) -> bytes:
+    """The end; what the model was given counts in words, and what it said in frames of 80 ms."""
+    usage = {"input_tokens": words, "output_tokens": frames, "total_tokens": words + frames}
+    return sse({"type": "speech.audio.done", "usage": usage})
+
+
+def sse(event: dict[str, object]) -> bytes:
+    """One event of a ``text/event-stream``."""
+    return b"data: " + encode_object(event, "an event") + b"\n\n"

@@ -1,0 +1,153 @@
+"""The voices a server offers: the files of one folder, by name.
+
+Two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which hold
+what a voice becomes inside the model. Names come from a query, so they are looked up in the folder's own
+list and never joined to a path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.files import read_audio
+from antiphon.audio.loudness import normalise
+from antiphon.errors import CheckpointFormatError, ConfigError, ProtocolError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.persona import VoicePrompt
+from antiphon.models.spec import LMSpec, ModelSpec
+from antiphon.models.tensor_file import read_tensors
+
+EMBEDDED: Final = ".pt"
+SUFFIXES: Final = (EMBEDDED, ".wav", ".flac", ".mp3", ".ogg", ".opus")
+"""What counts as a voice; of files that differ in the suffix alone, the first of these is the one meant."""
+
+LOUDNESS_LUFS: Final = -24.0
+"""How loud PersonaPlex makes a recorded voice before it listens to it."""
+
+MAX_NAME: Final = 80
+"""Letters of a caller's name for a voice that the log and an answer show."""
+
+KEPT_VOICES: Final = 32
+"""Voices kept in memory: a few megabytes each."""
+
+
+class VoiceFolder:
+    """The voices in ``folder``, for one model. May be asked from any thread."""
+
+    def __init__(self, folder: Path, spec: ModelSpec) -> None:
+        """Look at the folder; voices are read when they are first asked for.
+
+        Raises:
+            ConfigError: there is no such folder.
+        """
+        if not folder.is_dir():
+            raise ConfigError(f"voices = {str(folder)!r} is no folder")
+        self._folder, self._spec = folder, spec
+        self._kept: OrderedDict[tuple[Path, int], VoicePrompt] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """The names of all voices, without their suffixes, in order."""
+        return sorted({path.stem for path in self._files()})
+
+    def load(self, name: str) -> VoicePrompt:
+        """The voice of this name, with or without its suffix.
+
+        Raises:
+            ProtocolError: there is no such voice; the message lists those there are.
+            AudioError, CheckpointFormatError: its file cannot be used.
+        """
+        files = [path for path in self._files() if name in (path.name, path.stem)]
+        if not files:
+            known = ", ".join(self.names()) or "none"
+            raise ProtocolError(f"there is no voice {name[:40]!r} here; there are: {known}")
+        path = min(files, key=lambda path: (path.name != name, SUFFIXES.index(path.suffix.lower())))
+        key = (path, path.stat().st_mtime_ns)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        voice = self._read(path)
+        with self._lock:
+            self._kept[key] = voice
+            if len(self._kept) > KEPT_VOICES:
+                self._kept.popitem(last=False)
+        return voice
+
+    def _files(self) -> list[Path]:
+        return [
+            path
+            for path in self._folder.iterdir()
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        ]
+
+    def _read(self, path: Path) -> VoicePrompt:
+        if path.suffix.lower() == EMBEDDED:
+            if self._spec.lm is None:
+                raise CheckpointFormatError(f"{path.name} is a voice for a language model, not for a codec")
+            return read_embedded(path, self._spec.lm)
+        return read_recording(path, self._spec)
+
+
+def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | None:
+    """The configured folder, else one called ``voices`` beside the model, else none.
+
+    Raises:
+        ConfigError: the configured folder is not there.
+    """
+    if folder is not None:
+        return VoiceFolder(Path(folder), checkpoint.spec)
+    beside = checkpoint.root / "voices"
+    return VoiceFolder(beside, checkpoint.spec) if beside.is_dir() else None
+
+
+def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
+    """A recording as a voice: mono, as loud as others, its tail padded to a whole frame.
+
+    Raises:
+        AudioError: it is not audio, is silent, or shorter than 0.4 s.
+    """
+    pcm = normalise(read_audio(path, spec.sample_rate), spec.sample_rate, LOUDNESS_LUFS)
+    tail = -len(pcm) % spec.frame_samples
+    return VoicePrompt(pcm=np.pad(pcm, (0, tail)).reshape(-1, spec.frame_samples))
+
+
+def read_embedded(path: Path, lm: LMSpec) -> VoicePrompt:
+    """A voice as PersonaPlex saves it.
+
+    ``embeddings`` ``[E, 1, 1, dim]`` are the model's inputs at its first E steps; ``cache``
+    ``[1, 1 + n_q, R]`` is its delay cache after them, a ring over steps that holds the last two frames.
+
+    Raises:
+        CheckpointFormatError: anything else, or a voice of another model.
+    """
+    tensors = read_tensors(path)
+    if not {"embeddings", "cache"} <= tensors.keys():
+        raise CheckpointFormatError(f"{path.name} has {sorted(tensors)}, a voice has cache and embeddings")
+    embedded, cache = tensors["embeddings"], tensors["cache"]
+    streams, ring = 1 + lm.n_q, lm.max_delay + 2
+    if embedded.ndim < 2 or embedded.shape[-1] != lm.dim or embedded.size == 0:
+        raise CheckpointFormatError(
+            f"{path.name} has embeddings {list(embedded.shape)}, this model needs [E, 1, 1, {lm.dim}]"
+        )
+    if cache.ndim != 3 or cache.shape[:2] != (1, streams) or cache.shape[2] < ring or cache.dtype.kind != "i":
+        raise CheckpointFormatError(
+            f"{path.name} has a cache {list(cache.shape)}, this model needs [1, {streams}, {ring} or more]"
+        )
+    embedded = embedded.reshape(-1, lm.dim).astype(np.float32, copy=False)
+    if not np.isfinite(embedded).all():
+        raise CheckpointFormatError(f"{path.name} has embeddings that are not finite")
+    count = len(embedded) + 1
+    steps = np.array([count - 2, count - 1])[:, None] + np.array(lm.delays)
+    codes = cache[0, np.arange(streams), steps % cache.shape[2]]
+    if codes.min() < 0 or codes[:, 0].max() > lm.text_card or codes[:, 1:].max() > lm.card:
+        raise CheckpointFormatError(
+            f"{path.name} has tokens from {codes.min()} to {codes.max()} in its cache, "
+            f"this model has {lm.text_card} of text and {lm.card} of audio"
+        )
+    return VoicePrompt(embedded=embedded, codes=codes.astype(np.int32))

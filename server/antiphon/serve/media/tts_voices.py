@@ -1,0 +1,134 @@
+"""The voices of a tts model: the files under one folder, by name.
+
+Kyutai's repository of voices has embeddings as ``NAME.SIGNATURE@EPOCH.safetensors``, the part behind the name
+being ``model_id`` of the model they were made for; a plain ``NAME.safetensors`` will do too. A Pocket-TTS
+model has what it keeps of a voice in such files, and, where its weights allow, takes recordings
+(``NAME.wav``). Names come from a query, so they are looked up in the folder's own list and never joined to a
+path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from antiphon.audio.files import read_audio
+from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.pocket import PocketShape
+from antiphon.models.prompt import Prompt
+from antiphon.models.speaker import SpeakerShape, read_speaker
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+KEPT_BYTES: Final = 64 * 2**20
+"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used stays anyhow."""
+
+MAX_NOTED_NAMES: Final = 64
+"""Names that are no voice here and are remembered, so that each is logged once: callers may send any."""
+
+SUFFIX: Final = ".safetensors"
+RECORDED: Final = ".wav"
+
+Reader: TypeAlias = Callable[[Path], Prompt]
+
+
+class TtsVoiceFolder:
+    """The voices under ``folder``, for one model. May be asked from any thread."""
+
+    def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
+        """Look at the folder, if there is one; voices are read when they are first asked for.
+
+        ``readers`` read a voice's file by its suffix.
+
+        Raises:
+            ConfigError: there is no such folder.
+        """
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"voices = {str(folder)!r} is no folder")
+        model_id = checkpoint.generation.get("model_id") or {}
+        own = f".{model_id.get('sig')}@{model_id.get('epoch')}{SUFFIX}"
+        self._readers = readers
+        self._files = {} if folder is None else _find(folder, own, tuple(readers))
+        self._kept: OrderedDict[str, Prompt] = OrderedDict()
+        self._noted: set[str] = set()
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """The names of all voices, in order; the first is who speaks when nobody is named."""
+        return list(self._files)
+
+    def choose(self, name: str | None) -> str | None:
+        """The voice that speaks when a caller names ``name``: it, or the first; None where there are none.
+
+        An unknown name is no error, as with Kyutai's server: its clients have names of their own.
+        """
+        return name if name in self._files else next(iter(self._files), None)
+
+    def note_unknown(self, name: str) -> bool:
+        """Whether an unknown name is new, and one of the first ``MAX_NOTED_NAMES``."""
+        with self._lock:
+            is_new = name not in self._noted and len(self._noted) < MAX_NOTED_NAMES
+            if is_new:
+                self._noted.add(name)
+            return is_new
+
+    def load(self, name: str) -> Prompt:
+        """The voice of this name, one of :meth:`names`.
+
+        Raises:
+            CheckpointFormatError: its file cannot be used.
+        """
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        path = self._files[name]
+        try:
+            voice = self._readers[path.suffix](path)
+        except (UnsupportedError, AudioError) as error:
+            raise CheckpointFormatError(f"{path.name}: {error}") from error
+        with self._lock:
+            self._kept[name] = voice
+            while len(self._kept) > 1 and sum(it.bytes for it in self._kept.values()) > KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return voice
+
+
+def _find(folder: Path, own: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """Files by name, in order. Where one name has several, the one made for this model is meant."""
+    found: dict[str, Path] = {}
+    paths = [path for suffix in reversed(suffixes) for path in sorted(folder.rglob(f"*{suffix}"))]
+    for path in (*(it for it in paths if "@" not in it.name), *(it for it in paths if it.name.endswith(own))):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            name = path.relative_to(folder).as_posix()
+            found[name.removesuffix(own).removesuffix(path.suffix)] = path
+    return dict(sorted(found.items()))
+
+
+def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolder | None:
+    """The configured folder, else one called ``voices`` beside the model; None for a model of one voice.
+
+    Raises:
+        ConfigError: the configured folder is not there.
+    """
+    readers = _readers(checkpoint.spec) if checkpoint.spec.kind is PipelineKind.TTS else {}
+    if not readers:
+        return None
+    if folder is not None:
+        return TtsVoiceFolder(Path(folder), checkpoint, readers)
+    beside = checkpoint.root / "voices"
+    return TtsVoiceFolder(beside if beside.is_dir() else None, checkpoint, readers)
+
+
+def _readers(spec: ModelSpec) -> dict[str, Reader]:
+    """What reads the voices of a model, by suffix."""
+    pocket = PocketShape.of(spec)
+    if pocket is not None:
+        recorded = {RECORDED: lambda path: pocket.recorded(read_audio(path, spec.sample_rate), spec)}
+        return {SUFFIX: pocket.read_voice, **(recorded if pocket.clones else {})}
+    shape = SpeakerShape.of(spec)
+    return {} if shape is None else {SUFFIX: lambda path: shape.prompt(read_speaker(path))}

@@ -1,0 +1,58 @@
+"""``/api/asr-streaming``: from a request to a transcript, live over a WebSocket or of a recording by POST.
+
+Kyutai's clients read errors as messages, so whoever asks for a WebSocket gets one: upgraded, told ``Error``
+("no free channels" when every row is taken), and closed with its code. A POST is told with a status.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from antiphon.errors import ProtocolError, SessionError
+from antiphon.protocol import kyutai
+from antiphon.protocol.chat import parse_wait
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.asr_conversation import AsrConversation
+from antiphon.serve.routes.kyutai import error_message
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.upload import handle_recording
+from antiphon.serve.transport.upgrade import is_upgrade
+
+
+async def handle_asr(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One WebSocket of ``/api/asr-streaming``, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused, see the module.
+    """
+    try:
+        max_wait_s = services.config.limits.max_wait_s
+        wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query, max_wait_s)
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    await check_upgrade(request, services, model, wait_s=wait_s)
+    return await AsrConversation(services, model, wait_s=wait_s, caller=caller).converse(request)
+
+
+async def refuse_asr(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client why there is no transcript: in a message, where it asked for a WebSocket.
+
+    Raises:
+        web.HTTPException: to all others.
+    """
+    if not is_upgrade(request):
+        raise refusal_of(request, error)
+    return await tell(request, services, metrics, error, kyutai.encode(error_message(error)))
+
+
+ROUTES = (
+    Route("GET", kyutai.PATH, handle_asr, refuse_asr),
+    Route("POST", kyutai.PATH, handle_recording),
+)

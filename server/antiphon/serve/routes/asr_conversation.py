@@ -1,0 +1,120 @@
+"""One WebSocket of ``/api/asr-streaming`` on the event loop: audio and markers in, a transcript out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import numpy as np
+
+from antiphon.errors import ProtocolError
+from antiphon.ipc.port import CallSession
+from antiphon.protocol import kyutai
+from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.hosting.dialogue import RECHECK_S
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.input_decoder import InputDecoder
+from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
+from antiphon.serve.routes.kyutai import KyutaiConversation
+from antiphon.serve.transport.socket import Socket
+
+MAX_PENDING_SAMPLES: Final = 24_000
+"""A second that the engine has no room for yet; beyond, the socket is not read."""
+
+
+class AsrConversation(KyutaiConversation):
+    """A conversation of somebody who is heard and read back."""
+
+    def __init__(
+        self, services: Services, model: ServedModel, *, wait_s: float = 0.0, caller: Caller = ANYBODY
+    ) -> None:
+        """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
+        super().__init__(services, model, caller=caller)
+        self._wait_s = wait_s
+        self._hearing = AsrStream(model, services.clock)
+        self._ear: InputDecoder | None = None
+        self._has_audio = False
+
+    @property
+    def words(self) -> int:
+        """Words heard so far."""
+        return self._hearing.words
+
+    async def admit(self) -> None:
+        """Ask the engine for a session.
+
+        Raises:
+            ServerFullError, DrainingError: there is no row, and no place in the queue.
+        """
+        self._hearing.session = await self._submit(
+            asr_parameters(self._model), wait_s=self._wait_s, route="asr-streaming"
+        )
+
+    # What comes in.
+
+    async def _read(self, socket: Socket) -> None:
+        while self._ending is None and (data := await socket.receive()) is not None:
+            message = kyutai.decode_client(data)
+            self._patience.heard(socket.seen_s)
+            if isinstance(message, kyutai.OggOpus):
+                await self._decode(message.data, socket)
+            else:
+                self._handle(message)
+                await self._pass_on(socket)
+            if self._is_others_turn():
+                await asyncio.sleep(0)
+
+    def _handle(self, message: kyutai.Init | kyutai.Audio | kyutai.Marker) -> None:
+        if isinstance(message, kyutai.Marker):
+            self._hearing.put(message.id)
+        elif isinstance(message, kyutai.Audio):
+            self._has_audio = True
+            self._hearing.put(np.clip(message.pcm, -1.0, 1.0))
+        elif self._has_audio:
+            raise ProtocolError("Init came after audio; a session begins once")
+        # Everybody is told Ready without asking.
+
+    async def _decode(self, data: bytes, socket: Socket) -> None:
+        """Decode a piece of Ogg, a step at a time, as there is room."""
+        self._has_audio = True
+        if self._ear is None:
+            self._ear = InputDecoder("ogg", self._model.engine.info.spec.frame_samples)
+            self._at_end.append(self._ear.close)
+        self._ear.put(data)
+        while self._ending is None and not socket.has_ended and (pcm := self._ear.step()) is not None:
+            self._hearing.put(np.clip(pcm, -1.0, 1.0))
+            await self._pass_on(socket)
+            if self._ear.has_more:
+                await asyncio.sleep(0)
+
+    async def _pass_on(self, socket: Socket) -> None:
+        """Have it moved to the engine, and wait for room if there is none for more."""
+        self._waker.wake()
+        if self._is_full:
+            await self._wait_for_room(socket)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._hearing.pending_samples > MAX_PENDING_SAMPLES
+
+    @property
+    def _waits_for_us(self) -> bool:
+        return not self._hearing.is_idle
+
+    # What goes out.
+
+    def _move(self, socket: Socket, session: CallSession) -> bool:
+        is_congested = socket.is_congested()
+        told = self._hearing.advance(may_tell=not is_congested)
+        if told.events:
+            self._say(socket, *told.messages)
+        now_s = self._clock()
+        for reply in told.replies:
+            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
+        self._congested(is_congested)
+        self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
+        return False
+
+    def _write_taken(self, socket: Socket) -> None:
+        """Words are written as they are taken."""

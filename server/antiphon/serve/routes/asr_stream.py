@@ -1,0 +1,172 @@
+"""Between a caller's audio and its transcript: push as there is room, take replies, bring markers back.
+
+Shared by the WebSocket and the POST of ``/api/asr-streaming`` and by live sessions. Everything here runs on
+the event loop, in the turns of one waker, and costs microseconds: samples are decoded elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import ProtocolError, UnsupportedError
+from antiphon.ipc.port import CallSession
+from antiphon.ipc.values import FrameReply, SessionState
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.transcript import MAX_MARKERS, Event, FrameHeard, Marked, Transcript
+from antiphon.models.words import SpeechTiming, Word
+from antiphon.protocol import kyutai
+from antiphon.serve.hosting.served import ServedModel
+
+QUIET_S: Final = 0.16
+"""A caller with a marker waiting that has sent no audio for two frames is taken to have stopped for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsrNews:
+    """What became certain, to be sent at once, and the replies that are thereby sent.
+
+    ``buffered_samples`` of the caller's audio wait for the model.
+    """
+
+    events: tuple[Event, ...] = ()
+    replies: tuple[FrameReply, ...] = ()
+    buffered_samples: int = 0
+
+    @property
+    def messages(self) -> list[kyutai.ServerMessage]:
+        """The events in Kyutai's protocol."""
+        return [_message(event, self.buffered_samples) for event in self.events]
+
+
+class AsrStream:
+    """One caller's way through the engine. ``clock`` is the engine's."""
+
+    def __init__(self, model: ServedModel, clock: Callable[[], float]) -> None:
+        """Prepare; :attr:`session` is set once there is one.
+
+        Raises:
+            UnsupportedError: the model has no text.
+        """
+        spec = model.checkpoint.spec
+        if spec.lm is None or model.tokenizer is None:
+            raise UnsupportedError(f"{model.name} writes no text")
+        timing = SpeechTiming.of(spec)
+        self.session: CallSession | None = None
+        self.pending_samples = self.words = 0
+        self._clock = clock
+        self._padding_id = spec.lm.text_padding_id
+        self._transcript = Transcript(timing, spec.lm, spec.frame_samples, model.tokenizer.decode)
+        self._silence_left = timing.prefix_frames * spec.frame_samples
+        self._frame_samples = spec.frame_samples
+        self._input: deque[FloatArray | int] = deque()
+        self._last_audio_s = clock()
+
+    def put(self, item: FloatArray | int) -> None:
+        """Add audio, float32 ``[N]``, or the id of a marker.
+
+        Raises:
+            ProtocolError: more markers wait than anybody needs.
+        """
+        if isinstance(item, int):
+            if self._transcript.is_full or len(self._input) > 2 * MAX_MARKERS:
+                raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
+            self._input.append(item)
+        elif item.size:
+            self._input.append(item)
+            self.pending_samples += item.size
+            self._last_audio_s = self._clock()
+
+    def advance(self, *, may_tell: bool = True, is_ended: bool = False) -> AsrNews:
+        """Do what can be done now. ``may_tell`` false leaves replies where they are.
+
+        ``is_ended``: no more audio comes, so that markers need not wait for it.
+        """
+        session = self.session
+        if session is None:
+            return AsrNews()
+        events: list[Event] = []
+        replies = session.take() if may_tell else []
+        for reply in replies:
+            events += self._hear(reply)
+        events += self._feed(session)
+        if self.quiet_in_s(is_ended=is_ended) == 0.0:
+            session.hear_padding(self._transcript.padding_frames_wanted(), self._clock())
+        buffered = self.pending_samples + session.queue_frames * self._frame_samples
+        self.words += sum(isinstance(event, Word) for event in events)
+        return AsrNews(tuple(events), tuple(replies), buffered)
+
+    def quiet_in_s(self, *, is_ended: bool = False) -> float | None:
+        """Seconds until silence may stand in for the caller's audio; None while nothing would call for it."""
+        session = self.session
+        if session is None or self._input or not self._transcript.has_marks or not session.is_idle:
+            return None
+        return 0.0 if is_ended else max(0.0, self._last_audio_s + QUIET_S - self._clock())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that came is heard and answered, and no marker waits."""
+        is_heard = self.session is None or self.session.is_idle
+        return is_heard and not self._input and not self._transcript.has_marks
+
+    def _hear(self, reply: FrameReply) -> list[Event]:
+        token = self._padding_id if reply.text_token is None else reply.text_token
+        if reply.is_padding:
+            return self._transcript.hear_padding(token)
+        events: list[Event] = []
+        for _ in range(self._transcript.steps, reply.frame):  # lost to a step that failed for others
+            events += self._transcript.hear(self._padding_id, ())
+        return events + self._transcript.hear(token, reply.vad)
+
+    def _feed(self, session: CallSession) -> list[Event]:
+        """Push what there is room for; a marker is set when all audio before it was pushed."""
+        events: list[Event] = []
+        if session.state is not SessionState.ACTIVE:
+            return events
+        if self._silence_left:
+            samples = min(self._silence_left, session.room_samples)
+            session.push(np.zeros(samples, np.float32), self._clock())
+            self._silence_left -= samples
+        while self._input and not self._silence_left:
+            item = self._input[0]
+            if isinstance(item, int):
+                events += self._transcript.mark(item)
+                self._input.popleft()
+                continue
+            room = session.room_samples
+            if not room:
+                break
+            session.push(item[:room], self._clock())
+            self._take_input(item, room)
+        return events
+
+    def _take_input(self, item: FloatArray, samples: int) -> None:
+        taken = min(samples, item.size)
+        self._transcript.received(taken)
+        self.pending_samples -= taken
+        if taken < item.size:
+            self._input[0] = item[taken:]
+        else:
+            self._input.popleft()
+
+
+def asr_parameters(model: ServedModel) -> SamplingParameters:
+    """What the checkpoint says, or its likeliest token: a transcript is no place for dice."""
+    if "lm_gen_config" in model.checkpoint.generation:
+        return model.defaults
+    return replace(model.defaults, text_temperature=0.0)
+
+
+def _message(event: Event, buffered_samples: int) -> kyutai.ServerMessage:
+    if isinstance(event, FrameHeard):
+        return kyutai.Step(event.index, event.pauses, buffered_samples)
+    if isinstance(event, Marked):
+        return kyutai.Marker(event.id)
+    if isinstance(event, Word):
+        return kyutai.Word(event.text, event.start_s)
+    return kyutai.EndWord(event.stop_s)

@@ -1,0 +1,180 @@
+"""``/api/tts_streaming``: from a request to speech, over a WebSocket or by POST; ``/v1/voices``: whose.
+
+Kyutai's clients read errors as messages, so whoever asks for a WebSocket gets one: upgraded, told ``Error``
+("no free channels" when every row is taken) where its format has messages, and closed with a code and a
+reason. A POST is told with a status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from antiphon.errors import CheckpointError, ProtocolError, SessionError, SessionFailedError
+from antiphon.models.prompt import Prompt
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import TtsQuery
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.duplex_voices import MAX_NAME
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.routes.kyutai import error_message
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.speech_body import SpeechBody
+from antiphon.serve.routes.tts_conversation import TtsConversation
+from antiphon.serve.routes.tts_file import handle_text
+from antiphon.serve.transport.upgrade import is_upgrade
+
+VOICE_HEADER: Final = "Antiphon-Voice"
+"""Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
+
+
+async def handle_tts(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One WebSocket of ``/api/tts_streaming``, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused, see the module.
+    """
+    try:
+        speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
+    await check_upgrade(request, services, model, wait_s=wait_s)
+    try:
+        voice = await voice_of(model, speech.voice, services)
+    except SessionFailedError as error:
+        return await _tell(request, services, model.metrics, speech, error)
+    limits = services.config.limits
+    synthesis = TtsConversation(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller)
+    return await synthesis.converse(
+        request,
+        max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),
+        headers=voice.headers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenVoice:
+    """A voice's name and its prompt for the model; both are None for a model without voices."""
+
+    name: str | None = None
+    prompt: Prompt | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer says of it."""
+        return {} if self.name is None else {VOICE_HEADER: quote(self.name, errors="replace")}
+
+
+async def voice_of(model: ServedModel, name: str | None, services: Services) -> ChosenVoice:
+    """The voice of this name, or the model's first where no voice has it; a model of one voice has no other.
+
+    Raises:
+        SessionFailedError: its file is broken.
+    """
+    if model.speakers is None:
+        return ChosenVoice()
+    chosen = model.speakers.choose(name)
+    if name is not None and chosen != name and model.speakers.note_unknown(name[:MAX_NAME]):
+        services.log.warning("no such voice", model=model.name, voice=name[:MAX_NAME], speaks=chosen)
+    if chosen is None:
+        return ChosenVoice()
+    try:
+        return ChosenVoice(chosen, await services.helper.run(model.speakers.load, chosen))
+    except CheckpointError as error:
+        services.provoked.error(
+            "voice cannot be used", of="voice", model=model.name, voice=chosen[:MAX_NAME], reason=str(error)
+        )
+        raise SessionFailedError("this voice cannot be used; the server's log says why") from error
+
+
+async def refuse_tts(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+) -> web.StreamResponse:
+    """Tell a client why there is no speech: in a message, where it asked for a WebSocket.
+
+    Raises:
+        web.HTTPException: to all others.
+    """
+    if not is_upgrade(request):
+        raise refusal_of(request, error)
+    try:
+        speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
+    except ProtocolError:
+        speech = TtsQuery()
+    return await _tell(request, services, metrics, speech, error)
+
+
+async def _tell(
+    request: web.Request,
+    services: Services,
+    metrics: ServeMetrics,
+    speech: TtsQuery,
+    error: SessionError,
+) -> web.StreamResponse:
+    message = kyutai.encode(error_message(error)) if speech.format.is_packed else None
+    return await tell(request, services, metrics, error, message)
+
+
+async def handle_post(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """A text by POST, its speech as a WAV that begins before it is whole.
+
+    Raises:
+        web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long,
+            500 a failure, 503 full or leaving.
+    """
+    try:
+        async with asyncio.timeout(services.config.limits.upload_timeout_s):
+            text, name = kyutai_tts.parse_post(await request.read())
+        voice = await voice_of(model, name, services)
+        body = SpeechBody("wav", model.checkpoint.spec.sample_rate)
+        return await handle_text(
+            request,
+            services,
+            model,
+            caller,
+            text,
+            voice.prompt,
+            body,
+            headers=voice.headers,
+            may_be_empty=True,
+        )
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    except SessionFailedError as error:
+        raise web.HTTPInternalServerError(text=f"{error}\n") from error
+
+
+async def list_voices(
+    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+) -> web.Response:
+    """The voices a client may name, the first of each model being who speaks when nobody is named."""
+    voices = []
+    for model in models:
+        names = [] if model.speakers is None else model.speakers.names()
+        voices += [
+            {"name": name, "model": model.name, "is_default": name == names[0]}
+            for name in names
+            if model.kind is PipelineKind.TTS
+        ]
+    return web.json_response({"voices": voices})
+
+
+ROUTES = (
+    Route("GET", kyutai_tts.PATH, handle_tts, refuse_tts),
+    Route("POST", kyutai_tts.PATH, handle_post),
+)

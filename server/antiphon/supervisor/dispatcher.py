@@ -1,0 +1,229 @@
+"""The listening sockets: connections are counted, and each goes to the front end with the fewest at work."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
+
+from antiphon.log import Log, SparseLog
+from antiphon.supervisor.address import cannot_listen, listen
+from antiphon.supervisor.children import Child
+from antiphon.supervisor.messages import Connection, Load
+
+LISTEN_BACKLOG = 1024
+"""Connections that wait in the kernel, most of a burst that comes faster than it is let in."""
+
+PAUSE_S = 0.05
+"""Until the next attempt when no connection can be accepted: no front end answers, or the limit is reached.
+"""
+
+SHORTAGE_PAUSE_S = 1.0
+"""After an accept that failed, for want of open files in most cases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Connections at once, in total and from one address (0 for any number), and new ones a second."""
+
+    connections: int = 10_000
+    connections_per_address: int = 0
+    new_per_s: float = 200.0
+
+
+class ConnectionBounds:
+    """How many connections there are, and when the next one may be let in."""
+
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
+        """There are none."""
+        self.limits = limits
+        self._by_address: Counter[str] = Counter()
+        self.connections = 0
+        self._tokens, self._filled_s = limits.new_per_s, now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """How long the next connection has to wait: for its turn, or for another to close."""
+        rate = self.limits.new_per_s
+        self._tokens = min(rate, self._tokens + (now_s - self._filled_s) * rate)
+        self._filled_s = now_s
+        if self.connections >= self.limits.connections:
+            return PAUSE_S
+        return (1.0 - self._tokens) / rate if self._tokens < 1.0 else 0.0
+
+    def let_in(self, address: str) -> bool:
+        """Count one that was accepted; false where its address, "" for not counted, has as many as it may."""
+        self._tokens -= 1
+        if address and 0 < self.limits.connections_per_address <= self._by_address[address]:
+            return False
+        self.connections += 1
+        self._by_address[address] += 1
+        return True
+
+    def forget(self, addresses: Sequence[str]) -> None:
+        """The connections of these addresses have closed."""
+        self.connections -= len(addresses)
+        for address in addresses:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+
+class FrontEndShare:
+    """The connections that one front end has, as far as is known.
+
+    A socket stays open here until the front end has said that it has it: those it never got go to others.
+    """
+
+    def __init__(self, child: Child) -> None:
+        """It has none."""
+        self.child = child
+        self.busy = 0
+        self.received = 0
+        self.under_way: deque[tuple[int, socket.socket]] = deque()
+        self.addresses: dict[int, str] = {}
+
+    @property
+    def load(self) -> int:
+        """Connections at work, and those that are under way to it."""
+        return self.busy + len(self.under_way)
+
+    def give(self, number: int, connection: socket.socket, address: str) -> None:
+        """Pass a connection on."""
+        self.under_way.append((number, connection))
+        self.addresses[number] = address
+        self.child.peer.tell(Connection(number), [connection.fileno()])
+
+    def heard(self, load: Load) -> list[str]:
+        """Take a report; returns the addresses of connections that have closed."""
+        self.busy = load.busy
+        for _ in range(min(load.received - self.received, len(self.under_way))):
+            self.under_way.popleft()[1].close()
+        self.received = load.received
+        return [self.addresses.pop(number) for number in load.closed if number in self.addresses]
+
+
+class Dispatcher:
+    """Accepts, one connection at a time, while there is room and a front end that answers."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        limits: ConnectionLimits,
+        *,
+        counted_address: Callable[[str], str],
+        registry: CollectorRegistry,
+        log: Log,
+    ) -> None:
+        """Bound sockets; ``counted_address`` says under which name an address counts, "" for not at all."""
+        self._listeners = listeners
+        self._counted_address = counted_address
+        self._log = SparseLog(log, asyncio.get_running_loop().time, burst=5)
+        self._loop = asyncio.get_running_loop()
+        self._shares: dict[int, FrontEndShare] = {}
+        self._waiting: deque[tuple[int, socket.socket, str]] = deque()
+        self._bounds = ConnectionBounds(limits, self._loop.time())
+        self._numbers = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._turned_away = CounterMetric(
+            "antiphon_turned_away_connections",
+            "Connections closed at once, since their address had as many as it may.",
+            registry=registry,
+        )
+
+    @property
+    def shares(self) -> Sequence[FrontEndShare]:
+        """Of the live front ends."""
+        return tuple(self._shares.values())
+
+    def add(self, number: int, child: Child) -> None:
+        """A front end is ready for connections."""
+        self._shares[number] = FrontEndShare(child)
+        self._hand_out()
+
+    def heard(self, number: int, load: Load) -> None:
+        """A front end has reported."""
+        if number in self._shares:
+            self._bounds.forget(self._shares[number].heard(load))
+
+    def remove(self, number: int) -> None:
+        """A front end has ended: its connections are gone, and those under way to it go to others."""
+        share = self._shares.pop(number, None)
+        if share is None:
+            return
+        for left, connection in share.under_way:
+            self._waiting.append((left, connection, share.addresses.pop(left)))
+        self._bounds.forget(list(share.addresses.values()))
+        self._hand_out()
+
+    def open(self) -> None:
+        """Listen and let connections in.
+
+        Raises:
+            ConfigError: a port was taken meanwhile.
+        """
+        for listener in self._listeners:
+            try:
+                listen(listener, LISTEN_BACKLOG)
+            except OSError as error:
+                host, port, *_ = listener.getsockname()
+                raise cannot_listen(host, port, error) from error
+        self._resume()
+
+    def close(self) -> None:
+        """Let no further connection in."""
+        self._pause(None)
+        for listener in self._listeners:
+            listener.close()
+
+    def _resume(self) -> None:
+        self._timer = None
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _pause(self, seconds: float | None) -> None:
+        for listener in self._listeners:
+            if listener.fileno() >= 0:
+                self._loop.remove_reader(listener)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._resume) if seconds is not None else None
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Let one connection in, or pause; whoever waits meanwhile waits in the kernel's queue."""
+        wait_s = self._bounds.wait_s(self._loop.time())
+        share = self._fewest()
+        if share is None or wait_s > 0:
+            self._pause(wait_s or PAUSE_S)
+            return
+        try:
+            connection, peer = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._log.error("cannot accept a connection", of="accept", error=error.strerror)
+            self._pause(SHORTAGE_PAUSE_S)
+            return
+        address = self._counted_address(str(peer[0]))
+        if not self._bounds.let_in(address):
+            connection.close()
+            self._turned_away.inc()
+            limit = self._bounds.limits.connections_per_address
+            self._log.warning("connection turned away", of="address", address=address, limit=limit)
+            return
+        self._numbers += 1
+        share.give(self._numbers, connection, address)
+
+    def _hand_out(self) -> None:
+        """Give connections that a front end left unread to others, or keep them for the next to be ready."""
+        while self._waiting and (share := self._fewest()) is not None:
+            share.give(*self._waiting.popleft())
+
+    def _fewest(self) -> FrontEndShare | None:
+        """The front end with the fewest connections at work, of those that answer."""
+        able = [share for share in self._shares.values() if share.child.is_responsive]
+        return min(able, key=lambda share: share.load, default=None)
