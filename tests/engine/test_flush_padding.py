@@ -108,7 +108,7 @@ def test_silence_is_heard_after_all_audio_and_ends_an_unfinished_frame() -> None
         *((-1, True), (-1, True), (-1, True)),
     ]
     assert engine.read("frames_taken_total") == 2
-    assert engine.read("aside_frames_total") == 3
+    assert engine.read("padding_frames_total") == 3
 
 
 def test_replies_to_silence_do_not_come_after_the_caller_goes_on() -> None:
