@@ -54,8 +54,8 @@ def test_long_functions_and_names_used_twice_are_reported(tmp_path: Path) -> Non
     )
     assert names_used_twice(modules) == {"A": ["antiphon/a.py", "antiphon/b.py"]}
     assert list(faults(modules)) == [
-        "class A is defined in antiphon/a.py, antiphon/b.py; give each a name of its own, or the reason in SAME "
-        "of tests/repo/report.py"
+        "class A is defined in antiphon/a.py, antiphon/b.py; give each a name of its own, or the reason in "
+        "SAME of tests/repo/report.py"
     ]
     assert list(lengths(modules)) == ["   61 antiphon/a.py: f(): no reason is given"]
 
