@@ -123,8 +123,7 @@ async def test_a_probe_of_a_server_counts_words_and_frames(pace: list[str], tmp_
     tokens += [3] * (355 if is_fast else 5)  # 30 s each, which may take a slow machine 20
     recording, report = tmp_path / "speech.wav", tmp_path / "report.json"
     write_wav(recording, spoken(tokens), 24_000, is_float=True)
-    # However late the first caller is answered, the second one is let in.
-    async with transcribing(engine={"late_min_frames": 1_000_000}) as (server, _):
+    async with transcribing() as (server, _):
         argv = [
             "probe",
             f"127.0.0.1:{server.port}",

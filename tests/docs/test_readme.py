@@ -22,6 +22,7 @@ import pytest
 from tests.docs.blocks import Block, read_blocks
 from tests.repo.make import run_make
 from tests.repo.tracked import ROOT
+from tests.support.calm import CALM_OPTIONS
 from tests.support.launch import free_port, running_server
 
 README = ROOT / "README.md"
@@ -72,7 +73,8 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     How many rows a machine holds in time is measured at the start, and is the machine's affair.
     """
     folder, port = tmp_path_factory.mktemp("serve"), free_port()
-    (*_, command) = _recipe(f'make serve ARGS="--port {port} --slots {CALLERS}"', folder / "venv")
+    options = f"--port {port} --slots {CALLERS} {shlex.join(CALM_OPTIONS)}"
+    (*_, command) = _recipe(f'make serve ARGS="{options}"', folder / "venv")
     words = shlex.split(_here(command, folder / "venv"))
     with running_server(words, port, folder / "log") as server:
         yield server.url

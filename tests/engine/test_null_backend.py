@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.backends.null import NullBackend, extend_history, hash_frames, read_stamp
 from antiphon.backends.null.stamp import WordArray
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
+from tests.support.calm import calm
 
 CALLERS = 10
 SLOTS = 8
@@ -82,7 +82,7 @@ class Caller:
 @pytest.mark.parametrize("kind", [PipelineKind.CODEC, PipelineKind.DUPLEX])
 def test_many_callers_on_few_rows_hear_all_of_their_own_and_nothing_else(kind: PipelineKind) -> None:
     metrics = EngineMetrics(CollectorRegistry(), model="null")
-    engine = Engine(NullBackend(null_spec(kind), SLOTS, step_ms=0.5), EngineConfig(), metrics=metrics)
+    engine = Engine(NullBackend(null_spec(kind), SLOTS, step_ms=0.5), calm(), metrics=metrics)
     engine.start()
     until_s = time.monotonic() + SECONDS
     callers = [Caller(engine, seed, until_s) for seed in range(CALLERS)]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.errors import ServerFullError
@@ -23,12 +22,13 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.bench import frames, pcm_of
 from tests.engine.fakes import MODEL, FakeBackend, fake_spec
+from tests.support.calm import calm
 
 LEAST_S = 3.0
 MOST_S = 60.0
 THREADS = 8
 SPREAD = 1000
-CONFIG = EngineConfig(input_frames=4, output_frames=6, max_queue=4)
+CONFIG = calm(input_frames=4, output_frames=6, max_queue=4)
 
 
 class Stress:
@@ -157,7 +157,7 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
 def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
     kind: PipelineKind, is_paced: bool
 ) -> None:
-    config = EngineConfig(input_frames=12, output_frames=12, least_tick_ms=40.0)
+    config = calm(input_frames=12, output_frames=12, least_tick_ms=40.0)
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(FakeBackend(fake_spec(kind)), config, metrics=metrics)
     engine.start()
@@ -172,7 +172,7 @@ def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
 
 
 def test_a_prompt_is_read_without_pauses() -> None:
-    config = EngineConfig(least_tick_ms=40.0)
+    config = calm(least_tick_ms=40.0)
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(FakeBackend(fake_spec(PipelineKind.DUPLEX)), config, metrics=metrics)
     engine.start()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.session import Session
@@ -19,12 +18,13 @@ from antiphon.ipc.values import SessionState, SessionStats
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import EchoBackend, Frames
 from tests.engine.fakes import MODEL
+from tests.support.calm import calm
 
 LEAST_S = 3.0
 MOST_S = 60.0
 CALLERS = 3
 BULK = 2
-CONFIG = EngineConfig(input_frames=2, output_frames=3, max_queue=CALLERS + BULK)
+CONFIG = calm(input_frames=2, output_frames=3, max_queue=CALLERS + BULK)
 
 
 class Harness:

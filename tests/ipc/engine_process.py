@@ -16,7 +16,6 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import StepInputs, StepOutputs
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.fleet import Fleet
 from antiphon.engine.metrics import EngineMetrics
@@ -24,6 +23,7 @@ from antiphon.engine.wake import EventWake
 from antiphon.errors import StepError
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import MODEL, FakeBackend, fake_spec
+from tests.support.calm import calm
 
 BROKEN = -99.0
 """A frame that begins so makes its row fail."""
@@ -51,7 +51,7 @@ def make_engine(facts: dict[str, Any], *, pools: int | None) -> Engine:
     backend = StepBackend(kind, slots, more.pop("step_ms", 0.0))
     engine = Engine(
         backend,
-        EngineConfig(**{"least_tick_ms": 0.0, **more}),
+        calm(**{"least_tick_ms": 0.0, **more}),
         metrics=EngineMetrics(CollectorRegistry(), model=MODEL),
         pools=pools,
         wake=None if pools is None else EventWake(),

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.fleet import Fleet
 from antiphon.engine.guests import Guest
@@ -38,6 +37,7 @@ from tests.engine.echo import EchoBackend
 from tests.engine.fakes import MODEL
 from tests.ipc.places import Place, open_call, start_engine
 from tests.ipc.places import until as until_seen
+from tests.support.calm import calm
 
 POOLS = 2
 SLOTS = 8
@@ -100,7 +100,7 @@ class Host:
         self.registry = CollectorRegistry()
         self.engine = Engine(
             EchoBackend(SLOTS),
-            EngineConfig(least_tick_ms=0.0, max_queue=SLOTS),
+            calm(least_tick_ms=0.0, max_queue=SLOTS),
             metrics=EngineMetrics(self.registry, model=MODEL),
             pools=POOLS,
             wake=EventWake(),

@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
-from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, MetricFamilies
 from antiphon.ipc.local import LocalEngine
@@ -29,6 +28,7 @@ from antiphon.serve.hosting.app import build_app, make_runner
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.routes.call import ChatCall
+from tests.support.calm import calm
 
 FRAME_SAMPLES = 1920
 PATIENCE_S = 30.0
@@ -218,8 +218,7 @@ async def serving(
         port=0,
         voices=None if voices is None else str(voices),
         allow_origin=allow_origin,
-        # The clients of a test share its event loop and its interpreter: their load is not the server's.
-        engine=replace(EngineConfig(), **{"host_lag_ms": 60_000.0, **(engine or {})}),
+        engine=calm(**(engine or {})),
         limits=replace(Limits(), **{"close_timeout_s": 0.5, **(limits or {})}),
         **settings,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.serve.harness import PATIENCE_S, Client
+from tests.support.calm import CALM_OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
 START_S = 30.0
@@ -45,7 +46,7 @@ if role == "serve":
     )
     if {open_files}:
         resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
-    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *arguments]))
+    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *{calm}, *arguments]))
 elif role == "engine":
     from antiphon.serve.hosting.engine_process import main
 else:
@@ -99,7 +100,8 @@ async def start_process(
 
     ``spec`` is the harness's name of the model.
     """
-    script = SCRIPT.format(lose_device_at=lose_device_at, make_s=make_s, open_files=open_files, spec=spec)
+    facts = {"lose_device_at": lose_device_at, "make_s": make_s, "open_files": open_files, "spec": spec}
+    script = SCRIPT.format(**facts, calm=CALM_OPTIONS)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,

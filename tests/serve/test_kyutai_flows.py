@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from antiphon.backends.base import FloatArray
 from tests.backends.torch.test_tts import TEXTS, make_speaker, said_by_upstream, upstream
 from tests.serve.process import REPOSITORY
 from tests.serve.test_asr_parity import DELAY, Upstream, assert_same, recording
+from tests.support.calm import SERVE
 from tests.support.make_checkpoint import make_checkpoint
 
 pytestmark = pytest.mark.product  # a model is run
@@ -58,7 +58,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     options = ["--port", "0", "--backend", "torch", "--backend-option", "threads=1", "--slots", "4"]
     chosen = ["--model", str(listener), "--model", str(speaker), "--voices", str(speaker)]
     with subprocess.Popen(
-        [sys.executable, "-c", "from antiphon.cli import main; main()", "serve", *options, *chosen],
+        [*SERVE, *options, *chosen],
         cwd=REPOSITORY, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         try:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +20,7 @@ from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
+from tests.support.calm import SERVE
 
 TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
@@ -157,7 +157,7 @@ def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 async def run(*options: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from antiphon.cli import main; main()", "serve", *options),
+        *(*SERVE, *options),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

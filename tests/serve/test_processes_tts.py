@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import sys
 from pathlib import Path
 
 from tests.serve.process import REPOSITORY, START_S
 from tests.serve.test_processes import children_of
+from tests.support.calm import SERVE
+from tests.support.launch import ANTIPHON
 
 PROBES_S = 120.0
+PROBE = (*ANTIPHON, "probe", "--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")
+ROOM = ("--slots", "2", "--input-frames", "200", "--output-frames", "200")
+"""However slow the machine, a call of five seconds has room for all its frames."""
 
 
-async def antiphon(*words: str) -> asyncio.subprocess.Process:
+async def run(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from antiphon.cli import main; main()", *words),
+        *words,
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -31,7 +35,7 @@ def maps_onnxruntime(pid: int) -> bool:
 async def test_conversation_recogniser_and_synthesiser_over_two_front_ends(tmp_path: Path) -> None:
     models = (word for name in ("tiny", "tiny-stt", "tiny-tts") for word in ("--model", name))
     record = ("--record", str(tmp_path / "calls"))
-    server = await antiphon("serve", "--port", "0", "--front-ends", "2", "--slots", "2", *record, *models)
+    server = await run(*SERVE, "--port", "0", "--front-ends", "2", *ROOM, *record, *models)
     try:
         assert server.stdout is not None
         url = ""
@@ -42,10 +46,10 @@ async def test_conversation_recogniser_and_synthesiser_over_two_front_ends(tmp_p
                 found = re.search(r"http://\S+", line)
                 url = found[0] if found else ""
         for protocol in ("chat", "stt", "tts"):
-            words = ("--protocol", protocol, "--sessions", "2", "--quiet")
+            words = ("--protocol", protocol)
             stock = ("--stock",) if protocol == "chat" else ()
             async with asyncio.timeout(PROBES_S):
-                probe = await antiphon("probe", url, *words, *stock, "--max-lost", "0", "--max-failed", "0")
+                probe = await run(*PROBE, url, *words, *stock)
                 out, err = await probe.communicate()
             assert probe.returncode == 0, f"{protocol}: {out.decode()}{err.decode()}"
         processes = children_of(server.pid)

@@ -13,7 +13,8 @@ from antiphon.audio.wav import decode_wav
 from antiphon.backends.base import FloatArray
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon_client.clip import default_clips
-from tests.support.launch import ANTIPHON, free_port, running_server
+from tests.support.calm import SERVE
+from tests.support.launch import free_port, running_server
 
 pytestmark = pytest.mark.product  # a model is run
 
@@ -26,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One process with both, on the backend of the base package."""
     port = free_port()
     models = ["--model", "tiny-stt", "--model", "tiny-tts"]
-    command = [*ANTIPHON, "serve", *models, "--backend", "onnx", "--slots", "2", "--port", str(port)]
+    command = [*SERVE, *models, "--backend", "onnx", "--slots", "2", "--port", str(port)]
     log = tmp_path_factory.mktemp("small") / "server.log"
     with running_server(command, port, log) as running:
         yield running.url

@@ -20,8 +20,9 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import Server, serving
 from tests.serve.process import START_S
-from tests.serve.test_processes_tts import antiphon
+from tests.serve.test_processes_tts import run
 from tests.stock.environments import run_client
+from tests.support.calm import SERVE
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 
@@ -102,7 +103,7 @@ async def test_a_spoken_exchange_by_livekits_personaplex_client_on_api_chat(
 @asynccontextmanager
 async def served(*words: str) -> AsyncIterator[str]:
     """The URL of ``antiphon serve`` with these options."""
-    process = await antiphon("serve", "--port", "0", *words)
+    process = await run(*SERVE, "--port", "0", *words)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(2 * START_S):

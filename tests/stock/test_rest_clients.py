@@ -19,7 +19,8 @@ from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import serving
 from tests.stock.environments import run_client
 from tests.stock.node_environments import run_node
-from tests.support.launch import ANTIPHON, free_port, running_server
+from tests.support.calm import SERVE
+from tests.support.launch import free_port, running_server
 
 pytestmark = pytest.mark.timeout(600)  # pip and npm may have to fetch a client first
 
@@ -41,7 +42,7 @@ def base_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     port, log = free_port(), tmp_path_factory.mktemp("rest") / "server.log"
     models = ("--model", "tiny-stt", "--model", "tiny-tts", "--slots", "2")
     front_ends = ("--front-ends", request.param) if request.param != "1" else ()
-    with running_server([*ANTIPHON, "serve", "--port", str(port), *models, *front_ends], port, log):
+    with running_server([*SERVE, "--port", str(port), *models, *front_ends], port, log):
         yield f"http://127.0.0.1:{port}/v1"
     assert "level=error" not in log.read_text()
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.calm import CALM_OPTIONS
+
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / "node_modules"
 
@@ -79,6 +81,7 @@ def browser_env(clip: Path) -> dict[str, str]:
         **os.environ,
         "ANTIPHON_TEST_PYTHON": sys.executable,
         "ANTIPHON_TEST_CHROMIUM": find_chromium(),
+        "ANTIPHON_TEST_CALM": " ".join(CALM_OPTIONS),
         "ANTIPHON_TEST_CLIP": str(clip),
     }
 

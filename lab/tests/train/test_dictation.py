@@ -9,7 +9,8 @@ from lab.train.domain import Domain
 from lab.train.eval_calls import dictate_all, dictation_report
 from lab.train.questions import Asked, Utterance, plan, trim
 from lab.train.synthetic_voices import speak
-from tests.support.launch import ANTIPHON, free_port, running_server
+from tests.support.calm import SERVE
+from tests.support.launch import free_port, running_server
 
 
 async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> 
         Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans
     ]
     port = free_port()
-    command = [*ANTIPHON, "serve", "--model", "tiny-stt", "--backend", "onnx", "--slots", "2"]
+    command = [*SERVE, "--model", "tiny-stt", "--backend", "onnx", "--slots", "2"]
     with running_server([*command, "--port", str(port)], port, tmp_path / "server.log") as server:
         report = dictation_report(await dictate_all(server.url, asked, 2, lambda done, total: None))
     assert report["word_error"] <= 0.1, report["wrong"]

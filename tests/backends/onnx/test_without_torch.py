@@ -10,6 +10,7 @@ import aiohttp
 import numpy as np
 
 from tests.serve.process import START_S, ServerProcess, said
+from tests.support.calm import CALM_OPTIONS
 
 BLOCKED = ("torch", "torchao", "moshi", "onnx", "onnxscript", "mlx", "huggingface_hub")
 
@@ -26,7 +27,7 @@ SERVE = (
     BLOCK
     + """
 from antiphon import cli
-sys.exit(cli.run(["serve", "--port", "0", "--model", "echo", "--slots", "1"]))
+sys.exit(cli.run(["serve", "--port", "0", "--model", "echo", "--slots", "1", *sys.argv[2:]]))
 """
 )
 
@@ -63,7 +64,7 @@ def test_the_built_in_models_run_without_torch() -> None:
 
 async def test_the_server_answers_without_torch() -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVE, ",".join(BLOCKED)),
+        *(sys.executable, "-c", SERVE, ",".join(BLOCKED), *CALM_OPTIONS),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.calm import CALM_OPTIONS
 from tests.support.stack.composefile import ROOT, Service, read_compose, services
 from tests.support.stack.names import name_server
 from tests.support.stack.process import POLL_S, Process, find_program, until
@@ -256,7 +257,7 @@ def _worker(
         **{f"={inside}": f"={outside}" for inside, outside in service.mounts(secrets).items()},
     }
     argv = place(service.argv, places)
-    argv[0] = find_program(argv[0], Path(sys.executable).parent)
+    argv = [find_program(argv[0], Path(sys.executable).parent), *argv[1:], *CALM_OPTIONS]
     return Worker(service, host, port, argv, folder / f"{service.name}-{host}.log")
 
 

@@ -1,0 +1,29 @@
+"""Servers of tests that refuse no caller because the machine is slow.
+
+Late frames and a late event loop close a server's admission. Tests share their machine with one another, so
+every server that a test starts has these settings, but those of tests about overload, which give their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.engine.config import EngineConfig
+from tests.support.launch import ANTIPHON
+
+CALM: Mapping[str, float] = {"late_refuse_fraction": 1.0, "host_lag_ms": 60_000.0}
+"""Fields of the engine's configuration: no share is above 1, and no event loop is a minute late."""
+
+CALM_OPTIONS = tuple(
+    word for name, value in CALM.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")
+)
+"""The same as options of ``antiphon serve``; of an option given twice the last holds."""
+
+SERVE = (*ANTIPHON, "serve", *CALM_OPTIONS)
+"""The command of a calm server."""
+
+
+def calm(**settings: Any) -> EngineConfig:
+    """A calm engine's configuration with ``settings``."""
+    return EngineConfig(**{**CALM, **settings})
