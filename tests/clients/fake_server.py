@@ -222,7 +222,7 @@ def fake_server_in_thread(behaviour: Behaviour | None = None) -> Iterator[FakeSe
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        yield started.result(timeout=10)
+        yield started.result(timeout=120)
     finally:
         stopping.set()
-        thread.join(timeout=10)
+        thread.join(timeout=120)

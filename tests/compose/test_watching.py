@@ -122,7 +122,7 @@ def alerts() -> dict[str, str]:
 
 def promtool(*arguments: str) -> str:
     command = [find_program("promtool"), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

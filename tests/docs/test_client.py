@@ -19,7 +19,7 @@ def test_the_program_asks_and_prints_the_answer(tmp_path: Path) -> None:
     command = [*SERVE, "--model", "tiny", "--backend", "onnx", "--slots", "1"]
     with running_server([*command, "--port", str(port)], port, tmp_path / "server.log") as server:
         run = subprocess.run(
-            [sys.executable, str(file), server.url], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, str(file), server.url], capture_output=True, text=True, timeout=500, check=False
         )
     assert run.returncode == 0, run.stderr
     answer, _, frames = run.stdout.strip().partition(" (")

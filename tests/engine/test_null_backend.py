@@ -90,7 +90,7 @@ def test_many_callers_on_few_rows_hear_all_of_their_own_and_nothing_else(kind: P
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     for caller in callers:
         if caller.failure is not None:
             raise caller.failure

@@ -133,7 +133,7 @@ def test_no_frame_is_torn_or_anothers() -> None:
             break
     harness.is_over.set()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(120.0)
     if harness.failures:
         raise harness.failures[0]
     assert harness.engine.health().alive

@@ -53,7 +53,7 @@ class Talk:
                 assert reply.pcm is not None
                 frames.check(reply.frame, reply.pcm)
                 session.sent(reply, time.monotonic())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120.0):
             while not session.is_idle:
                 news.clear()
                 for reply in session.take():

@@ -22,7 +22,7 @@ from antiphon.models.sampling import SamplingParameters
 from tests.engine.fakes import MODEL
 from tests.ipc.engine_process import make_engine
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @dataclass

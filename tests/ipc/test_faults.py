@@ -86,7 +86,7 @@ class FrontEndProcess:
 
     def counts(self) -> dict[str, int]:
         """What it counted, once it has ended well."""
-        output, _ = self.process.communicate(timeout=60.0)
+        output, _ = self.process.communicate(timeout=500.0)
         assert self.process.returncode == 0, "a check of its own failed"
         counts: dict[str, int] = json.loads(output.splitlines()[-1])
         return counts
@@ -278,7 +278,7 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
         guest.end(DrainingError("the server is leaving; its queue is closed"))
 
     host.engine.admit = leave_meanwhile  # type: ignore[method-assign]
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(120.0):
         with pytest.raises(DrainingError, match="its queue is closed"):
             await open_call(Place(port, lambda: None))
     port._desk.close()

@@ -43,7 +43,9 @@ def load(*refs: str, home: Path, url: str = NOWHERE, offline: bool = False) -> l
     environment |= {"HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     environment |= {"HF_HUB_OFFLINE": "1"} if offline else {}
     command = [sys.executable, "-c", LOAD, *refs]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=500
+    )
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 

@@ -16,5 +16,5 @@ def run_make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     inherited = {"MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", *settable}
     fresh = {name: value for name, value in os.environ.items() if name not in inherited}
     return subprocess.run(
-        ["make", *words], cwd=cwd, env=fresh, capture_output=True, text=True, timeout=30, check=False
+        ["make", *words], cwd=cwd, env=fresh, capture_output=True, text=True, timeout=500, check=False
     )

@@ -27,7 +27,7 @@ def _run_pytest(folder: Path, bodies: dict[str, str]) -> subprocess.CompletedPro
         (folder / f"test_{name}.py").write_text(f"import pytest\n\n{body}\n")
     options = ["-q", "-rA", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir"]
     command = [sys.executable, "-m", "pytest", *options, str(folder), "."]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ TOGETHER = sorted(EXTRAS.difference(UNPINNED, {"mlx"}))
 def _pip_setting(name: str) -> str | None:
     """The value of pip's option ``name``: from the environment, else from pip's files."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     pairs = [line.partition("=")[::2] for line in run.stdout.splitlines()]
     values = {key: value.strip("'\"") for key, value in pairs if key.endswith(f".{name}")}
     return values.get(f":env:.{name}") or next(iter(values.values()), None)
@@ -58,7 +58,7 @@ def _resolve(requirements: Path, *options: str) -> subprocess.CompletedProcess[s
         env=env,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
 

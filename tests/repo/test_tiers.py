@@ -33,7 +33,7 @@ def _run(folder: Path, modules: dict[str, str], *options: str) -> subprocess.Com
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(body)
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ PIP_ALONE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 def _python(*words: str | Path, cwd: Path) -> None:
     command = [sys.executable, *map(str, words)]
-    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500, check=False)
     assert run.returncode == 0, run.stderr
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def tracked_files() -> list[Path]:
     """Every file of the project, ignored ones left out."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     paths = [ROOT / name for name in listing.stdout.split("\0") if name]
     return [path for path in paths if path.is_file()]
 

@@ -16,7 +16,9 @@ from tests.serve.harness import PATIENCE_S, Client
 from tests.support.calm import CALM_OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
-START_S = 30.0
+ROOM = ("--input-frames", "400", "--output-frames", "400")
+"""However long a process waits for the machine, the frames of half a minute have room and none is lost."""
+START_S = 120.0
 """Importing and starting takes about a second; a busy machine may need more."""
 
 SCRIPT = """
@@ -46,7 +48,7 @@ if role == "serve":
     )
     if {open_files}:
         resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
-    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *{calm}, *arguments]))
+    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *{calm}, *{room}, *arguments]))
 elif role == "engine":
     from antiphon.serve.hosting.engine_process import main
 else:
@@ -101,7 +103,7 @@ async def start_process(
     ``spec`` is the harness's name of the model.
     """
     facts = {"lose_device_at": lose_device_at, "make_s": make_s, "open_files": open_files, "spec": spec}
-    script = SCRIPT.format(**facts, calm=CALM_OPTIONS)
+    script = SCRIPT.format(**facts, calm=CALM_OPTIONS, room=ROOM)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,

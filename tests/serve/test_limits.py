@@ -52,12 +52,12 @@ async def connected(port: int) -> Connection:
     return await asyncio.open_connection("127.0.0.1", port)
 
 
-async def answered(connection: Connection) -> bool:
-    """Whether a request is answered within a moment."""
+async def answered(connection: Connection, within_s: float = 0.3) -> bool:
+    """Whether a request is answered in time."""
     reader, writer = connection
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(within_s):
             return (await reader.read(12)).startswith(b"HTTP/1.1 404")
     except (TimeoutError, ConnectionResetError):
         return False
@@ -66,8 +66,8 @@ async def answered(connection: Connection) -> bool:
 async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
     async with listening(max_connections=2) as (port, _):
         one, two, three = [await connected(port) for _ in range(3)]
-        assert await answered(one)
-        assert await answered(two)
+        assert await answered(one, PATIENCE_S)
+        assert await answered(two, PATIENCE_S)
         assert not await answered(three)
         one[1].close()
         async with asyncio.timeout(PATIENCE_S):
@@ -79,7 +79,7 @@ async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
 async def test_connections_beyond_an_addresss_own_are_closed_and_counted() -> None:
     async with listening(max_connections_per_address=1) as (port, families):
         one, two = await connected(port), await connected(port)
-        assert await answered(one)
+        assert await answered(one, PATIENCE_S)
         assert await two[0].read() == b""
         assert families.registry.get_sample_value("antiphon_turned_away_connections_total") == 1.0
         one[1].close()
@@ -94,7 +94,7 @@ async def test_new_connections_beyond_the_rate_wait() -> None:
     async with listening(max_new_connections_per_s=10) as (port, _):
         begun_s = time.monotonic()
         connections = [await connected(port) for _ in range(15)]
-        assert all([await answered(it) for it in connections[:10]])
+        assert all([await answered(it, PATIENCE_S) for it in connections[:10]])
         async with asyncio.timeout(PATIENCE_S):
             while not await answered(connections[-1]):  # asks again: it may be let in meanwhile
                 pass
@@ -112,7 +112,7 @@ async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
         reader, writer = await connected(port)
         writer.write(b"\x16\x03\x01")  # the beginning of a handshake
         assert await reader.read() == b""
-        assert 0.2 < time.monotonic() - begun_s < 5.0
+        assert time.monotonic() - begun_s > 0.2
         writer.close()
 
 
@@ -173,7 +173,7 @@ async def test_three_bytes_now_and_then_hold_no_row() -> None:
                 if isinstance(message, moshi.Event) and message.type == "error":
                     assert "no audio for" in message.fields["message"]
                     break
-        assert time.monotonic() - begun_s < 5.0
+        assert time.monotonic() - begun_s < PATIENCE_S
         await server.is_empty()
 
 

@@ -17,9 +17,9 @@ import pytest
 from antiphon.audio.formats import AudioEncoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.protocol import kyutai, moshi
-from antiphon.serve.hosting.lag import LOOKS, PERIOD_S, WORST_S, LoopLag
+from antiphon.serve.hosting.lag import LOOKS, WORST_S, LoopLag
 from tests.serve.asr_fakes import transcribing
-from tests.serve.harness import Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Server, serving, speech
 
 HANDLER_S = 0.02
 """A quarter of a frame: what one handler may keep every other session waiting."""
@@ -27,8 +27,7 @@ HANDLER_S = 0.02
 BURST = 200
 """Connections at once."""
 
-LAG_MS = 40.0
-OPENS_S = 5.0
+LAG_MS = 100.0
 
 
 def test_the_lag_is_a_median_of_the_last_looks_and_the_worst_is_forgotten() -> None:
@@ -64,25 +63,28 @@ def busy_loop(share_s: float) -> Iterator[None]:
         is_over = True
 
 
+async def is_ready(server: Server, status: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await server.get("/readyz"))[0] != status:  # noqa: ASYNC110 (what it waits for is a measure)
+            await asyncio.sleep(0.05)
+
+
 async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> None:
     async with serving(engine={"host_lag_ms": LAG_MS}) as server, server.caller():
         with busy_loop(3 * LAG_MS / 1000.0):
-            await asyncio.sleep(2 * LOOKS * (PERIOD_S + 3 * LAG_MS / 1000.0))
-            status, text, _ = await server.get("/readyz")
-            assert (status, text.partition(":")[0]) == (503, "late")
+            await is_ready(server, 503)
+            _, text, _ = await server.get("/readyz")
+            assert text.partition(":")[0] == "late"
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 async with server.call(""):
                     raise AssertionError("admitted")
             assert refused.value.status == 503
             _, text, _ = await server.get("/api/chat")
             assert "the server's event loop runs" in text
-            assert "(admission stops above 40 ms)" in text
+            assert "(admission stops above 100 ms)" in text
             _, text, _ = await server.get("/healthz", Accept="application/json")
             assert json.loads(text)["loop"]["lag_ms"] > LAG_MS
-        start_s = time.monotonic()
-        while (await server.get("/readyz"))[0] != 200:  # noqa: ASYNC110 (what it waits for is a measure)
-            await asyncio.sleep(0.05)
-        assert time.monotonic() - start_s < OPENS_S
+        await is_ready(server, 200)
         async with server.call("") as client:
             await client.receive()
 

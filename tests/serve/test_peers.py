@@ -46,7 +46,7 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
             for index in range(600):
                 await client.speak(speech(1, index))
                 await asyncio.sleep(0.002)
-            assert max(await well_served(bystander, 10)) < 1.0
+            assert max(await well_served(bystander, 10)) < 10.0
             stats = [it._session.stats() for it in calls if it._session is not None]
             slow = max(stats, key=lambda it: it.frames_in)
             assert slow.dropped_out > 20

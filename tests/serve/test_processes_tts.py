@@ -7,15 +7,13 @@ import re
 import signal
 from pathlib import Path
 
-from tests.serve.process import REPOSITORY, START_S
+from tests.serve.process import REPOSITORY, ROOM, START_S
 from tests.serve.test_processes import children_of
 from tests.support.calm import SERVE
 from tests.support.launch import ANTIPHON
 
-PROBES_S = 120.0
+PROBES_S = 300.0
 PROBE = (*ANTIPHON, "probe", "--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")
-ROOM = ("--slots", "2", "--input-frames", "200", "--output-frames", "200")
-"""However slow the machine, a call of five seconds has room for all its frames."""
 
 
 async def run(*words: str) -> asyncio.subprocess.Process:
@@ -35,7 +33,7 @@ def maps_onnxruntime(pid: int) -> bool:
 async def test_conversation_recogniser_and_synthesiser_over_two_front_ends(tmp_path: Path) -> None:
     models = (word for name in ("tiny", "tiny-stt", "tiny-tts") for word in ("--model", name))
     record = ("--record", str(tmp_path / "calls"))
-    server = await run(*SERVE, "--port", "0", "--front-ends", "2", *ROOM, *record, *models)
+    server = await run(*SERVE, "--port", "0", "--front-ends", "2", "--slots", "2", *ROOM, *record, *models)
     try:
         assert server.stdout is not None
         url = ""

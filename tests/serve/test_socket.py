@@ -82,7 +82,7 @@ async def test_who_never_answers_a_close_is_cut_off(is_secure: bool, flood: byte
             start_s = time.monotonic()
             only_call(server).end()
             await server.is_empty()
-            assert 0.25 <= time.monotonic() - start_s < 10.0
+            assert 0.25 <= time.monotonic() - start_s < 25.0
             client.cut()
 
 

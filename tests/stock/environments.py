@@ -38,7 +38,9 @@ def python_of(name: str) -> Path:
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=60)
+            subprocess.run(
+                [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=INSTALL_S
+            )
             command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *asked]
             run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
             assert run.returncode == 0, run.stderr

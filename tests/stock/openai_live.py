@@ -67,7 +67,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         await say(question + silence)
         await connection.session.close()
         await asyncio.wait_for(closed.wait(), 15)
-        await asyncio.wait_for(listening, 15)
+        await asyncio.wait_for(listening, 120)
     return met
 
 

@@ -84,7 +84,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         await say(silence, until_it_speaks=True)
         await say(question + silence)
         await connection.close()
-        await asyncio.wait_for(listening, 15)
+        await asyncio.wait_for(listening, 120)
     return met
 
 

@@ -53,7 +53,7 @@ async def listen(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         await connection.input_audio_buffer.commit()
         await asyncio.sleep(3)
         await connection.close()
-        await asyncio.wait_for(reading, 15)
+        await asyncio.wait_for(reading, 120)
     return met
 
 

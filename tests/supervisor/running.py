@@ -19,7 +19,7 @@ from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
 
 STUB = str(Path(__file__).parent / "stub.py")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @dataclass

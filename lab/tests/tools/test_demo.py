@@ -16,7 +16,7 @@ import pytest
 from lab.tools.demo import caller
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 100
+TIMEOUT_S = 500
 
 
 @pytest.fixture

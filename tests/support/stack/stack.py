@@ -26,7 +26,7 @@ from tests.support.stack.composefile import ROOT, Service, read_compose, service
 from tests.support.stack.names import name_server
 from tests.support.stack.process import POLL_S, Process, find_program, until
 
-START_S = 50.0
+START_S = 150.0
 """For a server to be up on a very busy machine; alone it takes one or two seconds."""
 
 

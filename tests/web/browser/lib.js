@@ -333,15 +333,17 @@ export function bestEcho(said, heard, longestMs) {
   return best;
 }
 
+/** Where the documents have their pictures, when they are to be taken anew. */
+export const IMAGES = process.env["ANTIPHON_TEST_IMAGES"];
+
 /**
- * Take a picture, and keep it where the documents show it when ANTIPHON_TEST_IMAGES names that folder.
+ * Take a picture, and keep it where the documents show it when {@link IMAGES} names that folder.
  *
  * @param {import("playwright-core").Page} page
  * @param {string} name
  */
 export async function picture(page, name) {
-  const folder = process.env["ANTIPHON_TEST_IMAGES"];
-  const shot = await page.screenshot(folder ? { path: `${folder}/${name}.png` } : {});
+  const shot = await page.screenshot(IMAGES ? { path: `${IMAGES}/${name}.png` } : {});
   if (shot.length < 5000) throw new Error(`the picture ${name} has ${shot.length} bytes: there is nothing on it`);
 }
 

@@ -20,6 +20,9 @@ import {
   talkedFor,
 } from "./lib.js";
 
+/** Seconds of talk, of which any three are found again in the echo. */
+const VOICE_S = 6;
+
 /** @type {Server} */
 let server;
 /** @type {import("playwright-core").Browser} */
@@ -41,7 +44,7 @@ test("the echo of the microphone comes back, muted is silent, and the recording 
   const isHeard = async () => Number(await page.$eval("#level-reply", (it) => getComputedStyle(it).getPropertyValue("--level"))) > 0.3;
   await eventually("the reply is heard", isHeard);
   t.diagnostic(`first sound ${Date.now() - pressedMs} ms after the button`);
-  await talkedFor(page, 9);
+  await talkedFor(page, VOICE_S);
   await page.click("#latency summary");
   await eventually("a round trip was timed", async () => Number.isFinite((await numbers(page))["roundTripMs"]));
   const shown = await numbers(page);
@@ -52,18 +55,17 @@ test("the echo of the microphone comes back, muted is silent, and the recording 
   await page.keyboard.press("m");
   assert.equal(await page.textContent("#mute-label"), "Unmute");
   await eventually("mute is said", async () => (await page.textContent("#status")) === "You are muted.");
-  const mutedFromS = 1 + 9;
-  await talkedFor(page, mutedFromS + 4);
+  await talkedFor(page, 1 + VOICE_S + 4);
   await page.click("#talk");
   await inState(page, "ended");
   const { name, sampleRate, channels, frames, sides } = await saveRecording(page);
   assert.match(name, /^antiphon-.*\.wav$/);
   assert.deepEqual([sampleRate, channels, sides.length], [24_000, 2, 2]);
-  assert.ok(frames > 12 * 24_000, `${frames / 24_000} s`);
+  assert.ok(frames > (VOICE_S + 3) * 24_000, `${frames / 24_000} s`);
   const [mine, theirs] = /** @type {[Float32Array, Float32Array]} */ (sides);
 
   const clip = readWav(await readFile(clipPath())).sides[0];
-  const spoken = mine.subarray(0, 9 * 24_000);
+  const spoken = mine.subarray(0, VOICE_S * 24_000);
   const asRecorded = bestEcho(spoken, loop(/** @type {Float32Array} */ (clip)), 30_000);
   assert.ok(asRecorded.correlation > 0.7, `the microphone is the clip: ${asRecorded.correlation}`);
   const echo = bestEcho(spoken, theirs, 3000);
@@ -73,7 +75,7 @@ test("the echo of the microphone comes back, muted is silent, and the recording 
 
   const silent = /** @param {Float32Array} side */ (side) => rms(side.subarray(-2 * 24_000));
   assert.equal(silent(mine), 0);
-  assert.ok(silent(theirs) < 0.05 * rms(theirs.subarray(2 * 24_000, 8 * 24_000)), `muted echo ${silent(theirs)}`);
+  assert.ok(silent(theirs) < 0.05 * rms(theirs.subarray(2 * 24_000, (VOICE_S - 1) * 24_000)), `muted echo ${silent(theirs)}`);
   assert.deepEqual(complaints, []);
   await close();
 });
@@ -84,7 +86,7 @@ test("PCM when Opus is not wanted, beside a stock client on the same port", asyn
   await page.selectOption('select:has(option[value="pcm_s16le"])', "pcm_s16le");
   await page.click("#settings button[value=close]");
   await call(page);
-  const [stock] = await Promise.all([python("-m", "tests.web.stock_client", server.url), talkedFor(page, 6)]);
+  const [stock] = await Promise.all([python("-m", "tests.web.stock_client", server.url), talkedFor(page, VOICE_S)]);
   assert.ok(JSON.parse(stock.trim().split("\n").at(-1) ?? "").loud_samples > 12_000, stock);
   await page.click("#latency summary");
   await eventually("the path is told", async () => /PCM/.test((await page.textContent('[data-name="path"]')) ?? ""));
@@ -105,7 +107,7 @@ test("a browser without WebCodecs speaks PCM by itself, and one without a microp
   await page.keyboard.press("Enter");
   await inState(page, "live");
   assert.equal(await page.evaluate(() => document.activeElement?.id), "talk", "the focus is not lost with its button");
-  await talkedFor(page, 6);
+  await talkedFor(page, VOICE_S);
   await page.click("#latency summary");
   await eventually("the path is told", async () => /PCM/.test((await page.textContent('[data-name="path"]')) ?? ""));
   const { sides } = await saveRecording(page);
