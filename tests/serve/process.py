@@ -48,7 +48,8 @@ if role == "serve":
     )
     if {open_files}:
         resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
-    sys.exit(cli.run(["serve", "--port", "0", "--backend", "null", "--slots", "1", *{calm}, *{room}, *arguments]))
+    options = ["--port", "0", "--backend", "null", "--slots", "1", *{calm}, *{room}]
+    sys.exit(cli.run(["serve", *options, *arguments]))
 elif role == "engine":
     from antiphon.serve.hosting.engine_process import main
 else:
