@@ -18,8 +18,11 @@ from filelock import FileLock
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai[realtime]==3.54.0",),
     "pipecat": ("pipecat-ai[openai]==1.14.0",),
-    "livekit": ("livekit-agents==1.8.9", "livekit-plugins-openai==1.8.9"),
-    "personaplex": ("livekit-plugins-nvidia[personaplex]==1.8.9",),
+    "livekit": (
+        "livekit-agents==1.8.9",
+        "livekit-plugins-openai==1.8.9",
+        "livekit-plugins-nvidia[personaplex]==1.8.9",
+    ),
 }
 """What is asked of pip; nothing of ours is in these environments."""
 
@@ -27,7 +30,7 @@ NODE_PACKAGES = ("openai@6.49.0", "ws@8.18.3")
 """What is asked of npm."""
 
 HERE = Path(__file__).parent
-INSTALL_S = 280
+INSTALL_S = 500
 
 
 def python_of(name: str) -> Path:
@@ -38,10 +41,10 @@ def python_of(name: str) -> Path:
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():
-            subprocess.run(
-                [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=INSTALL_S
-            )
-            command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *asked]
+            venv = [sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)]
+            subprocess.run(venv, check=True, timeout=INSTALL_S)
+            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+            command = [*pip, "install", "--quiet", "--no-compile", *asked]
             run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
             assert run.returncode == 0, run.stderr
             (folder / "done").touch()
@@ -62,13 +65,13 @@ def node_folder() -> Path:
     return folder
 
 
-async def run_client(name: str, script: str, *arguments: str, timeout_s: float = 120.0) -> dict[str, Any]:
+async def run_client(name: str, script: str, *arguments: str, timeout_s: float = 400.0) -> dict[str, Any]:
     """What a script beside this module prints last, as JSON, run in a client's environment."""
     python = await asyncio.to_thread(python_of, name)
     return await _printed((str(python), str(HERE / script), *arguments), timeout_s)
 
 
-async def run_node(script: str, *arguments: str, trusted: Path, timeout_s: float = 120.0) -> dict[str, Any]:
+async def run_node(script: str, *arguments: str, trusted: Path, timeout_s: float = 400.0) -> dict[str, Any]:
     """The same of a script for Node, which trusts one more certificate."""
     folder = await asyncio.to_thread(node_folder)
     copy = folder / script  # Node looks for packages beside the script

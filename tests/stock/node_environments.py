@@ -44,7 +44,7 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-async def run_node(name: str, script: str, *arguments: str, timeout_s: float = 120.0) -> dict[str, Any]:
+async def run_node(name: str, script: str, *arguments: str, timeout_s: float = 400.0) -> dict[str, Any]:
     """What a script beside this module prints last, as JSON, run in a client's environment."""
     folder = await asyncio.to_thread(folder_of, name)
     placed = folder / script  # imports are looked for beside the script

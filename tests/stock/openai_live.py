@@ -49,7 +49,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                     closed.set()
 
         listening = asyncio.create_task(listen())
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), 120)
 
         async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
             for start in range(0, len(pcm), STEP_BYTES):

@@ -66,7 +66,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                     met["errors"].append(event.error.message)
 
         listening = asyncio.create_task(listen())
-        await asyncio.wait_for(updated.wait(), 30)
+        await asyncio.wait_for(updated.wait(), 120)
 
         async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
             before = len(met["audio"])

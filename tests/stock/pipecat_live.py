@@ -83,7 +83,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
     async def caller() -> None:
         await worker.queue_frame(LLMContextFrame(LLMContext()))
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), 120)
         silence = bytes(48_000 * 4)
         await say(question + silence)
         met["answer"] = met["transcript"]
@@ -94,7 +94,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
     runner = WorkerRunner()
     await runner.add_workers(worker)
-    await asyncio.wait_for(asyncio.gather(runner.run(), caller()), 90)
+    await asyncio.wait_for(asyncio.gather(runner.run(), caller()), 300)
     return met
 
 

@@ -95,7 +95,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
     runner = WorkerRunner()
     await runner.add_workers(worker)
-    await asyncio.wait_for(asyncio.gather(runner.run(), caller()), 90)
+    await asyncio.wait_for(asyncio.gather(runner.run(), caller()), 300)
     return met
 
 

@@ -7,48 +7,26 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from antiphon.audio.files import read_audio
-from antiphon.audio.pcm import s16le_from_float
-from antiphon.backends.onnx.factory import make
-from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from tests.serve.harness import Server, serving
+from tests.serve.harness import serving
 from tests.serve.process import START_S
 from tests.serve.test_processes_tts import run
 from tests.stock.environments import run_client
+from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 from tests.support.calm import SERVE
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 
-ANSWER = " my name is robin"
-LOUD = 1000
 CLIENTS = ("openai", "pipecat", "livekit")
 
 
 @pytest.fixture(scope="module")
 def question(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A question that the model answers rightly when it takes the likeliest token."""
-    clip = Path(str(resources.files("antiphon_client") / "clips" / "question-name.ogg"))
-    path = tmp_path_factory.mktemp("question") / "name.pcm"
-    path.write_bytes(s16le_from_float(read_audio(clip)))
-    return path
-
-
-@asynccontextmanager
-async def tiny() -> AsyncIterator[Server]:
-    """The built-in model, which says the likeliest thing."""
-    checkpoint = load_checkpoint("tiny")
-    async with serving(model=(checkpoint, make(checkpoint, slots=2, threads=1))) as server:
-        model = server.services.models.first
-        greedy = replace(model.defaults, text_temperature=0.0, audio_temperature=0.0)
-        object.__setattr__(model, "defaults", greedy)
-        yield server
+    return question_file(tmp_path_factory.mktemp("question"))
 
 
 def spoken(audio: list[int]) -> list[int]:
@@ -91,7 +69,7 @@ async def test_a_spoken_exchange_by_livekits_personaplex_client_on_api_chat(
     question: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tiny() as server:
-        met = await run_client("personaplex", "personaplex_chat.py", server.url(""), str(question))
+        met = await run_client("livekit", "personaplex_chat.py", server.url(""), str(question))
         await server.is_empty()
     assert met["answer"] == ANSWER
     assert met["transcript"].startswith(2 * ANSWER)
