@@ -35,7 +35,12 @@ class Limits:
 
     drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
     handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
-    idle_timeout_s: float = option(60.0, "from one audio message to the next", minimum=0.1)
+    idle_timeout_s: float = option(
+        60.0, "without audio or text, of which a second keeps a session for ten", minimum=0.1
+    )
+    quiet_timeout_s: float = option(
+        600.0, "without audio of a client that is muted, or ends its turns by hand", minimum=0.1
+    )
     liveness_timeout_s: float = option(20.0, "from one sign of life of the peer to the next", minimum=0.1)
     close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
     max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
