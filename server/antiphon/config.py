@@ -157,6 +157,9 @@ class ServerConfig:
     outside_files: bool = option(
         False, "let a model's folder name files outside of itself: by '..', file://, links or hf://"
     )
+    skip_digests: bool = option(
+        False, "serve without comparing the SHA-256 of each file with the model's manifest"
+    )
     front_ends: int | None = option(
         0, "processes for conversations; auto: the cores the engine leaves; 0: one for everything", minimum=0
     )
@@ -167,6 +170,9 @@ class ServerConfig:
     record_max_s: float = option(600.0, "the longest recording of a call", minimum=1)
     record_max_bytes: int = option(
         10_000_000_000, "all recordings together, beyond which the oldest are removed", minimum=1_000_000
+    )
+    record_max_days: float = option(
+        0.0, "days after which a recording is removed, 0 to keep it until room is needed", minimum=0
     )
     trace: int = option(0, "number of ticks to write as a Chrome trace", minimum=0)
     trace_file: str = option("antiphon-trace.json", "where the trace goes")

@@ -40,7 +40,7 @@ class LivenessRules:
         return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
 
     def begin(self, now_s: float, *, has_spoken: bool = False) -> None:
-        """From now on the caller is expected to speak; ``has_spoken`` for the time limit of the next audio."""
+        """From now on the caller is expected to speak; ``has_spoken`` for the limit of the next audio."""
         self._looked_s = now_s
         self._has_spoken = self._has_spoken or has_spoken
 
