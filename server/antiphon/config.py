@@ -56,11 +56,20 @@ class Limits:
     )
     # Each takes a file of a front end; a server of thousands of calls has its share of keep-alive besides.
     max_connections: int = option(10_000, "connections at once; further ones wait", minimum=1)
-    max_connections_per_address: int = option(
-        0, "connections at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    max_connections_per_address: int | None = option(
+        None,
+        "connections at once from one address (of IPv6: one /64), 0 for any number; auto: a quarter of all, "
+        "and any number from this machine itself",
+        minimum=0,
     )
     # A connection and its handshake take a millisecond: a burst must not take a core from those who talk.
     max_new_connections_per_s: float = option(200.0, "connections accepted in a second", minimum=1)
+    max_new_connections_per_address_per_s: float | None = option(
+        None,
+        "connections accepted from one address in a second, 0 for any number; auto: a quarter of all, and "
+        "any number from this machine itself",
+        minimum=0,
+    )
     max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
