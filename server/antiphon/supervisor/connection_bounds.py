@@ -13,7 +13,7 @@ ADDRESS_SHARE: Final = 0.25
 """What one address may take of a bound for all, unless the configuration says how much."""
 
 REFUSAL_COST: Final = 0.05
-"""A connection that is closed at once, in connections that are let in: 30 microseconds beside a millisecond."""
+"""A connection that is closed at once, in connections that are let in: 30 us beside a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class ConnectionBounds:
         return ""
 
     def _sweep(self) -> None:
-        """Each second forget the addresses that may begin anew: those that came lately are left, a few hundred."""
+        """Each second forget the addresses with a full bucket; a few hundred that came lately are left."""
         if self._now_s - self._swept_s < 1.0:
             return
         self._swept_s = self._now_s
