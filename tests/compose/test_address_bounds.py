@@ -15,7 +15,7 @@ from antiphon.protocol import moshi
 from tests.serve.harness import Client, Server, serving, speech
 from tests.support.stack.composefile import services
 from tests.support.stack.names import name_server
-from tests.support.stack.stack import Door, answers, door_environment, free_port
+from tests.support.stack.stack import Balancer, answers, balancer_environment, free_port
 
 STRANGER, CALLER = "127.0.0.2", "127.0.0.3"
 """Two addresses; the machine's own, 127.0.0.1, is not counted."""
@@ -26,23 +26,23 @@ TOO_MANY = (
 
 
 @asynccontextmanager
-async def behind_the_door(folder: Path, tls: Path, **bounds: str) -> AsyncIterator[tuple[str, Server]]:
+async def behind_haproxy(folder: Path, tls: Path, **bounds: str) -> AsyncIterator[tuple[str, Server]]:
     """A server of this process behind HAProxy, and HAProxy's address; nothing answers agent checks."""
-    door_service = services({})["door"]
+    service = services({})["balancer"]
     async with (
         serving(trusted_proxy=("127.0.0.1",), slots=8) as server,
         name_server({"duplex": ["127.0.0.1"]}) as dns_port,
     ):
         ports = (free_port(), free_port(), free_port())
-        environment = door_environment(door_service, tls, ports, (server.port, 9, dns_port))
-        door = Door(door_service, {}, {**environment, **bounds}, folder / "door.log")
-        door.start()
+        environment = balancer_environment(service, tls, ports, (server.port, 9, dns_port))
+        balancer = Balancer(service, {}, {**environment, **bounds}, folder / "balancer.log")
+        balancer.start()
         try:
             url = f"http://127.0.0.1:{ports[0]}"
-            await answers(server.http, f"{url}/api/build_info", door.process)
+            await answers(server.http, f"{url}/api/build_info", balancer.process)
             yield url, server
         finally:
-            await door.stop()
+            await balancer.stop()
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def test_an_address_over_its_rate_is_refused_while_another_talks(
     tmp_path: Path, certificate: Path, bounds: dict[str, str], requests: int
 ) -> None:
     async with (
-        behind_the_door(tmp_path, certificate, **bounds) as (url, server),
+        behind_haproxy(tmp_path, certificate, **bounds) as (url, server),
         client_of(STRANGER) as stranger,
         client_of(CALLER) as caller,
     ):
@@ -114,7 +114,7 @@ async def test_an_address_with_too_many_connections_is_refused_then_cut(
     tmp_path: Path, certificate: Path
 ) -> None:
     async with (
-        behind_the_door(tmp_path, certificate, ADDRESS_CONNECTIONS="3") as (url, _),
+        behind_haproxy(tmp_path, certificate, ADDRESS_CONNECTIONS="3") as (url, _),
         client_of(STRANGER) as stranger,
         client_of(CALLER) as caller,
     ):
@@ -128,11 +128,11 @@ async def test_an_address_with_too_many_connections_is_refused_then_cut(
             assert 4 <= sum(cut) <= 5  # six are twice the bound; the refused one may still count
             assert (await status(caller, url))[0] == 200
         async with asyncio.timeout(30):
-            while await stranger_status(stranger, url) != 200:  # noqa: ASYNC110 (another process)
+            while await status_or_cut(stranger, url) != 200:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.05)
 
 
-async def stranger_status(http: aiohttp.ClientSession, url: str) -> int:
+async def status_or_cut(http: aiohttp.ClientSession, url: str) -> int:
     """0 where the connection is cut."""
     try:
         return (await status(http, url))[0]
