@@ -204,7 +204,10 @@ def test_the_documentation_names_every_option_and_its_default() -> None:
     for info in options(ServerConfig).values():
         row = next((line for line in text.splitlines() if line.startswith(f"| `{info.name}` ")), None)
         assert row is not None, f"docs/configuration.md lacks {info.name}"
-        default = {None: "auto" if "int" in str(info.hint) else "", (): ""}.get(info.default, info.default)
+        default = {
+            None: "auto" if {"int", "float"} & set(re.findall(r"\w+", str(info.hint))) else "",
+            (): "",
+        }.get(info.default, info.default)
         default = ", ".join(default) if isinstance(default, tuple) else default
         shown = str(default).lower() if isinstance(default, bool) else str(default)
         assert row.split("|")[2].strip(" `") == shown

@@ -35,7 +35,12 @@ class Limits:
 
     drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
     handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
-    idle_timeout_s: float = option(60.0, "from one audio message to the next", minimum=0.1)
+    idle_timeout_s: float = option(
+        60.0, "without audio or text, of which a second keeps a session for ten", minimum=0.1
+    )
+    quiet_timeout_s: float = option(
+        600.0, "without audio of a client that is muted, or ends its turns by hand", minimum=0.1
+    )
     liveness_timeout_s: float = option(20.0, "from one sign of life of the peer to the next", minimum=0.1)
     close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
     max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
@@ -51,11 +56,20 @@ class Limits:
     )
     # Each takes a file of a front end; a server of thousands of calls has its share of keep-alive besides.
     max_connections: int = option(10_000, "connections at once; further ones wait", minimum=1)
-    max_connections_per_address: int = option(
-        0, "connections at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    max_connections_per_address: int | None = option(
+        None,
+        "connections at once from one address (of IPv6: one /64), 0 for any number; auto: a quarter of all, "
+        "and any number from this machine itself",
+        minimum=0,
     )
     # A connection and its handshake take a millisecond: a burst must not take a core from those who talk.
     max_new_connections_per_s: float = option(200.0, "connections accepted in a second", minimum=1)
+    max_new_connections_per_address_per_s: float | None = option(
+        None,
+        "connections accepted from one address in a second, 0 for any number; auto: a quarter of all, and "
+        "any number from this machine itself",
+        minimum=0,
+    )
     max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
     max_messages_per_s: int = option(
         500, "messages read from one socket, beyond which reading slows", minimum=1
@@ -152,6 +166,9 @@ class ServerConfig:
     outside_files: bool = option(
         False, "let a model's folder name files outside of itself: by '..', file://, links or hf://"
     )
+    skip_digests: bool = option(
+        False, "serve without comparing the SHA-256 of each file with the model's manifest"
+    )
     front_ends: int | None = option(
         0, "processes for conversations; auto: the cores the engine leaves; 0: one for everything", minimum=0
     )
@@ -162,6 +179,9 @@ class ServerConfig:
     record_max_s: float = option(600.0, "the longest recording of a call", minimum=1)
     record_max_bytes: int = option(
         10_000_000_000, "all recordings together, beyond which the oldest are removed", minimum=1_000_000
+    )
+    record_max_days: float = option(
+        0.0, "days after which a recording is removed, 0 to keep it until room is needed", minimum=0
     )
     trace: int = option(0, "number of ticks to write as a Chrome trace", minimum=0)
     trace_file: str = option("antiphon-trace.json", "where the trace goes")

@@ -7,6 +7,7 @@
     ├── CheckpointError              a model's files
     │   ├── CheckpointNotFoundError  nothing there, or the hub cannot be reached
     │   └── CheckpointFormatError    there, but not what its format says
+    │       └── CheckpointDigestError    a file is not the one that its manifest names
     ├── BackendError                 the thing that runs the model
     │   ├── MissingExtraError        an optional dependency is not installed
     │   ├── UnsupportedError         this backend cannot do what was asked
@@ -59,6 +60,14 @@ class CheckpointNotFoundError(CheckpointError):
 
 class CheckpointFormatError(CheckpointError):
     """A file is there but is not what its format says."""
+
+
+class CheckpointDigestError(CheckpointFormatError):
+    """A file's SHA-256 is not that of the manifest: ``path`` names it, ``found`` and ``promised`` differ."""
+
+    def __init__(self, path: str, *, found: str, promised: str, remedy: str) -> None:
+        self.path, self.found, self.promised = path, found, promised
+        super().__init__(f"{path} has SHA-256 {found}, the manifest says {promised}; {remedy}")
 
 
 class BackendError(AntiphonError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
+from antiphon.errors import CheckpointDigestError, CheckpointFormatError, CheckpointNotFoundError
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import describe, read_checkpoint
@@ -237,9 +237,13 @@ def test_changed_byte_is_found_by_verifying(described: Path) -> None:
     checkpoint = load_checkpoint(str(described))  # the size is right
     assert checkpoint.manifest is not None
     promised, found = checkpoint.manifest.files["mimi"].sha256, file_entry(described, mimi.name).sha256
-    with pytest.raises(CheckpointFormatError) as refused:
+    with pytest.raises(CheckpointDigestError) as refused:
         checkpoint.verify()
-    assert str(refused.value) == f"{mimi} has SHA-256 {found}, the manifest says {promised}"
+    assert str(refused.value) == (
+        f"{mimi} has SHA-256 {found}, the manifest says {promised}; copy it again from where the folder "
+        "comes from, or, if you changed it: antiphon serve --skip-digests"
+    )
+    assert (refused.value.found, refused.value.promised) == (found, promised)
 
 
 def test_changed_size_is_found_by_loading(described: Path) -> None:
@@ -264,4 +268,4 @@ def test_file_entry_is_relative_to_the_manifest(described: Path) -> None:
     assert entry == FileEntry(
         f"{described.name}/config.json", entry.sha256, (described / "config.json").stat().st_size
     )
-    entry.check_hash(described / "config.json")
+    entry.check_hash(described / "config.json", "copy it again")

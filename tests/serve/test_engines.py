@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +16,9 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.metrics import MetricFamilies
-from antiphon.errors import AntiphonError, CheckpointNotFoundError, ConfigError
-from antiphon.serve.hosting.engines import running_engines, serve_here
+from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotFoundError, ConfigError
+from antiphon.models.catalog import builtin_folder
+from antiphon.serve.hosting.engines import describe, running_engines, serve_here
 from antiphon.serve.hosting.served import ServedModel, name_models
 
 
@@ -59,6 +62,29 @@ def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:
         assert [model.kind for model in models] == ["codec", "duplex", "codec"]
     assert engine_threads() == before
     assert not any(model.engine.health().alive for model in models)
+
+
+def test_a_file_that_is_not_its_manifests_is_refused_before_any_engine_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(builtin_folder("tiny"), folder)
+    weights = folder / "mimi.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # the size is right, and so is the header
+    weights.write_bytes(content)
+    options: dict[str, Any] = {"model": (str(folder),), "backend": "null", "engine": EngineConfig(slots=1)}
+    before = engine_threads()
+    with pytest.raises(CheckpointDigestError, match="--skip-digests"), run(ServerConfig(**options)):
+        pass
+    assert engine_threads() == before
+    with run(ServerConfig(skip_digests=True, **options)) as models:
+        assert models[0].name == "tiny"
+
+
+def test_the_banner_names_the_files_by_their_manifest() -> None:
+    with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
+        digest = hashlib.sha256((builtin_folder("echo") / "antiphon.json").read_bytes()).hexdigest()
+        line = describe(model.name, model.engine.info, model.checkpoint)
+        assert line.endswith(f" 1 slots, files {digest[:12]}")
 
 
 def test_auto_slots_of_several_share_the_machine() -> None:

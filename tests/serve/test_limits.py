@@ -9,16 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.metrics import MetricFamilies
-from antiphon.errors import SessionTimeoutError
 from antiphon.protocol import moshi
 from antiphon.serve.hosting.connection_rules import connection_rules
-from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
 from tests.serve.harness import PATIENCE_S, serving
@@ -128,53 +125,6 @@ async def test_bytes_beyond_the_rate_are_read_later() -> None:
         await client.send(moshi.Ping())
         await client.until(lambda it: isinstance(it, moshi.Ping))
         assert time.monotonic() - begun_s > 0.9  # of 192 KiB two seconds' worth waited
-
-
-def patience(**limits: float) -> LivenessRules:
-    found = LivenessRules(Limits(**limits))  # type: ignore[arg-type]
-    found.begin(0.0)
-    return found
-
-
-def test_it_is_seconds_of_audio_that_keep_a_call() -> None:
-    talker, holder = patience(idle_timeout_s=60.0), patience(idle_timeout_s=60.0)
-    for now_s in range(1, 600):
-        talker.heard(now_s, 0.1)  # a tenth of the time
-        talker.check(now_s, 0.0)
-    holder.heard(1.0, 0.08)
-    for now_s in range(10, 60, 10):
-        holder.heard(now_s, 0.0000625)  # three bytes of sound, each ten seconds
-        holder.check(now_s, 0.0)
-    with pytest.raises(SessionTimeoutError, match=r"no audio for 6\d s, the limit is 60 s"):
-        holder.check(62.0, 0.0)
-
-
-def test_less_than_a_packet_is_no_first_audio() -> None:
-    found = patience(handshake_timeout_s=15.0)
-    for now_s in range(1, 15):
-        found.heard(now_s, 0.001)
-    with pytest.raises(SessionTimeoutError, match="no first audio for 16 s, the limit is 15 s"):
-        found.check(16.0, 0.0)
-
-
-async def test_three_bytes_now_and_then_hold_no_row() -> None:
-    async with serving(limits={"idle_timeout_s": 0.5}) as server:
-        async with server.call("ext=1&format=pcm_s16le") as client:
-            await client.event("ready")
-            await client.send(moshi.Audio(bytes(3840)))
-            begun_s = time.monotonic()
-            while not client.ws.closed and time.monotonic() - begun_s < PATIENCE_S:
-                await client.send(moshi.Audio(bytes(2)))
-                try:
-                    async with asyncio.timeout(0.1):
-                        message = await client.receive()
-                except TimeoutError:
-                    continue
-                if isinstance(message, moshi.Event) and message.type == "error":
-                    assert "no audio for" in message.fields["message"]
-                    break
-        assert time.monotonic() - begun_s < PATIENCE_S
-        await server.is_empty()
 
 
 # Addresses.

@@ -18,7 +18,8 @@ from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.services import SERVICES
-from antiphon.serve.media.recording import CallRecorder, CallRecording, RecordingLimits
+from antiphon.serve.media.recording import CallRecorder, CallRecording
+from antiphon.serve.media.retention import RecordingLimits
 from tests.serve.harness import Server, serving, speech
 
 GENEROUS = RecordingLimits(max_s=60.0, max_bytes=10**8)

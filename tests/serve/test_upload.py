@@ -182,7 +182,7 @@ async def test_an_address_has_so_many_recordings_at_once() -> None:
         await server.eventually(lambda: server.services.uploads._count == 1)
         status, answer = await post(server, slow())
         assert status == 429
-        assert "your address 127.0.0.1 has 1 of 1 recordings here" in str(answer)
+        assert "your address 127.0.0.1 has 1 of 1 recordings" in str(answer)
         await first
 
 

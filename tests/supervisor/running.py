@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from antiphon.supervisor.dispatcher import ConnectionLimits
+from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
 

@@ -18,7 +18,7 @@ from antiphon.errors import ConfigError
 from antiphon.supervisor import peer, supervisor
 from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from antiphon.supervisor.children import SILENT_S
-from antiphon.supervisor.dispatcher import ConnectionLimits
+from antiphon.supervisor.connection_bounds import ConnectionLimits
 from tests.supervisor.running import PATIENCE_S, Running, children, supervised
 
 BACK_S = 60.0

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
+from antiphon.models.builtin import BUILTIN
 from antiphon.models.graphs import GraphFormat
+from antiphon.models.hub import HUB_PREFIX
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
@@ -17,6 +19,7 @@ from antiphon.models.manifest import (
     QuantizationRecipe,
     file_entry,
     read_manifest,
+    sha256,
 )
 from antiphon.models.mlx_layout import MLX_NAMES
 from antiphon.models.published import PublishedConfig, parse_config
@@ -28,6 +31,7 @@ from antiphon.models.tokenizer import Tokenizer, open_tokenizer
 from antiphon.models.weights import TensorInfo, read_header
 
 CONFIG_NAME: Final = "config.json"
+SKIP_DIGESTS: Final = "antiphon serve --skip-digests"
 PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "model_type": "mimi",
     "mimi_name": "mimi.safetensors",
@@ -43,7 +47,8 @@ class Checkpoint:
     ``ref`` is what it was asked for by, ``root`` the folder of its configuration, ``revision`` the
     commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
     "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
-    ``mimi_config`` None means the full-size Mimi.
+    ``mimi_config`` None means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which has those
+    of all files; "" without one.
     """
 
     spec: ModelSpec
@@ -53,6 +58,7 @@ class Checkpoint:
     raw_config: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
     manifest: Manifest | None = None
+    digest: str = ""
 
     @property
     def generation(self) -> Mapping[str, Any]:
@@ -99,14 +105,23 @@ class Checkpoint:
         """Read every file the manifest lists and compare its SHA-256. Returns how many were compared.
 
         Without a manifest there is nothing to compare with, and the answer is 0. Raises
-        CheckpointFormatError with both digests for the first file that differs.
+        CheckpointDigestError with both digests for the first file that differs.
         """
         entries = {} if self.manifest is None else self.manifest.files
         for done, (role, entry) in enumerate(entries.items()):
             if progress is not None:
                 progress(done, len(entries), entry.path)
-            entry.check_hash(self.files[role])
+            entry.check_hash(self.files[role], self._remedy(entry.path))
         return len(entries)
+
+    def _remedy(self, name: str) -> str:
+        """How to get the right file of this name."""
+        if self.ref.startswith(HUB_PREFIX):
+            repo = self.ref.removeprefix(HUB_PREFIX).partition("@")[0]
+            return f"fetch it again: hf download {repo} {name} --force-download"
+        if self.ref in BUILTIN:
+            return "install the package again: pip install --force-reinstall --no-deps antiphon"
+        return f"copy it again from where the folder comes from, or, if you changed it: {SKIP_DIGESTS}"
 
 
 def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
@@ -141,7 +156,7 @@ def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
         parameters=manifest.parameters,
     )
     raw_config = read_json_object(files["config"]) if "config" in files else {}
-    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest)
+    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest, sha256(path))
 
 
 def _from_published(source: FileSource, ref: str) -> Checkpoint:

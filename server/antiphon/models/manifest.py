@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from antiphon.errors import CheckpointFormatError, hint
+from antiphon.errors import CheckpointDigestError, CheckpointFormatError, hint
 from antiphon.models.graphs import GraphFormat, graph_from_json, graph_to_json
 from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
 from antiphon.models.strict import Types, check_keys, check_type, read_json_object
@@ -54,12 +54,17 @@ class FileEntry:
         if found != self.bytes:
             raise CheckpointFormatError(f"{path} has {found} bytes, the manifest says {self.bytes}")
 
-    def check_hash(self, path: Path) -> None:
-        """Raise CheckpointFormatError unless ``path`` has the promised content. Reads all of it."""
+    def check_hash(self, path: Path, remedy: str) -> None:
+        """Compare the content of ``path`` with the promised one; reads all of it.
+
+        Raises:
+            CheckpointFormatError: it has another size.
+            CheckpointDigestError: it has another SHA-256; ``remedy`` is what the message says to do.
+        """
         self.check_size(path)
         found = sha256(path)
         if found != self.sha256:
-            raise CheckpointFormatError(f"{path} has SHA-256 {found}, the manifest says {self.sha256}")
+            raise CheckpointDigestError(str(path), found=found, promised=self.sha256, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)

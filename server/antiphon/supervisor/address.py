@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -81,3 +82,11 @@ def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") 
     else:
         remedy = f"choose another with {option}"
     return ConfigError(f"cannot listen on {where}: {reason}; {remedy}")
+
+
+def is_own(address: str) -> bool:
+    """Whether an address, or the network by which one of IPv6 counts, is this machine's; "" is."""
+    if not address:
+        return True
+    network = ipaddress.ip_network(address, strict=False)
+    return network.network_address.is_loopback or ipaddress.ip_address("::1") in network

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as CounterMetric
+from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.log import Log, SparseLog
 from antiphon.supervisor.address import cannot_listen, listen
 from antiphon.supervisor.children import Child
+from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
 from antiphon.supervisor.messages import Connection, Load
 
 LISTEN_BACKLOG = 1024
@@ -25,52 +24,6 @@ PAUSE_S = 0.05
 
 SHORTAGE_PAUSE_S = 1.0
 """After an accept that failed, for want of open files in most cases."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """Connections at once, in total and from one address (0 for any number), and new ones a second."""
-
-    connections: int = 10_000
-    connections_per_address: int = 0
-    new_per_s: float = 200.0
-
-
-class ConnectionBounds:
-    """How many connections there are, and when the next one may be let in."""
-
-    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
-        """There are none."""
-        self.limits = limits
-        self._by_address: Counter[str] = Counter()
-        self.connections = 0
-        self._tokens, self._filled_s = limits.new_per_s, now_s
-
-    def wait_s(self, now_s: float) -> float:
-        """How long the next connection has to wait: for its turn, or for another to close."""
-        rate = self.limits.new_per_s
-        self._tokens = min(rate, self._tokens + (now_s - self._filled_s) * rate)
-        self._filled_s = now_s
-        if self.connections >= self.limits.connections:
-            return PAUSE_S
-        return (1.0 - self._tokens) / rate if self._tokens < 1.0 else 0.0
-
-    def let_in(self, address: str) -> bool:
-        """Count one that was accepted; false where its address, "" for not counted, has as many as it may."""
-        self._tokens -= 1
-        if address and 0 < self.limits.connections_per_address <= self._by_address[address]:
-            return False
-        self.connections += 1
-        self._by_address[address] += 1
-        return True
-
-    def forget(self, addresses: Sequence[str]) -> None:
-        """The connections of these addresses have closed."""
-        self.connections -= len(addresses)
-        for address in addresses:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
 
 
 class FrontEndShare:
@@ -129,9 +82,9 @@ class Dispatcher:
         self._bounds = ConnectionBounds(limits, self._loop.time())
         self._numbers = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._turned_away = CounterMetric(
+        self._turned_away = Counter(
             "antiphon_turned_away_connections",
-            "Connections closed at once, since their address had as many as it may.",
+            "Connections closed at once, since their address had, or opened, as many as it may.",
             registry=registry,
         )
 
@@ -195,7 +148,7 @@ class Dispatcher:
 
     def _accept(self, listener: socket.socket) -> None:
         """Let one connection in, or pause; whoever waits meanwhile waits in the kernel's queue."""
-        wait_s = self._bounds.wait_s(self._loop.time())
+        wait_s = self._bounds.wait_s(self._loop.time(), PAUSE_S)
         share = self._fewest()
         if share is None or wait_s > 0:
             self._pause(wait_s or PAUSE_S)
@@ -209,11 +162,10 @@ class Dispatcher:
             self._pause(SHORTAGE_PAUSE_S)
             return
         address = self._counted_address(str(peer[0]))
-        if not self._bounds.let_in(address):
+        if refusal := self._bounds.let_in(address):
             connection.close()
             self._turned_away.inc()
-            limit = self._bounds.limits.connections_per_address
-            self._log.warning("connection turned away", of="address", address=address, limit=limit)
+            self._log.warning("connection turned away", of="address", address=address, reason=refusal)
             return
         self._numbers += 1
         share.give(self._numbers, connection, address)

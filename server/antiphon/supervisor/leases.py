@@ -13,8 +13,8 @@ class FrontEndLeases:
     def __init__(self) -> None:
         """Nobody has any."""
         self._held: dict[int, dict[int, Take]] = {}
-        self._by_key: Counter[str] = Counter()
-        self._by_address: Counter[str] = Counter()
+        self._by_key: Counter[tuple[str, str]] = Counter()
+        self._by_address: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         """How many are held."""
@@ -22,13 +22,14 @@ class FrontEndLeases:
 
     def take(self, front_end: int, asked: Take) -> str:
         """Grant one more session, or return the reason against it."""
-        refusal = refused(f"the key '{asked.key}'", self._by_key[asked.key], asked.key_limit) or refused(
-            f"your address {asked.address}", self._by_address[asked.address], asked.address_limit
+        of_key, of_address = self._by_key[asked.kind, asked.key], self._by_address[asked.kind, asked.address]
+        refusal = refused(f"the key '{asked.key}'", of_key, asked.key_limit, asked.kind) or refused(
+            f"your address {asked.address}", of_address, asked.address_limit, asked.kind
         )
         if not refusal:
             self._held.setdefault(front_end, {})[asked.lease] = asked
-            self._by_key[asked.key] += 1
-            self._by_address[asked.address] += 1
+            self._by_key[asked.kind, asked.key] += 1
+            self._by_address[asked.kind, asked.address] += 1
         return refusal
 
     def give_back(self, front_end: int, lease: int) -> None:
@@ -37,9 +38,9 @@ class FrontEndLeases:
         if taken is None:
             return
         for count, name in ((self._by_key, taken.key), (self._by_address, taken.address)):
-            count[name] -= 1
-            if not count[name]:
-                del count[name]
+            count[taken.kind, name] -= 1
+            if not count[taken.kind, name]:
+                del count[taken.kind, name]
 
     def gone(self, front_end: int) -> None:
         """End all leases of a front end whose process has ended."""
@@ -76,6 +77,6 @@ class DaySeconds:
         self._past.update(self._by_front_end.pop(front_end, {}))
 
 
-def refused(who: str, sessions: int, limit: int) -> str:
-    """Why no further session is granted, with the numbers, or ""; a limit of 0 is none."""
-    return f"{who} has {sessions} of {limit} sessions" if 0 < limit <= sessions else ""
+def refused(who: str, count: int, limit: int, kind: str) -> str:
+    """Why no further one is granted, with the numbers, or ""; a limit of 0 is none."""
+    return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""

@@ -149,13 +149,17 @@ class Body(Message):
 
 @dataclass(frozen=True)
 class Take(Message):
-    """From a front end: one more session of a key and an address, as its lease ``lease``; 0 is no limit."""
+    """From a front end: one more session of a key and an address, as its lease ``lease``; 0 is no limit.
+
+    ``kind`` says what is counted, in the plural; each kind is counted by itself.
+    """
 
     lease: int
     key: str
     key_limit: int
     address: str
     address_limit: int
+    kind: str = "sessions"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.supervisor.dispatcher import ConnectionLimits
+from antiphon.supervisor.connection_bounds import ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,13 +63,6 @@ def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
     return counted
 
 
-def is_own(address: str) -> bool:
-    """Whether an address as :func:`client_address` gives it is this machine's, or none."""
-    if not address:
-        return True
-    return ipaddress.ip_network(address, strict=False).network_address.is_loopback
-
-
 def is_within(peer: str, networks: Sequence[Network]) -> bool:
     """Whether an address is in one of the networks."""
     address = _parse(peer)

@@ -21,10 +21,12 @@ from aiohttp import web
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
-from antiphon.serve.access.addresses import Network, client_address, is_own, is_within, parse_networks
+from antiphon.serve.access.addresses import Network, client_address, is_within, parse_networks
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.keys import KeyEntry, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
+from antiphon.supervisor.address import is_own
+from antiphon.supervisor.connection_bounds import ADDRESS_SHARE
 from antiphon.supervisor.leases import FrontEndLeases
 from antiphon.supervisor.messages import Take, Use
 
@@ -44,9 +46,6 @@ class Caller:
         """What logs call it: the name of its key, or "" where there are none."""
         return self.key.name if self.key is not None else ""
 
-
-ADDRESS_SHARE = 0.25
-"""Of all rows, for the callers of one address, unless the configuration says how many."""
 
 LEAST_SHARE = 4
 """A household behind one address, however small the server is."""
@@ -283,6 +282,22 @@ class SessionLedger:
                     count[name] -= 1
                     if not count[name]:
                         del count[name]
+        finally:
+            self._book.give_back(lease)
+
+    @contextlib.asynccontextmanager
+    async def hold_upload(self, caller: Caller) -> AsyncIterator[None]:
+        """One more recording of this caller's address, for as long as this lasts.
+
+        Raises:
+            SessionLimitError: it has as many as it may; the message has the numbers.
+            ServerFullError: the supervisor did not answer.
+        """
+        lease, limit = next(self._numbers), self._limits.max_uploads_per_address
+        try:
+            if refusal := await self._book.take(Take(lease, "", 0, caller.address, limit, "recordings")):
+                raise SessionLimitError(refusal)
+            yield
         finally:
             self._book.give_back(lease)
 

@@ -10,7 +10,7 @@ from antiphon.engine.metrics import MetricFamilies
 from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.transport.listening_sockets import ConnectionRules
-from antiphon.supervisor.dispatcher import ConnectionBounds
+from antiphon.supervisor.connection_bounds import ConnectionBounds
 
 
 def connection_rules(
@@ -26,7 +26,7 @@ def connection_rules(
     turned_away = families.get(
         Counter,
         "turned_away_connections",
-        "Connections closed at once, since their address had as many as it may.",
+        "Connections closed at once, since their address had, or opened, as many as it may.",
         (),
     )
     return ConnectionRules(

@@ -51,6 +51,7 @@ class EngineProcess:
         """Begin to hear the supervisor; front ends come as it says."""
         self._tracer = tracer
         self._engines = {each.name: each.engine for each in running}
+        self._lines = [describe(each.name, each.engine.info, each.checkpoint) for each in running]
         self._families = families
         self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}
@@ -61,8 +62,7 @@ class EngineProcess:
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
         self._fleet.start()
-        lines = [describe(name, engine.info) for name, engine in self._engines.items()]
-        self.peer.tell(messages.Ready(tuple(lines)))
+        self.peer.tell(messages.Ready(tuple(self._lines)))
         watching = asyncio.ensure_future(self._watch_trace())
         await self._leaving.wait()
         watching.cancel()

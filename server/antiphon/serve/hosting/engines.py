@@ -24,6 +24,9 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
+DIGEST_DIGITS = 12
+"""Of a manifest's SHA-256 in the banner: enough to tell two releases apart at a glance."""
+
 STOP_TIMEOUT_S = 10.0
 """For the step that still runs, of each engine."""
 
@@ -50,13 +53,16 @@ def running_engines(
 ) -> Iterator[list[RunningEngine]]:
     """The configured models' engines, started for as long as this lasts; ``pools`` is that of the engine.
 
-    Every checkpoint is looked at before the first engine starts. An engine sees what the ones before it
-    have taken of its device, and leaves a share for those that are still to come.
+    Every checkpoint is looked at, and its files compared with its manifest, before the first engine starts.
+    An engine sees what the ones before it have taken of its device, and leaves a share for those to come.
 
     Raises:
         AntiphonError: one of them cannot be served.
     """
     entries = name_models(config.served)
+    if not config.skip_digests:
+        for _, name, checkpoint in entries:
+            checkpoint.verify(partial(_digest_progress, progress, name))
     devices = Counter(entry.device for entry, _, _ in entries)
     waiting = devices.copy()
     taken_bytes: Counter[str] = Counter()
@@ -94,6 +100,11 @@ def serve_here(running: Sequence[RunningEngine], families: MetricFamilies) -> li
 def _named_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
     """Tell the progress of one of several models."""
     progress(done, total, f"{name}: {what}" if name else what)
+
+
+def _digest_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
+    """Tell which file is read to be compared."""
+    progress(done, total, f"{name}: SHA-256 of {what}")
 
 
 def stop_engine(engine: Engine) -> None:
@@ -139,9 +150,11 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
     return name, value
 
 
-def describe(name: str, info: ModelFacts) -> str:
-    """One model in a line."""
+def describe(name: str, info: ModelFacts, checkpoint: Checkpoint) -> str:
+    """One model in a line, with the beginning of its manifest's SHA-256."""
+    digest = checkpoint.digest[:DIGEST_DIGITS]
+    files = f"files {digest}" if digest else "files without a manifest"
     return (
         f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
-        f"on {info.name}/{info.device}, {info.slots} slots"
+        f"on {info.name}/{info.device}, {info.slots} slots, {files}"
     )

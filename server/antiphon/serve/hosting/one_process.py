@@ -79,7 +79,7 @@ async def _serve(
         async with agent(config.host, port, partial(_health, app)) if port else contextlib.nullcontext():
             await _listen(runner, config, app[FAULTS], families, listeners)
             lifecycle.watch(app)
-            lines = [describe(model.name, model.engine.info) for model in models]
+            lines = [describe(model.name, model.engine.info, model.checkpoint) for model in models]
             print(banner(lines, config, runner.addresses[0][1]), flush=True)  # noqa: T201
             return await lifecycle.wait()
     finally:

@@ -26,10 +26,18 @@ examples:
 """
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "models": ("model", "backend", "device", "slots", "backend_option", "voices"),
+    "models": (
+        "model",
+        "backend",
+        "device",
+        "slots",
+        "backend_option",
+        "voices",
+    ),
+    "files of models": ("outside_files", "skip_digests"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
-    "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
+    "recordings of calls": ("record", "record_max_s", "record_max_bytes", "record_max_days"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
     "processes and threads": ("front_ends", "switch_interval_ms"),
     "backend null, for tests": ("null_step_ms", "null_hold_gil"),

@@ -3,8 +3,8 @@
 Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
 and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
 not be heard. After every piece a file is a whole recording of what it holds, so whatever ends it leaves one.
-Nothing grows without bound: a call is recorded for so long, and the oldest files go when the folder holds
-more than it may.
+Nothing grows without bound: a call is recorded for so long, and the same thread removes the oldest files when
+the folder holds more than it may, or they are older than they may be.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
@@ -26,22 +24,15 @@ from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
 from antiphon.log import Log
+from antiphon.serve.media.retention import STAMP, RecordingLimits, sweep
 
 QUEUE_PIECES = 1024
 """Pieces waiting for the disk: half a minute of one call, half a second of a hundred."""
 
-NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+-(heard|said)\.wav")
-"""Files of ours: no others are ever removed."""
+SWEEP_S = 60.0
+"""How often old recordings are looked for while none begins or ends."""
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingLimits:
-    """Seconds of one call, and bytes of all recordings together."""
-
-    max_s: float
-    max_bytes: int
 
 
 class CallRecording:
@@ -112,7 +103,7 @@ class CallRecorder:
 
     def open(self, session: str) -> CallRecording:
         """A recording of the session with this id."""
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        stamp = time.strftime(STAMP, time.gmtime(self._clock()))
         return CallRecording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
 
     def put(self, name: str, data: bytes | None) -> None:
@@ -131,12 +122,29 @@ class CallRecorder:
         self._thread.join()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        self._try_to_sweep()
+        while True:
+            try:
+                item = self._queue.get(timeout=SWEEP_S)
+            except queue.Empty:
+                self._try_to_sweep()
+                continue
+            if item is None:
+                break
             self._try_to_write(*item)
             while self._ends and self._queue.empty():  # what came before an end has been written
                 self._try_to_write(self._ends.popleft(), None)
         for name in tuple(self._files):
             self._try_to_write(name, None)
+
+    def _try_to_sweep(self) -> None:
+        try:
+            self._sweep()
+        except OSError as error:
+            Log(__name__).error("old recordings were not removed", reason=error.strerror)
+
+    def _sweep(self) -> None:
+        sweep(self._folder, self._limits, self._clock(), spared=self._files)
 
     def _try_to_write(self, name: str, data: bytes | None) -> None:
         """A full disk must end recordings, not calls, nor the thread of all recordings."""
@@ -154,7 +162,7 @@ class CallRecorder:
             return
         file = self._files.get(name)
         if file is None:
-            self._make_room()
+            self._sweep()
             file = self._files[name] = _create(self._folder / name)
             _write_all(file, header(0, self._sample_rate))
         _write_all(file, data)
@@ -166,7 +174,7 @@ class CallRecorder:
         if file is None:
             return
         file.close()
-        self._make_room()
+        self._sweep()
 
     def _drop(self, name: str) -> None:
         """Give a file up; it is not tried again, and its call goes on. What it holds can be played."""
@@ -185,20 +193,6 @@ class CallRecorder:
         """Let the header say what the file holds, in whole samples; this needs no room on the disk."""
         size = (file.tell() - _HEADER.size) // 2 * 2
         os.pwrite(file.fileno(), header(size, self._sample_rate), 0)
-
-    def _make_room(self) -> None:
-        """Remove the oldest finished recordings while there is more than there may be."""
-        found = sorted(path for path in self._folder.iterdir() if NAME.fullmatch(path.name))
-        sizes: dict[Path, int] = {}
-        for path in found:
-            with contextlib.suppress(FileNotFoundError):  # somebody moved it away
-                sizes[path] = path.stat().st_size
-        for path in tuple(sizes):
-            if sum(sizes.values()) <= self._limits.max_bytes:
-                return
-            if path.name not in self._files:
-                path.unlink(missing_ok=True)
-                del sizes[path]
 
 
 def _create(path: Path) -> FileIO:
@@ -233,4 +227,5 @@ def make_recorder(config: ServerConfig) -> CallRecorder | None:
     """
     if config.record is None:
         return None
-    return CallRecorder(Path(config.record), RecordingLimits(config.record_max_s, config.record_max_bytes))
+    limits = RecordingLimits(config.record_max_s, config.record_max_bytes, config.record_max_days)
+    return CallRecorder(Path(config.record), limits)

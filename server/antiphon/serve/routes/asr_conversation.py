@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError
 from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
@@ -56,7 +57,6 @@ class AsrConversation(KyutaiConversation):
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive()) is not None:
             message = kyutai.decode_client(data)
-            self._patience.heard(socket.seen_s)
             if isinstance(message, kyutai.OggOpus):
                 await self._decode(message.data, socket)
             else:
@@ -70,7 +70,7 @@ class AsrConversation(KyutaiConversation):
             self._hearing.put(message.id)
         elif isinstance(message, kyutai.Audio):
             self._has_audio = True
-            self._hearing.put(np.clip(message.pcm, -1.0, 1.0))
+            self._put(message.pcm)
         elif self._has_audio:
             raise ProtocolError("Init came after audio; a session begins once")
         # Everybody is told Ready without asking.
@@ -83,10 +83,14 @@ class AsrConversation(KyutaiConversation):
             self._at_end.append(self._ear.close)
         self._ear.put(data)
         while self._ending is None and not socket.has_ended and (pcm := self._ear.step()) is not None:
-            self._hearing.put(np.clip(pcm, -1.0, 1.0))
+            self._put(pcm)
             await self._pass_on(socket)
             if self._ear.has_more:
                 await asyncio.sleep(0)
+
+    def _put(self, pcm: FloatArray) -> None:
+        self._hearing.put(np.clip(pcm, -1.0, 1.0))
+        self._patience.heard(self._clock(), pcm.size / self._model.engine.info.spec.sample_rate)
 
     async def _pass_on(self, socket: Socket) -> None:
         """Have it moved to the engine, and wait for room if there is none for more."""
@@ -100,7 +104,7 @@ class AsrConversation(KyutaiConversation):
 
     @property
     def _waits_for_us(self) -> bool:
-        return not self._hearing.is_idle
+        return self._hearing.has_audio_waiting
 
     # What goes out.
 

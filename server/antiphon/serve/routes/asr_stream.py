@@ -109,6 +109,11 @@ class AsrStream:
         return 0.0 if is_ended else max(0.0, self._last_audio_s + QUIET_S - self._clock())
 
     @property
+    def has_audio_waiting(self) -> bool:
+        """Whether a frame of the caller's audio waits for the model."""
+        return self.pending_samples > 0 or (self.session is not None and self.session.queue_frames > 0)
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that came is heard and answered, and no marker waits."""
         is_heard = self.session is None or self.session.is_idle

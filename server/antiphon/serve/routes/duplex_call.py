@@ -89,7 +89,6 @@ class DuplexCall(SocketConversation):
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (message := await socket.receive_any()) is not None:
-            self._patience.heard(socket.seen_s)
             try:
                 await self.follow(message, socket)
             except FieldError as error:
@@ -112,6 +111,7 @@ class DuplexCall(SocketConversation):
                 f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event_id
             ) from error
         now_s = self._clock()
+        self._patience.heard(now_s, pcm.size / self._model.engine.info.spec.sample_rate)
         self._push(self._line.arrive(pcm, now_s), now_s)
         self._look_at_time(now_s)
         return pcm
@@ -126,7 +126,7 @@ class DuplexCall(SocketConversation):
         """From now on the model hears."""
         now_s = self._clock()
         self._line.start(now_s)
-        self._patience.heard(now_s)
+        self._patience.begin(now_s, has_spoken=True)  # a client has its microphone to ask for
 
     def _push(self, pcm: FloatArray, now_s: float) -> None:
         if pcm.size and self._session is not None:

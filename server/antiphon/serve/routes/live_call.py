@@ -217,8 +217,7 @@ class LiveCall(DuplexCall):
         return events.UsageUpdated(self._seconds(session), ratio)
 
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
-        if self._line.is_muted:
-            self._patience.heard(now_s)  # a muted client has nothing to send
+        self._patience.is_quiet = self._line.is_muted
         super()._watch(socket, session, now_s)
         if socket.is_congested():
             return

@@ -28,7 +28,7 @@ class LosslessConversation(SocketConversation):
     @property
     @abstractmethod
     def _waits_for_us(self) -> bool:
-        """Whether the caller has reason to be quiet: an answer of ours is due."""
+        """Whether the caller's input waits to be answered, so that it has reason to be quiet."""
 
     @abstractmethod
     def _move(self, socket: Socket, session: CallSession) -> bool:
@@ -41,10 +41,6 @@ class LosslessConversation(SocketConversation):
     @abstractmethod
     def _greet(self, socket: Socket) -> None:
         """There is a row: tell the client, where its protocol has a word for it."""
-
-    async def _wait_for_room(self, socket: Socket) -> None:
-        await super()._wait_for_room(socket)
-        self._patience.heard(self._clock())  # we did not listen
 
     def _advance(self, socket: Socket, session: CallSession) -> bool:
         if not self._is_ready and session.state in (SessionState.PRIMING, SessionState.ACTIVE):
@@ -68,8 +64,8 @@ class LosslessConversation(SocketConversation):
 
     def _watch(self, socket: Socket, _session: CallSession, now_s: float) -> None:
         silent_s = socket.silent_s()
-        if self._waits_for_us:
-            self._patience.heard(now_s)
+        if self._waits_for_us and self._congested_since_s is None:
+            self._patience.excuse(now_s)
         self._patience.check(now_s, silent_s)
         limit_s = self._limits.liveness_timeout_s
         if self._congested_since_s is None:

@@ -47,23 +47,28 @@ async def handle_form(
     Raises:
         web.HTTPException, SessionError: refused, with OpenAI's body.
     """
-    place = services.uploads.one(caller.address, services.config.limits.max_uploads_per_address)
     try:
-        with place, tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
-            file = cast("BinaryIO", spooled)
-            form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
-            await receive(request, services, form.take, spare_bytes=FORM_BYTES)
-            order = form.order()
-            model = named_in_body(request, services, order.model, (PipelineKind.STT,))
-            await check_length(file, services)
-            transcript = TranscriptAnswer(services, model, request, caller, file, order)
-            return await transcript.give()
+        async with services.access.ledger.hold_upload(caller):
+            with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+                return await _transcribe(request, services, caller, cast("BinaryIO", spooled))
     except RecordingTooLongError as error:
         raise too_long(error) from error
     except SessionError:
         raise
     except AntiphonError as error:
         raise api_error(error, param="file").exception() from error
+
+
+async def _transcribe(
+    request: web.Request, services: Services, caller: Caller, file: BinaryIO
+) -> web.StreamResponse:
+    """Receive a form, its recording in ``file``, and answer it."""
+    form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
+    await receive(request, services, form.take, spare_bytes=FORM_BYTES)
+    order = form.order()
+    model = named_in_body(request, services, order.model, (PipelineKind.STT,))
+    await check_length(file, services)
+    return await TranscriptAnswer(services, model, request, caller, file, order).give()
 
 
 class _Form:

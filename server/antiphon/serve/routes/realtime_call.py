@@ -269,8 +269,7 @@ class RealtimeCall(DuplexCall):
     # Time and the end.
 
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
-        if self.session.detection is None:
-            self._patience.heard(now_s)  # who commits by hand sends nothing in between
+        self._patience.is_quiet = self.session.detection is None  # it sends nothing between its turns
         super()._watch(socket, session, now_s)
 
     def _finish(self, _session: CallSession) -> None:

@@ -51,6 +51,7 @@ class RealtimeTranscription(LosslessConversation):
         self._decoder = LineDecoder(line_of(session.input_format), self._rate)
         self._hearing = AsrStream(model, services.clock)
         self._marks = itertools.count(1)
+        self._patience.is_quiet = session.detection is None
 
     @property
     def words(self) -> int:
@@ -71,13 +72,14 @@ class RealtimeTranscription(LosslessConversation):
         await super().run(socket)
 
     def _greet(self, _socket: Socket) -> None:
+        # The client learns here that it may speak, and has its microphone to ask for.
+        self._patience.begin(self._clock(), has_spoken=True)
         self._client.say([event("session.created", session=self._client.shown(self.session))])
 
     # What comes in.
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (message := await socket.receive_any()) is not None:
-            self._patience.heard(socket.seen_s)
             try:
                 asked = realtime.decode(text_of(message))
                 if self._is_full or (
@@ -127,6 +129,7 @@ class RealtimeTranscription(LosslessConversation):
             ) from error
         self._turns.appended()
         self._hearing.put(pcm)
+        self._patience.heard(self._clock(), pcm.size / self._rate)
         events: list[Event] = []
         for found in self._detector.feed(pcm):
             if self.session.detection is None:
@@ -160,6 +163,7 @@ class RealtimeTranscription(LosslessConversation):
             self._detector.rules = rules_of(after.detection)
             self._detector.reset()
         self.session = after
+        self._patience.is_quiet = after.detection is None  # a turn begins when the client says so
         return [event("session.updated", session=self._client.shown(after))]
 
     def complain(self, error: AntiphonError) -> None:
@@ -173,7 +177,7 @@ class RealtimeTranscription(LosslessConversation):
 
     @property
     def _waits_for_us(self) -> bool:
-        return self.session.detection is None or not self._hearing.is_idle
+        return self._hearing.has_audio_waiting
 
     # What goes out.
 

@@ -68,7 +68,6 @@ class TtsConversation(KyutaiConversation):
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive_any()) is not None:
             message = kyutai_tts.decode_client(data)
-            self._patience.heard(socket.seen_s)
             if isinstance(message, kyutai_tts.Text):
                 await self._put(message.text, socket)
             else:
@@ -138,6 +137,8 @@ class TtsConversation(KyutaiConversation):
 
     def _some_of_what_was_said(self, pieces: int) -> list[bytes]:
         now = [self._said.popleft() for _ in range(min(pieces, len(self._said)))]
+        samples = sum(piece.size for piece in now if not isinstance(piece, Spoken))
+        self._patience.heard(self._clock(), samples / self._model.checkpoint.spec.sample_rate)
         return [payload for piece in now for payload in self._payloads(piece)]
 
     def _write_taken(self, socket: Socket) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, FieldError, SessionFailedError
+from antiphon.errors import AntiphonError, FieldError, SessionFailedError, SessionTimeoutError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.kyutai_tts import Spoken
@@ -23,6 +23,7 @@ from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.routing import ELSEWHERE
 from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.tts_stream import TtsStream
+from antiphon.serve.transport.liveness import LivenessRules
 
 WAIT_S: Final = 100.0
 """How long a text waits for a row: as with Kyutai's server."""
@@ -71,6 +72,7 @@ class TtsFile(Answer):
         self._body, self._may_be_empty = body, may_be_empty
         self._headers = {"Content-Type": body.content_type, **headers}
         self._voicing = TtsStream(model, services.clock)
+        self._pace = LivenessRules(self._limits, "reading of the speech")
         self._text = ""
         self._voice: Prompt | None = None
 
@@ -86,6 +88,7 @@ class TtsFile(Answer):
             AntiphonError: there is no session, or it, or the server, ended before the first sound.
         """
         self._text, self._voice = text, voice
+        self._pace.begin(self._clock(), has_spoken=True)
         return await self.give()
 
     async def _answer(self) -> web.StreamResponse:
@@ -116,10 +119,13 @@ class TtsFile(Answer):
             try:
                 for pcm in pieces:
                     await self._write(self._body.feed(pcm))
+                    self._count(pcm.size)
                 if is_done:
                     await self._write(self._body.finish(self.words, self._voicing.frames), is_last=True)
             except TimeoutError:
                 return self._cut(SessionFailedError("what was said was not taken"))
+            except SessionTimeoutError as slow:
+                return self._cut(slow)
             except SessionFailedError as broken:
                 return await self._fail_with(broken)
             if is_done:
@@ -127,6 +133,17 @@ class TtsFile(Answer):
                 return self._response
             if not pieces:
                 await self._wait()
+                self._pace.excuse(self._clock())
+
+    def _count(self, samples: int) -> None:
+        """So much was written.
+
+        Raises:
+            SessionTimeoutError: the peer reads so slowly that its row serves nobody.
+        """
+        now_s, seconds = self._clock(), samples / self._model.checkpoint.spec.sample_rate
+        self._pace.heard(now_s, seconds)
+        self._pace.check(now_s, 0.0)
 
     async def _read(self, unread: Iterator[int]) -> None:
         while not self._voicing.is_ended and not self._voicing.is_full:

@@ -34,13 +34,13 @@ async def handle_recording(
         web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 no recording
             that can be read, 503 full or leaving.
     """
-    place = services.uploads.one(caller.address, services.config.limits.max_uploads_per_address)
     try:
-        with place, tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
-            file = cast("BinaryIO", spooled)
-            await receive(request, services, file.write, spare_bytes=0)
-            await check_length(file, services)
-            return await UploadAnswer(services, model, request, caller, file).give()
+        async with services.access.ledger.hold_upload(caller):
+            with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+                file = cast("BinaryIO", spooled)
+                await receive(request, services, file.write, spare_bytes=0)
+                await check_length(file, services)
+                return await UploadAnswer(services, model, request, caller, file).give()
     except RecordingTooLongError as error:
         raise too_long(error) from error
     except AudioError as error:

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from antiphon.supervisor.address import listen
-from antiphon.supervisor.dispatcher import ConnectionBounds
+from antiphon.supervisor.connection_bounds import ConnectionBounds
 
-LISTEN_BACKLOG: Final = 128
-"""Connections that wait in the kernel to be accepted: aiohttp's own default."""
+LISTEN_BACKLOG: Final = 1024
+"""Connections that wait in the kernel to be accepted: a flood of one address leaves room for the others."""
+
+FULL_S: Final = 0.05
+"""Until the next look when there are as many connections as there may be."""
 
 LOOK_S: Final = 0.02
 """How often the connections that have closed are looked for, while others come."""
@@ -104,7 +107,7 @@ class ListeningSockets:
         address, rules = "", self._rules
         if rules is not None:
             address = rules.counted_address(str(peer[0]))
-            if not rules.bounds.let_in(address):
+            if rules.bounds.let_in(address):
                 connection.close()
                 rules.turned_away()
                 return
@@ -122,7 +125,7 @@ class ListeningSockets:
             alive = set(rules.alive())
             gone = [protocol for protocol in self._open if protocol not in alive]
             rules.bounds.forget([self._open.pop(protocol) for protocol in gone])
-        return rules.bounds.wait_s(now_s)
+        return rules.bounds.wait_s(now_s, FULL_S)
 
     async def _begin(self, connection: socket.socket, address: str) -> None:
         rules, tls = self._rules, self._ssl_context

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
 
-PINGS_PER_TIMEOUT = 3
+PINGS_PER_TIMEOUT: Final = 3
 """Pings that are sent within one liveness timeout."""
 
-
-AUDIO_CREDIT = 10.0
+AUDIO_CREDIT: Final = 10.0
 """Seconds that a second of audio keeps a call: a caller that speaks a tenth of the time goes on for ever."""
 
-FIRST_AUDIO_S = 0.02
+FIRST_AUDIO_S: Final = 0.02
 """Less is no beginning: one packet of Opus."""
 
 
 class LivenessRules:
-    """The limits of one connection, computed from the times of its last sign of life and last audio."""
+    """The limits of one connection.
+
+    Seconds without audio add up, and audio takes ``AUDIO_CREDIT`` times its own seconds off the sum; other
+    messages do not change it. ``is_quiet`` is set while the client has announced to send nothing: these
+    seconds have a sum and a limit of their own.
+    """
 
     def __init__(self, limits: Limits, awaits: str = "audio") -> None:
         """No limit runs before :meth:`begin`. ``awaits`` names the expected input in error messages."""
         self._limits = limits
         self._awaits = awaits
-        self._heard_s: float | None = None
+        self._looked_s: float | None = None
+        self._unheard_s = self._quiet_s = self._first_s = 0.0
         self._has_spoken = False
-        self._first_s = 0.0
+        self.is_quiet = False
 
     @property
     def period_s(self) -> float:
         """How often to look."""
         return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
 
-    def begin(self, now_s: float) -> None:
-        """From now on the caller is expected to speak."""
-        self._heard_s = now_s
+    def begin(self, now_s: float, *, has_spoken: bool = False) -> None:
+        """From now on the caller is expected to speak; ``has_spoken`` for the limit of the next audio."""
+        self._looked_s = now_s
+        self._has_spoken = self._has_spoken or has_spoken
 
-    def heard(self, now_s: float, seconds: float | None = None) -> None:
-        """The caller sent ``seconds`` of audio, None for something that counts as much as need be.
-
-        A second keeps a call for ``AUDIO_CREDIT`` of them: three bytes now and then hold no row.
-        """
-        if seconds is None or self._heard_s is None:
-            self._heard_s, self._has_spoken = now_s, True
-            return
+    def heard(self, now_s: float, seconds: float) -> None:
+        """The caller sent ``seconds`` of audio."""
+        self._look(now_s)
         if not self._has_spoken:
             self._first_s += seconds
-            if self._first_s >= FIRST_AUDIO_S:
-                self._heard_s, self._has_spoken = now_s, True
-            return
-        self._heard_s = min(now_s, self._heard_s + AUDIO_CREDIT * seconds)
+            if self._first_s < FIRST_AUDIO_S:
+                return
+            self._has_spoken, self._unheard_s = True, 0.0
+        self._unheard_s = max(0.0, self._unheard_s - AUDIO_CREDIT * seconds)
+        self._quiet_s = max(0.0, self._quiet_s - AUDIO_CREDIT * seconds)
+
+    def excuse(self, now_s: float) -> None:
+        """The time since the last look is the server's: the caller waits for it."""
+        if self._looked_s is not None:
+            self._looked_s = max(self._looked_s, now_s)
 
     def wants_ping(self, silent_s: float) -> bool:
         """Whether a peer that has been silent for so long should be asked for a sign of life."""
@@ -66,12 +75,24 @@ class LivenessRules:
             raise SessionTimeoutError(
                 f"no sign of life for {silent_s:.0f} s, the limit is {limits.liveness_timeout_s:g} s"
             )
-        if self._heard_s is None:
-            return
-        unheard_s = now_s - self._heard_s
+        self._look(now_s)
         limit_s = limits.idle_timeout_s if self._has_spoken else limits.handshake_timeout_s
-        if unheard_s > limit_s:
-            what = "no" if self._has_spoken else "no first"
-            raise SessionTimeoutError(
-                f"{what} {self._awaits} for {unheard_s:.0f} s, the limit is {limit_s:g} s"
-            )
+        what = "no" if self._has_spoken else "no first"
+        for sum_s, most_s, kind in (
+            (self._unheard_s, limit_s, ""),
+            (self._quiet_s, limits.quiet_timeout_s, " of announced silence"),
+        ):
+            if sum_s > most_s:
+                raise SessionTimeoutError(
+                    f"{what} {self._awaits} for {sum_s:.0f} s{kind}, the limit is {most_s:g} s"
+                )
+
+    def _look(self, now_s: float) -> None:
+        if self._looked_s is None:
+            return
+        passed_s = max(0.0, now_s - self._looked_s)
+        self._looked_s += passed_s
+        if self.is_quiet:
+            self._quiet_s += passed_s
+        else:
+            self._unheard_s += passed_s

@@ -1,0 +1,63 @@
+"""Which recordings are kept: the youngest, as far as age and size allow."""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import os
+import re
+import time
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+-(heard|said)\.wav")
+"""A recording: its time, its session and its side. Other files are never removed."""
+
+STAMP: Final = "%Y%m%dT%H%M%SZ"
+
+MAX_REMOVED: Final = 256
+"""Files that one sweep removes, a few milliseconds of a disk; the next sweep goes on."""
+
+DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingLimits:
+    """Seconds of one call, bytes of all recordings together, and their age in days, 0 for any."""
+
+    max_s: float
+    max_bytes: int
+    max_days: float = 0.0
+
+
+def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Container[str] = ()) -> int:
+    """Remove the oldest recordings while they are too old, or too large together; returns how many.
+
+    ``now_s`` is the wall clock's. Files named in ``spared`` are still written.
+    """
+    sizes: dict[str, int] = {}
+    with os.scandir(folder) as found:
+        for entry in found:
+            if NAME.fullmatch(entry.name):
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    sizes[entry.name] = entry.stat().st_size
+    total, removed = sum(sizes.values()), 0
+    for name in sorted(sizes):  # which begin with their time
+        if removed == MAX_REMOVED or not (total > limits.max_bytes or _is_old(name, limits, now_s)):
+            break
+        if name not in spared:
+            (folder / name).unlink(missing_ok=True)
+            total, removed = total - sizes[name], removed + 1
+    return removed
+
+
+def _is_old(name: str, limits: RecordingLimits, now_s: float) -> bool:
+    if not limits.max_days:
+        return False
+    try:
+        begun_s = calendar.timegm(time.strptime(name.partition("-")[0], STAMP))
+    except ValueError:  # no date, though its digits look like one
+        return True
+    return now_s - begun_s > limits.max_days * DAY_S

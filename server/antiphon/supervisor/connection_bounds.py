@@ -1,0 +1,119 @@
+"""How many connections there may be, in total and from one address, and how soon the next one is let in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.supervisor.address import is_own
+
+ADDRESS_SHARE: Final = 0.25
+"""What one address may take of a bound for all, unless the configuration says how much."""
+
+REFUSAL_COST: Final = 0.05
+"""A connection that is closed at once, in connections that are let in: 30 us beside a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Connections at once and new ones a second, in total and from one address.
+
+    For an address 0 is any number, and None a quarter of the total, and any number from this machine itself.
+    """
+
+    connections: int = 10_000
+    connections_per_address: int | None = None
+    new_per_s: float = 200.0
+    new_per_s_per_address: float | None = None
+
+    def of_address(self, address: str) -> tuple[float, float]:
+        """Connections at once and new ones a second that ``address`` may have; 0 is any number."""
+        spared = is_own(address)
+        at_once, new = self.connections_per_address, self.new_per_s_per_address
+        if at_once is None:
+            at_once = 0 if spared else max(1, round(self.connections * ADDRESS_SHARE))
+        if new is None:
+            new = 0.0 if spared else max(1.0, self.new_per_s * ADDRESS_SHARE)
+        return at_once, new
+
+
+class TokenBucket:
+    """Allows ``rate`` a second, and a second's worth at once."""
+
+    __slots__ = ("_filled_s", "rate", "tokens")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        """It is full."""
+        self.rate, self.tokens, self._filled_s = rate, rate, now_s
+
+    def fill(self, now_s: float) -> float:
+        """Add what time has added; returns what there is."""
+        self.tokens = min(self.rate, self.tokens + (now_s - self._filled_s) * self.rate)
+        self._filled_s = now_s
+        return self.tokens
+
+
+class ConnectionBounds:
+    """The connections there are, and those that are let in.
+
+    An address beyond its own bounds is turned away; beyond those of all, the next connection waits.
+    """
+
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
+        """There are none."""
+        self.limits = limits
+        self.connections = 0
+        self._by_address: Counter[str] = Counter()
+        self._all = TokenBucket(limits.new_per_s, now_s)
+        self._each: dict[str, TokenBucket] = {}
+        self._now_s = self._swept_s = now_s
+
+    def wait_s(self, now_s: float, pause_s: float) -> float:
+        """How long the next connection has to wait: for its turn, or ``pause_s`` for another to close."""
+        self._now_s = now_s
+        tokens = self._all.fill(now_s)
+        if self.connections >= self.limits.connections:
+            return pause_s
+        return (1.0 - tokens) / self._all.rate if tokens < 1.0 else 0.0
+
+    def let_in(self, address: str) -> str:
+        """Count one that was accepted, or return why its address, "" for not counted, may not have it."""
+        refusal = self._refused(address) if address else ""
+        self._all.tokens -= REFUSAL_COST if refusal else 1.0
+        if not refusal:
+            self.connections += 1
+            self._by_address[address] += 1
+        return refusal
+
+    def forget(self, addresses: Sequence[str]) -> None:
+        """The connections of these addresses have closed."""
+        self.connections -= len(addresses)
+        for address in addresses:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def _refused(self, address: str) -> str:
+        at_once, new = self.limits.of_address(address)
+        if 0 < at_once <= self._by_address[address]:
+            return f"{self._by_address[address]} of {at_once:g} connections"
+        if not new:
+            return ""
+        self._sweep()
+        bucket = self._each.get(address)
+        if bucket is None:
+            bucket = self._each[address] = TokenBucket(max(new, 1.0), self._now_s)
+        if bucket.fill(self._now_s) < 1.0:
+            return f"more than {new:g} new connections a second"
+        bucket.tokens -= 1.0
+        return ""
+
+    def _sweep(self) -> None:
+        """Each second forget the addresses with a full bucket; a few hundred that came lately are left."""
+        if self._now_s - self._swept_s < 1.0:
+            return
+        self._swept_s = self._now_s
+        kept = {name: bucket for name, bucket in self._each.items() if bucket.fill(self._now_s) < bucket.rate}
+        self._each = kept
