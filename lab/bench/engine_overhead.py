@@ -4,9 +4,10 @@
     python -m lab.bench.engine_overhead --sessions 512 --seconds 30 --json
 
 The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes
-whole frames at real time and random phases and, after each tick, takes every reply and counts its lateness;
-it looks every 5 ms (--turn-ms). All CPU time of the process is divided by the frames answered, the owner's
-and garbage collection included.
+whole frames at real time and random phases, and takes every reply and counts its lateness. It takes a turn
+after each tick, as a front end does that the engine wakes, or every --turn-ms. Latency counts from the moment
+a frame is due, so an owner that comes late to write it makes it late. All CPU time of the process is divided
+by the frames answered, the owner's and garbage collection included.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +27,8 @@ from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.tick import least_tick_s
+from antiphon.engine.wake import Wake
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 
@@ -37,13 +39,15 @@ SPEC = ModelSpec(
     mimi=MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048),
 )
 FRAME_S = SPEC.frame_ms / 1000.0
+LONGEST_TURN = 1.5
+"""Times the least time of a tick: so long after its last turn the owner looks without a tick."""
 SETTLE_S = 6.0
 """Before anything counts: every ring is written once around, so that its memory is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was measured at one number of sessions; times are of frames, from complete to taken."""
+    """What was measured at one number of sessions; times are of frames, from due to taken."""
 
     sessions: int
     us_per_frame: float
@@ -59,11 +63,13 @@ class Cost:
 class Owner:
     """The thread that writes and reads: sessions at random phases, in the order of these."""
 
-    def __init__(self, engine: Engine, sessions: int, is_ticked: threading.Event, turn_s: float) -> None:
+    def __init__(self, engine: Engine, sessions: int, bell: Wake, turn_s: float | None) -> None:
         """Own so many sessions, which begin to speak at once."""
-        self._turn_s = turn_s
+        self._turn_s, self._bell = turn_s, bell
+        least_s = least_tick_s(engine.config.least_tick_ms / 1000.0, sessions)
+        self._longest_s = LONGEST_TURN * least_s
         opened = [engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(sessions)]
-        self._engine, self._is_ticked = engine, is_ticked
+        self._engine = engine
         self._bulk: BulkOwner = engine.bulk(opened)
         phases = np.sort(np.random.default_rng(0).random(sessions))
         self._due_s = time.monotonic() + phases * FRAME_S
@@ -74,15 +80,16 @@ class Owner:
         """Write what is due and take what is there, for so long."""
         end_s = time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s:
-            due = np.flatnonzero(self._due_s <= now_s)
+            due = (self._due_s <= now_s).nonzero()[0]
             if due.size:
-                self._bulk.push(due, self._pcm[: due.size], now_s)
+                self._bulk.push(due, self._pcm[: due.size], self._due_s[due])
                 self._due_s[due] += FRAME_S
                 self._engine.nudge()
-            if self._is_ticked.is_set():
-                self._is_ticked.clear()
-                self._take()
-            time.sleep(max(0.0, now_s + self._turn_s - time.monotonic()))
+            if self._turn_s is None:
+                self._bell.wait(self._longest_s)
+            else:
+                time.sleep(max(0.0, now_s + self._turn_s - time.monotonic()))
+            self._take()
 
     def _take(self) -> None:
         while (taken := self._bulk.take()).place.size:
@@ -96,14 +103,14 @@ class Owner:
         return int(self._bulk.late.sum())
 
 
-def measure(sessions: int, seconds: float, turn_s: float) -> Cost:
+def measure(sessions: int, seconds: float, turn_s: float | None) -> Cost:
     """Run an engine with so many sessions."""
-    is_ticked = threading.Event()
+    bell = Wake()
     backend = NullBackend(SPEC, sessions, sleep=lambda _: None)
     metrics = EngineMetrics(CollectorRegistry(), model="nothing")
-    engine = Engine(backend, EngineConfig(slots=sessions), metrics=metrics, on_tick=is_ticked.set)
+    engine = Engine(backend, EngineConfig(slots=sessions), metrics=metrics, on_tick=bell.nudge)
     engine.start()
-    owner = Owner(engine, sessions, is_ticked, turn_s)
+    owner = Owner(engine, sessions, bell, turn_s)
     owner.run(SETTLE_S)
     owner.latencies_s.clear()
     late, ticks, before_s = owner.late, _ticks(metrics), _cpu_s()
@@ -139,13 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--sessions", type=int, action="append", help="may be repeated")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--turn-ms", type=float, default=5.0)
+    parser.add_argument("--turn-ms", type=float, help="instead of once a tick")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    costs = [
-        measure(count, options.seconds, options.turn_ms / 1000)
-        for count in options.sessions or (32, 128, 512, 2048)
-    ]
+    turn_s = None if options.turn_ms is None else options.turn_ms / 1000
+    costs = [measure(count, options.seconds, turn_s) for count in options.sessions or (32, 128, 512, 2048)]
     if options.json:
         print(json.dumps([asdict(cost) for cost in costs]))
         return

@@ -13,6 +13,7 @@ from antiphon.backends.host import HostBackend
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.wake import Wake
 from lab.bench.engine_overhead import FRAME_S, Owner
 from lab.bench.gpu_card import Task, Values, make_backend
 from lab.bench.gpu_ticks import fill_context
@@ -49,19 +50,19 @@ class Filling:
 
 
 def paced(task: Task) -> Values:
-    """``task.batch`` calls with full rings: quantiles of frame latency, from complete to taken."""
+    """``task.batch`` calls with full rings: quantiles of frame latency, from due to taken."""
     backend = Filling(make_backend(task), task.size.lm["context"])
-    is_ticked, start_s = threading.Event(), time.perf_counter()
+    bell, start_s = Wake(), time.perf_counter()
     engine = Engine(
         backend,  # type: ignore[arg-type]
         EngineConfig(slots=task.batch),
         metrics=EngineMetrics(CollectorRegistry(), model="paced"),
-        on_tick=is_ticked.set,
+        on_tick=bell.nudge,
     )
     engine.start()
     warm_s = time.perf_counter() - start_s
     settle_s, counted_s = (SMALL_SETTLE_S, SMALL_COUNTED_S) if task.is_small else (SETTLE_S, COUNTED_S)
-    owner = Owner(engine, task.batch, is_ticked, TURN_S)
+    owner = Owner(engine, task.batch, bell, TURN_S)
     owner.run(settle_s / 2)
     backend.is_due.set()
     owner.run(settle_s / 2)

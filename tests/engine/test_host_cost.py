@@ -92,7 +92,7 @@ def test_a_tick_of_many_rows_runs_no_more_python_than_one_of_few() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sessions", "least_ms"), [(0, 5.0), (128, 5.0), (256, 10.0), (384, 15.0), (2048, 15.0)]
+    ("sessions", "least_ms"), [(0, 5.0), (128, 5.0), (256, 10.0), (384, 15.0), (512, 20.0), (2048, 20.0)]
 )
 def test_short_ticks_come_less_often_the_more_sessions_there_are(sessions: int, least_ms: float) -> None:
     assert least_tick_s(0.005, sessions) == pytest.approx(least_ms / 1000.0)

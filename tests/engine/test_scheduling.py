@@ -30,11 +30,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Policy:
-    """Which rows a tick runs and when: ready ones, or a prefix; ``limit`` the oldest; after ``wait_ms``."""
+    """Which rows a tick runs and when: ready ones, or a prefix; ``limit`` the oldest; after ``wait_ms``.
+
+    It begins at least ``least_ms`` after the last one began.
+    """
 
     is_prefix: bool = False
     limit: int = 10_000
     wait_ms: float = 0.0
+    least_ms: float = 0.0
 
 
 GPU = Cost(7.5, 0.09, 0.235)
@@ -42,6 +46,9 @@ GPU = Cost(7.5, 0.09, 0.235)
 
 CPU = Cost(2.0, 0.0, 1.6)
 """The embedded model: nearly all of a tick is its rows."""
+
+LIGHT = Cost(1.0, 0.0, 0.005)
+"""A model that costs hardly more than the host does: a codec on a GPU."""
 
 ALL = Policy()
 PREFIX = Policy(is_prefix=True)
@@ -58,10 +65,12 @@ def latencies(calls: int, cost: Cost, policy: Policy, seed: int) -> tuple[float,
         ready = np.flatnonzero(complete <= now)
         if ready.size > policy.limit:
             ready = ready[np.argpartition(complete[ready], policy.limit)[: policy.limit]]
+        began = now
         now += cost.tick(ready.size, int(ready.max()) + 1 if policy.is_prefix else ready.size)
         if now > SETTLING_MS:
             found.append(now - complete[ready])
         complete[ready] += FRAME_MS
+        now = max(now, began + policy.least_ms)
     p50, p99 = np.percentile(np.concatenate(found), [50, 99])
     return float(p50), float(p99)
 
@@ -97,6 +106,16 @@ def test_neither_a_limit_nor_waiting_for_company_beats_all_ready_rows(cost: Cost
     ):
         assert mean(calls, cost, policy)[1] > 0.95 * best_ms, policy
     assert mean(calls, cost, Policy(wait_ms=20.0))[1] > 1.2 * best_ms
+
+
+@pytest.mark.parametrize(("least_ms", "light"), [(15.0, (9, 16)), (20.0, (12, 21))])
+def test_short_ticks_that_come_less_often_stay_within_a_third_of_a_frame(
+    least_ms: float, light: tuple[int, int]
+) -> None:
+    """p50 and p99, as in decision 0022; ticks that are longer anyway stay as they are."""
+    policy = Policy(least_ms=least_ms)
+    assert mean(512, LIGHT, policy) == pytest.approx(light, abs=1)
+    assert mean(192, GPU, policy) == pytest.approx(mean(192, GPU, ALL), rel=0.01)
 
 
 def test_the_steady_state_says_what_the_simulation_finds() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ class ExecutorFacts:
     row_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One tick of a codec, duplex or stt model, for m rows.
 
     ``rows`` is int32 ``[m]``, checked: each exists, each once. ``frames`` is int64 ``[m]``: what each row has

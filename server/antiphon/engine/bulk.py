@@ -54,6 +54,8 @@ class BulkOwner:
         self._next_frame: Counts = np.zeros(len(sessions), np.int64)
         self._due_s: Times = np.full(len(sessions), -np.inf)
         self._is_heard: BoolArray = np.zeros(len(sessions), np.bool_)
+        none: Counts = np.zeros(0, np.int64)
+        self._nothing = BulkReplies(none, rows.outputs.read(none, none))
         self.out: Counts = np.zeros(len(sessions), np.int64)
         self.late: Counts = np.zeros(len(sessions), np.int64)
         self.refused: Counts = np.zeros(len(sessions), np.int64)
@@ -62,12 +64,12 @@ class BulkOwner:
     @property
     def is_open(self) -> BoolArray:
         """Which sessions have not closed, bool ``[sessions]``; leases of closed ones are let go."""
-        is_open: BoolArray = self._is_held & ~self._rows.is_closed[self._leases]
-        closed = self._is_held & ~is_open
-        if closed.any():
-            self._is_held &= is_open
-            self._rows.leases.let_go(self._leases[closed].tolist())
-        return is_open
+        is_closed = self._rows.is_closed[self._leases]
+        if np.count_nonzero(is_closed):
+            closed: list[int] = self._leases[self._is_held & is_closed].tolist()
+            self._is_held &= ~is_closed
+            self._rows.leases.let_go(closed)
+        return self._is_held
 
     def let_go(self) -> None:
         """Use no session any more."""
@@ -75,21 +77,24 @@ class BulkOwner:
         self._is_held[:] = False
         self._rows.leases.let_go(leases)
 
-    def push(self, places: Counts, pcm: FloatArray, received_s: float) -> None:
+    def push(self, places: Counts, pcm: FloatArray, received_s: float | Times) -> None:
         """Add one whole frame, float32 ``[n, frame_samples]``, to each of ``places`` int64 ``[n]``.
 
-        No place occurs twice. A frame that finds no slot is refused and counted.
+        No place occurs twice. They came at ``received_s``, or each at its own time ``[n]``. A frame that
+        finds no slot is refused and counted.
         """
         is_open = self.is_open[places]
-        if not is_open.all():
+        if np.count_nonzero(is_open) < is_open.size:
             places, pcm = places[is_open], pcm[is_open]
+            received_s = received_s[is_open] if isinstance(received_s, np.ndarray) else received_s
         rings, leases, frame = self._rows.inputs, self._leases[places], self._next_frame[places]
         self._next_frame[places] = frame + 1
         written = rings.written[leases]
         fits = written - rings.taken[leases] < rings.capacity
-        if not fits.all():
+        if np.count_nonzero(fits) < fits.size:
             refused = places[~fits]
             self.refused[refused] += 1
+            received_s = received_s[fits] if isinstance(received_s, np.ndarray) else received_s
             self._deliveries.refused(int(refused.size))
             leases, frame, written, pcm = leases[fits], frame[fits], written[fits], pcm[fits]
         marks = np.empty((leases.size, IN_MARKS), np.int64)
@@ -103,12 +108,14 @@ class BulkOwner:
         outputs = self._rows.outputs
         has_news = outputs.written[self._leases] > outputs.taken[self._leases]
         places = (has_news & self.is_open).nonzero()[0]
+        if not places.size:
+            return self._nothing
         leases = self._leases[places]
         taken = outputs.taken[leases]
         start = np.maximum(taken, outputs.discarded[leases])
         found = outputs.read(leases, start % outputs.capacity)
         is_whole = outputs.is_whole(leases, start)
-        if not is_whole.all():  # others were given up meanwhile: they come with the next call
+        if np.count_nonzero(is_whole) < is_whole.size:  # the next call has what was given up meanwhile
             places, leases, start, taken = (it[is_whole] for it in (places, leases, start, taken))
             found = found.chosen(is_whole)
         self.dropped_out[places] += start - taken
@@ -135,7 +142,7 @@ class BulkOwner:
     def _hear(self, place: Counts, sent_s: float) -> None:
         """The first audio of a session is measured from when its first frame was complete."""
         is_heard = self._is_heard[place]
-        if is_heard.all():
+        if np.count_nonzero(is_heard) == is_heard.size:
             return
         first = place[~is_heard & self._is_held[place]]
         self._is_heard[first] = True

@@ -42,7 +42,7 @@ class EngineConfig:
     # what a tick costs the host is paid for each.
     least_tick_ms: float = option(
         5.0,
-        "a live tick begins no sooner after the last, from 384 sessions on no sooner than thrice that; "
+        "a live tick begins no sooner after the last, from 512 sessions on no sooner than four times that; "
         "0 for at once",
         minimum=0,
     )

@@ -26,7 +26,7 @@ class TickLedger:
     def take(self, leases: Counts, complete_s: Times) -> None:
         """A frame of each of ``leases [n]`` goes into a tick."""
         taken = self.taken[leases]
-        if not taken.all():
+        if np.count_nonzero(taken) < taken.size:
             first = taken == 0
             self.first_complete_s[leases[first]] = complete_s[first]
         self.taken[leases] = taken + 1

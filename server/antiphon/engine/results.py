@@ -7,7 +7,7 @@ import numpy as np
 from antiphon.backends.base import NO_TOKEN, BoolArray, StepOutputs
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.rows import Rows
-from antiphon.engine.tick import Chosen, Tick, TickTimes, chosen
+from antiphon.engine.tick import EVERY, Chosen, Tick, TickTimes, chosen
 from antiphon.ipc.arena import Counts, Times
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import RingReplies
@@ -61,18 +61,19 @@ class Results:
         times: TickTimes,
     ) -> int:
         """Publish what is wanted and count what is not; returns the replies to what callers sent."""
-        is_wanted, emitted = is_here, outputs.emitted
-        if np.count_nonzero(emitted) < emitted.size:
-            is_silent = is_live & ~emitted
-            self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
-            is_wanted = is_here & emitted
-        is_flushed = is_wanted & is_live & (tick.frame < self._rows.first_kept[tick.leases])
-        if np.count_nonzero(is_flushed):
-            self._rows.ledger.flushed_out[tick.leases[is_flushed]] += 1
-            is_wanted = is_wanted & ~is_flushed
-        if np.count_nonzero(is_wanted):
-            self._publish(tick, outputs, chosen(is_wanted), wait_ms, times)
-        return int(np.count_nonzero(is_wanted & is_live))
+        is_kept = tick.frame >= self._rows.first_kept[tick.leases]
+        is_wanted = is_live & outputs.emitted & is_kept
+        wanted = int(np.count_nonzero(is_wanted))
+        if wanted == is_wanted.size:  # nearly always
+            self._publish(tick, outputs, EVERY, wait_ms, times)
+            return wanted
+        is_silent = is_live & ~outputs.emitted
+        self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
+        self._rows.ledger.flushed_out[tick.leases[is_live & outputs.emitted & ~is_kept]] += 1
+        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # what answers silence aside, too
+        if np.count_nonzero(is_published):
+            self._publish(tick, outputs, is_published, wait_ms, times)
+        return wanted
 
     def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
         finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished

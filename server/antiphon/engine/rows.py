@@ -8,7 +8,6 @@ owner that reads rings without the session's lock holds the leases: these end wh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -298,7 +297,7 @@ class Rows:
                 self.arena.engine.padding_done[lease] = padding.done
             if action not in (RowAction.NONE, RowAction.PAD):
                 actions.append((lease, action))
-        return replace(tick, actions=tuple(actions), padding=int(np.count_nonzero(~has_frame)))
+        return tick._replace(actions=tuple(actions), padding=int(np.count_nonzero(~has_frame)))
 
     @property
     def count(self) -> int:

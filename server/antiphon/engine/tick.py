@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from antiphon.ipc.arena import Counts, Times
 
 FEW_ROWS: Final = 128
 """Up to so many sessions a tick may follow the last one after the least time as it is configured."""
-LONGEST_REST: Final = 3
+LONGEST_REST: Final = 4
 """Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
 
 Chosen: TypeAlias = slice | BoolArray
@@ -26,8 +25,7 @@ def chosen(which: BoolArray) -> Chosen:
     return EVERY if np.count_nonzero(which) == which.size else which
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """The sessions of one tick, each array ``[m]`` in one order.
 
     ``frame`` is the session's number of the frame, -1 for flush padding; ``complete_s`` when its last
@@ -44,8 +42,7 @@ class Tick:
     """How many of them hear silence that the caller did not send."""
 
 
-@dataclass(frozen=True, slots=True)
-class TickTimes:
+class TickTimes(NamedTuple):
     """When a tick's step started and ended."""
 
     start_s: float
