@@ -30,6 +30,11 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make stack", description="Build the images and run the stack.")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "stack", help="[%(default)s]")
     parser.add_argument("--again", action="store_true", help="run with the images of the last run")
+    parser.add_argument(
+        "--backend",
+        default="auto",
+        help="of the workers; null on a machine too busy for models [%(default)s]",
+    )
     parser.add_argument("--torch", action="store_true", help="build antiphon:cpu-torch too, once")
     parser.add_argument(
         "--cuda", action="store_true", help="build antiphon:cuda too, once, on Debian's Python"
@@ -37,7 +42,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    values = {"ANTIPHON_TLS": str(out / "tls.pem"), "DUPLEX_SLOTS": SLOTS, "ECHO_SLOTS": SLOTS}
+    values = {
+        "ANTIPHON_TLS": str(out / "tls.pem"),
+        "ANTIPHON_BACKEND": args.backend,
+        "DUPLEX_SLOTS": SLOTS,
+        "ECHO_SLOTS": SLOTS,
+    }
     try:
         room_for(out, LARGE_GIGABYTES if args.torch or args.cuda else GIGABYTES)
         engine = prepare(out / "engine", values)
@@ -49,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
             built = _images(engine, steps, out, names)
         ready_s, answered_s = scenario.first_answer(engine, "antiphon:cpu", out)
         steps.say(f"antiphon:cpu: ready {ready_s:.1f} s and first sound {answered_s:.1f} s after podman run")
-        scenario.run(engine, steps)
+        scenario.run(engine, steps, args.backend)
     except StackError as error:
         print(f"make stack: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from lab.tools.stack.container_engine import StackError
 from tests.support.launch import ANTIPHON
 
 PATIENCE = ("--wait", "20", "--ready-timeout", "30")
-NONE_LOST = ("--max-lost", "0", "--max-failed", "0", "--max-rejected", "0")
+ALL_HELD = ("--max-failed", "0", "--max-rejected", "0")
+NONE_LOST = (*ALL_HELD, "--max-lost", "0")
 TIMEOUT_S = 300.0
 
 
@@ -36,15 +38,17 @@ class HeldCalls:
         )
 
 
-def call(url: str, folder: Path, *, sessions: int, seconds: float) -> HeldCalls:
+def call(
+    url: str, folder: Path, *, sessions: int, seconds: float, limits: Sequence[str] = NONE_LOST
+) -> HeldCalls:
     """Hold ``sessions`` calls in real time; ``folder`` takes the probe's report.
 
     Raises:
-        StackError: a call was refused or failed, or a frame was lost.
+        StackError: a limit was broken: a call was refused or failed, or a frame was lost.
     """
     file = folder / "probe.json"
     load = ("--sessions", str(sessions), "--seconds", str(seconds), "--insecure", "--quiet")
-    command = [*ANTIPHON, "probe", url, *load, *PATIENCE, *NONE_LOST, "--json", str(file)]
+    command = [*ANTIPHON, "probe", url, *load, *PATIENCE, *limits, "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise StackError(f"calls of {url}: {(done.stdout + done.stderr)[-2000:]}")

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.tools.stack.calls import call
+from lab.tools.stack.calls import ALL_HELD, call
 from lab.tools.stack.container_engine import ContainerEngine, StackError, lines
 
 URL = "http://127.0.0.1:8080"
-SERVICES = ("door", "duplex", "echo", "prometheus")
+SERVICES = ("balancer", "duplex", "echo", "prometheus")
 DUPLEX = ("antiphon_duplex_1", "antiphon_duplex_2")
 START_S = 120.0
 SESSIONS = 2
@@ -35,7 +35,7 @@ class StackLog:
         print(self.lines[-1], flush=True)
 
 
-def run(engine: ContainerEngine, steps: StackLog) -> None:
+def run(engine: ContainerEngine, steps: StackLog, backend: str) -> None:
     """All of it; containers, networks and volumes are gone afterwards, however it ends.
 
     Raises:
@@ -44,6 +44,7 @@ def run(engine: ContainerEngine, steps: StackLog) -> None:
     engine.compose("down", "--volumes", "--remove-orphans")
     try:
         _up(engine, steps)
+        steps.say(f"calls are answered by the backend {backend}")
         _hardened(engine, steps)
         _calls(engine, steps)
         _roll(engine, steps)
@@ -67,7 +68,7 @@ def first_answer(engine: ContainerEngine, image: str, folder: Path) -> tuple[flo
     try:
         _until(lambda: _status("http://127.0.0.1:18998/readyz") == 200, "the container is ready")
         ready_s = time.monotonic() - started_s
-        calls = call("http://127.0.0.1:18998", folder, sessions=1, seconds=3.0)
+        calls = call("http://127.0.0.1:18998", folder, sessions=1, seconds=3.0, limits=ALL_HELD)
         return ready_s, ready_s + calls.first_sound_ms / 1000
     finally:
         engine.podman("rm", "--force", name)
@@ -150,7 +151,7 @@ def _weights(engine: ContainerEngine, backend: str, count: int) -> bool:
     """Whether the load balancer knows so many usable workers with free rows."""
     address = engine.podman(
         *("inspect", "--format", '{{(index .NetworkSettings.Networks "antiphon_inside").IPAddress}}'),
-        "antiphon_door_1",
+        "antiphon_balancer_1",
     )
     try:
         with urllib.request.urlopen(f"http://{address}:8404/;csv", timeout=5) as answer:
