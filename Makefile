@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check bench train evaluate programs release clean
+.PHONY: help serve demo test test-fast test-lab check bench stack train evaluate programs release clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,10 @@ check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contra
 
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 	$(BIN)/python -m lab.bench.$(BENCH) $(ARGS)
+
+# As root: networks and mounts of containers are root's.
+stack: $(DEV_READY) ## build the images and run compose.yaml with them: calls, a roll, a kill, down (ARGS=...)
+	$(BIN)/python -m lab.tools.stack $(ARGS)
 
 train: $(DEV_READY) ## make the small models anew in out/train: hours, and the packages of CONTRIBUTING.md (ARGS=...)
 	$(BIN)/python -m lab.train $(ARGS)

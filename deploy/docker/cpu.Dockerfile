@@ -6,8 +6,6 @@
 
 FROM python:3.11.10-slim-bookworm AS build
 WORKDIR /build
-# hadolint ignore=DL3008
-RUN apt-get update && apt-get install --yes --no-install-recommends binutils && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/antiphon
 ENV PATH=/opt/antiphon/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # With another index for pip, for example --build-arg PIP_EXTRA_INDEX_URL=... where torch's CPU wheels are: the

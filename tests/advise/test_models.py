@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         assert f" {pocket.parameters / 1e6:.1f} M " in line
         assert {name for names in pocket.configs.values() for name in names} <= set(line.split())
     assert "Qwen3-30B-A3B" in text
+
+
+def test_the_table_of_published_models_says_its_day_and_when_it_is_old(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    day = FAMILIES.read_on
+    assert main([], today=lambda: day + timedelta(days=183)) == 0
+    text = capsys.readouterr().out
+    assert f"\n\npublished models as of {day.isoformat()}\n\n" in text
+    assert "warning" not in text
+    assert main([], today=lambda: day + timedelta(days=184)) == 0
+    assert (
+        f"published models as of {day.isoformat()}\n"
+        "warning: this table is 184 days old, over six months: read the licences on the owners' cards, "
+        "and update antiphon for a newer table\n"
+    ) in capsys.readouterr().out
 
 
 def test_what_is_here_is_listed_first(

@@ -30,6 +30,9 @@ NOT_OURS = {
 STARTED = {"balancer", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
 """What tests/compose starts with the very commands of the file; workers with patient.yaml on top."""
 
+OPEN_FILES = 8_223
+"""What HAProxy asks for with maxconn 4000: two a connection, and its own."""
+
 ONE_SHOT = {"graphs"}
 """Services that do one thing and end."""
 
@@ -57,6 +60,7 @@ def test_every_service_is_hardened(name: str) -> None:
     assert raw["logging"]["options"].keys() >= {"max-size", "max-file"}
     assert raw["mem_limit"]
     assert raw["pids_limit"]
+    assert raw["ulimits"]["nofile"]["hard"] >= OPEN_FILES
     assert raw["restart"] == ("no" if name in ONE_SHOT else "unless-stopped")
     assert "privileged" not in raw
     assert name in ONE_SHOT or raw["healthcheck"]["test"][0] == "CMD"

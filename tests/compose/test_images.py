@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import warnings
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from tests.support.stack.composefile import ROOT, read_compose, services
 
 DOCKER = ROOT / "deploy" / "docker"
+DEBIAN = ROOT / "deploy" / "debian.yaml"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 MANIFESTS = [file for file in sorted(KUBERNETES.glob("*.yaml")) if file.name != "kustomization.yaml"]
 
 
-@pytest.mark.parametrize("name", ["cpu.Dockerfile", "cuda.Dockerfile"])
+@pytest.mark.parametrize("name", sorted(file.name for file in DOCKER.iterdir()))
 def test_hadolint_finds_nothing(name: str) -> None:
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert program is not None
@@ -42,6 +46,27 @@ def test_images_are_small_pinned_and_nobodys(name: str) -> None:
     for source in " ".join(line[5:] for line in text.splitlines() if line.startswith("COPY ")).split():
         if (ROOT / source).exists() and not source.startswith("."):
             assert f"!{source}" in ignored
+
+
+@pytest.mark.parametrize("name", ["haproxy", "prometheus"])
+def test_images_of_debian_run_what_compose_starts(name: str) -> None:
+    """With the users of compose.yaml, under the names that deploy/debian.yaml gives them."""
+    text = (DOCKER / f"{name}.Dockerfile").read_text()
+    (service,) = [item for item in services({}, [DEBIAN]).values() if f"{name}:debian" in item.raw["image"]]
+    assert service.raw["build"]["dockerfile"] == f"deploy/docker/{name}.Dockerfile"
+    assert f"USER {service.raw['user']}\n" in text
+    assert f'ENTRYPOINT ["{service.argv[0]}"]' in text
+    assert "FROM debian:bookworm-slim\n" in text
+
+
+def test_debians_override_is_what_the_published_schema_says() -> None:
+    schema = json.loads((Path(__file__).parent / "schema" / "compose-spec.json").read_text())
+    merged = read_compose({}, [DEBIAN])
+    assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(merged)] == []
+    environment = merged["services"]["balancer"]["environment"]
+    network = merged["networks"]["inside"]["ipam"]["config"][0]["subnet"]
+    assert ip_address(environment["DNS_ADDRESS"].split(":")[0]) == next(ip_network(network).hosts())
+    assert set(environment) > {"DNS_ADDRESS", "DUPLEX_MODEL"}
 
 
 def test_torch_is_in_the_images_of_what_needs_it() -> None:
@@ -110,6 +135,66 @@ def test_the_autoscaler_asks_for_a_recorded_number() -> None:
     name = scaler["spec"]["metrics"][0]["external"]["metric"]["name"]
     recorded = (ROOT / "deploy" / "prometheus" / "rules" / "recorded.yml").read_text()
     assert f"record: {name.replace('_', ':', 1)}\n" in recorded
+
+
+KEDA = {
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "keda.sh/v1alpha1"},
+        "kind": {"const": "ScaledObject"},
+        "spec": {
+            "type": "object",
+            "required": ["scaleTargetRef", "triggers"],
+            "properties": {
+                "scaleTargetRef": {"type": "object", "required": ["name"]},
+                "pollingInterval": {"type": "integer"},
+                "minReplicaCount": {"type": "integer"},
+                "maxReplicaCount": {"type": "integer"},
+                "fallback": {"type": "object", "required": ["failureThreshold", "replicas"]},
+                "advanced": {"type": "object"},
+                "triggers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "metadata"],
+                        "properties": {
+                            "type": {"const": "prometheus"},
+                            "metricType": {"enum": ["AverageValue", "Value"]},
+                            "metadata": {
+                                "type": "object",
+                                "required": ["serverAddress", "query", "threshold"],
+                                "additionalProperties": {"type": "string"},
+                            },
+                        },
+                        "additionalProperties": False,
+                    },
+                },
+            },
+            "additionalProperties": False,
+        },
+    },
+}
+"""What is used of KEDA's ScaledObject; its own schema is in no package."""
+
+
+def test_keda_scales_as_the_autoscaler_does() -> None:
+    (scaled,) = yaml.safe_load_all((KUBERNETES / "keda" / "duplex.yaml").read_text())
+    validator = jsonschema.Draft7Validator(KEDA)
+    assert [error.message for error in validator.iter_errors(scaled)] == []
+    assert list(validator.iter_errors({**scaled, "spec": {**scaled["spec"], "trigger": []}})) != []
+    (scaler,) = [item for item in documents() if item["kind"] == "HorizontalPodAutoscaler"]
+    spec, (trigger,) = scaled["spec"], scaled["spec"]["triggers"]
+    assert spec["scaleTargetRef"] == scaler["spec"]["scaleTargetRef"]
+    assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == scaler["spec"]["behavior"]
+    limits = (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"])
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == limits
+    external = scaler["spec"]["metrics"][0]["external"]
+    service = external["metric"]["selector"]["matchLabels"]["service"]
+    name = external["metric"]["name"].replace("_", ":", 1)
+    assert trigger["metadata"]["query"] == f'{name}{{service="{service}"}}'
+    assert trigger["metadata"]["threshold"] == external["target"]["averageValue"]
 
 
 def test_the_workflow_starts_what_compose_has() -> None:

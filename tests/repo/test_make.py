@@ -225,6 +225,7 @@ def test_help_lists_every_verb(checkout: Path) -> None:
             "test-lab",
             "check",
             "bench",
+            "stack",
             "train",
             "evaluate",
             "programs",

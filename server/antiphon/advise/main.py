@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 
 from antiphon.advise.fit import FitRequest, parse_bytes, speech_that_fits, text_that_fits
 from antiphon.advise.here import builtin_manifests, cached_repositories, hub_cache, memory_here
 from antiphon.advise.override import compose_override
-from antiphon.advise.show import builtin_table, cache_lines, families_table, speech_advice, text_advice
+from antiphon.advise.show import (
+    builtin_table,
+    cache_lines,
+    families_age,
+    families_table,
+    speech_advice,
+    text_advice,
+)
 from antiphon.backends.machine import list_gpus
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
@@ -52,8 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
     """Run the command line; 0 when there is something to recommend, else 1.
+
+    ``today`` dates the table of published models, which says when it is over six months old.
 
     Raises:
         ConfigError: an option that cannot be used.
@@ -65,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     if options.fits is None:
         if options.compose is not None:
             raise ConfigError("compose is given without fits; say how much memory there is")
-        print(_overview(families))  # noqa: T201
+        print(_overview(families, today()))  # noqa: T201
         return 0
     wish = FitRequest(
         parse_bytes(options.fits),
@@ -91,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     return _say(speech_advice(fits[0], wish, fits[1:6]) if fits else None, wish)
 
 
-def _overview(families: ModelFamilies) -> str:
+def _overview(families: ModelFamilies, today: date) -> str:
     """What is built in, what is cached, and what is published, with what fits."""
     cache = hub_cache()
     cached = cached_repositories(cache)
@@ -100,6 +110,7 @@ def _overview(families: ModelFamilies) -> str:
         (
             builtin_table(builtin_manifests()),
             cache_lines(cached, cache),
+            families_age(families.read_on, today),
             families_table(families, memory, cached),
         )
     )

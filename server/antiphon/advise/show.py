@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 from antiphon.advise.fit import OVERHEAD, Fit, FitRequest, TextFit
@@ -64,6 +65,22 @@ def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
         return f"in the hub's cache ({cache}): nothing; a model is fetched when it is first served"
     lines = [f"  hf://{repository}  {gigabytes(size)}" for repository, size in cached.items()]
     return "\n".join([f"in the hub's cache ({cache}):", *lines])
+
+
+FRESH_DAYS = 183
+"""Half a year; models, licences and languages of older tables may have changed."""
+
+
+def families_age(read_on: date, today: date) -> str:
+    """The day of the table, with a warning when it is over six months old."""
+    days = (today - read_on).days
+    dated = f"published models as of {read_on.isoformat()}"
+    if days <= FRESH_DAYS:
+        return dated
+    return (
+        f"{dated}\nwarning: this table is {days} days old, over six months: read the licences on the owners' "
+        "cards, and update antiphon for a newer table"
+    )
 
 
 def families_table(families: ModelFamilies, memory: Memory, cached: Container[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from importlib import resources
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -218,8 +219,9 @@ AudioFamily: TypeAlias = SpeechFamily | PocketFamily
 
 @dataclass(frozen=True, slots=True)
 class ModelFamilies:
-    """All that is known, in the file's order."""
+    """All that is known, in the file's order; ``read_on`` is the day of the owners' cards."""
 
+    read_on: date
     speech: tuple[SpeechFamily, ...]
     text: tuple[TextFamily, ...]
     pocket: tuple[PocketFamily, ...]
@@ -235,6 +237,7 @@ def load_families() -> ModelFamilies:
     text = resources.files("antiphon.models").joinpath("families.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     return ModelFamilies(
+        data["read_on"],
         tuple(_speech(dict(entry)) for entry in data["speech"]),
         tuple(TextFamily(**entry) for entry in data["text"]),
         tuple(_pocket(dict(entry)) for entry in data["pocket"]),
