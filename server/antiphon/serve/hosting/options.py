@@ -28,6 +28,7 @@ examples:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "models": ("model", "backend", "device", "slots", "backend_option", "voices"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
+    "calls that change their worker": ("worker", "hand_over_secret"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
