@@ -32,9 +32,10 @@ from antiphon_client.measures import Distribution
 from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES
 from tests.support.launch import ANTIPHON, free_port
+from tests.support.stack.composefile import ROOT
 from tests.support.stack.names import name_server
 from tests.support.stack.process import Process, find_program
-from tests.support.stack.stack import ROOT, answers
+from tests.support.stack.stack import answers
 
 FRAME_S = 0.08
 SPOKEN_FRAMES = 40
@@ -118,11 +119,11 @@ class Spoken:
 class SpeakingCaller:
     """Speaks at the pace of speech, holds what it has said, and goes wherever its call goes."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, silent_frames: int) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, delay_frames: int) -> None:
         """Prepare to speak whole frames."""
         self._http, self._url = http, url
         self._frames = pcm.reshape(-1, FRAME_SAMPLES)
-        self._last = len(self._frames) - 1 - silent_frames
+        self._last = len(self._frames) - 1 - delay_frames
         self.spoken, self.reached = Spoken(), asyncio.Event()
         self.alarm_frame = -1
         self._next = 0
@@ -238,13 +239,13 @@ async def until_admitted(http: aiohttp.ClientSession, url: str, door: Process) -
     await answers(http, url, door)
 
 
-async def one_call(roll: Roll, number: int, silent_frames: int, *, is_moved: bool) -> Spoken:
+async def one_call(roll: Roll, number: int, delay_frames: int, *, is_moved: bool) -> Spoken:
     """Speak once; where ``is_moved`` the worker that has the call is drained meanwhile."""
     await roll.are_two_there()
     chance = np.random.default_rng(number)
     pcm = fit_clip(load_question(), SPOKEN_FRAMES * FRAME_S)
     url = f"ws://127.0.0.1:{roll.door_port}/api/chat?{QUERY}"
-    caller = SpeakingCaller(roll.http, url, pcm, silent_frames)
+    caller = SpeakingCaller(roll.http, url, pcm, delay_frames)
     caller.alarm_frame = int(chance.integers(*MOVE_FRAMES)) if is_moved else -1
     async with asyncio.timeout(120.0):
         running = asyncio.ensure_future(caller.run())
@@ -259,14 +260,14 @@ async def one_call(roll: Roll, number: int, silent_frames: int, *, is_moved: boo
 
 async def measure(model: str, calls: int, folder: Path) -> tuple[Spoken, list[Spoken]]:
     """A call that stays, and those that go."""
-    silent_frames = {"tiny": 1}.get(model, 0)
+    delay_frames = {"tiny": 1}.get(model, 0)
     async with rolling(model, folder) as roll:
-        whole = await one_call(roll, 0, silent_frames, is_moved=False)
+        whole = await one_call(roll, 0, delay_frames, is_moved=False)
         found: list[Spoken] = []
         for number in range(calls):
-            found.append(await one_call(roll, number, silent_frames, is_moved=True))
+            found.append(await one_call(roll, number, delay_frames, is_moved=True))
             if (number + 1) % 20 == 0:
-                print(f"{number + 1} calls, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+                print(report(model, whole, found), file=sys.stderr, flush=True)
         await asyncio.gather(*roll.coming_back.values())
     return whole, found
 
@@ -279,22 +280,30 @@ def shown(name: str, values: list[float]) -> str:
     return f"{name:<24} p50 {found.p50:.0f} ms, p99 {found.p99:.0f} ms, most {found.max:.0f} ms"
 
 
+def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
+    """What came of the calls so far."""
+    calls = len(found)
+    alive = sum(bool(it.thread.moves and it.thread.resumptions and not it.thread.reason) for it in found)
+    same = sum("".join(it.text) == "".join(whole.text) for it in found)
+    lost = sum(len(set(whole.frames) - set(it.frames)) for it in found)
+    lines = (
+        f"{model}: {calls} calls, each handed over while it spoke; load {os.getloadavg()[0]:.1f}",
+        f"{'alive':<24} {alive} of {calls}",
+        f"{'words as unmoved':<24} {same} of {calls}, {len(''.join(whole.text))} bytes each",
+        f"{'frames not answered':<24} {lost} of {calls * len(whole.frames)}",
+        shown("told to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
+        shown("gap in the audio", [it.gap_ms for it in found]),
+        shown("the same, unmoved", [whole.gap_ms]),
+    )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print what came of it."""
     model, calls = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     with tempfile.TemporaryDirectory(prefix="hand-over-") as folder:
         whole, found = asyncio.run(measure(model, calls, Path(folder)))
-    alive = [it for it in found if it.thread.moves and it.thread.resumptions and not it.thread.reason]
-    same = sum("".join(it.text) == "".join(whole.text) for it in found)
-    lost = sum(len(set(whole.frames) - set(it.frames)) for it in found)
-    missed = sum(it.missed for it in found)
-    print(f"{model}: {calls} calls, each handed over while it spoke; load {os.getloadavg()[0]:.1f}")
-    print(f"{'alive':<24} {len(alive)} of {calls}, {missed} frames of audio skipped")
-    print(f"{'words as unmoved':<24} {same} of {calls}, {len(''.join(whole.text))} bytes each")
-    print(f"{'frames not answered':<24} {lost} of {calls * len(whole.frames)}")
-    print(shown("told to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]))
-    print(shown("gap in the audio", [it.gap_ms for it in found]))
-    print(shown("the same, unmoved", [whole.gap_ms]))
+    print(report(model, whole, found))
 
 
 if __name__ == "__main__":

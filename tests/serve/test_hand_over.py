@@ -49,7 +49,7 @@ async def two_workers(
 
 
 def caller_of(a: ServerProcess, b: ServerProcess, *, sends_until: int = FRAMES) -> MovingCaller:
-    caller = MovingCaller(a.http, f"{a.url}/api/chat?{QUERY}{SEEDS}", speech(FRAMES), DUPLEX.silent_frames)
+    caller = MovingCaller(a.http, f"{a.url}/api/chat?{QUERY}{SEEDS}", speech(FRAMES), DUPLEX.delay_frames)
     caller.workers = {"a": a.url, "b": b.url}
     caller.sends_until = sends_until
     return caller
@@ -65,7 +65,7 @@ async def test_a_worker_that_drains_hands_its_calls_over(
         callers = [caller_of(a, b, sends_until=20) for _ in range(3)]
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
         for caller in callers:
-            await caller.until_answered(20 - DUPLEX.silent_frames)
+            await caller.until_answered(20 - DUPLEX.delay_frames)
         said = [a.url, "--hand-over", b.url, "--secret", str(tmp_path / "secret")]
         assert await asyncio.to_thread(drain.main, said) == 0
         assert capsys.readouterr().out == "draining; calls that can be resumed go to b\n"
