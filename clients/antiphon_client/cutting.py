@@ -24,7 +24,7 @@ from antiphon_client.session import (
     SessionPlan,
     until_either_ends,
 )
-from antiphon_client.thread import CallThread, resuming_url
+from antiphon_client.thread import CallThread
 
 RETRY_S: Final = 0.05
 """Between two tries to connect again."""
@@ -62,7 +62,7 @@ class CutSession(ProbeSession):
                     raise
                 if self._clock() > self._cut_s + self._thread.window_s:
                     raise
-            url, claim = resuming_url(self._plan.url), self._thread.claim(0)
+            url, claim = self._thread.resuming_url(self._plan.url), self._thread.claim(0)
 
     async def _connection(self, http: aiohttp.ClientSession, url: str, claim: bytes | None) -> None:
         self._resumed.clear()
@@ -95,9 +95,11 @@ class CutSession(ProbeSession):
             self._next_message = self._thread.input_frame * FRAME_SAMPLES // self._clip.message_samples
 
     async def _heed(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
-        resumptions, pieces = self._thread.resumptions, self.recorder.pieces
+        resumptions, moves, pieces = self._thread.resumptions, self._thread.moves, self.recorder.pieces
         message = self._thread.heed(data)
         now_s = self._clock()
+        if self._thread.moves > moves:  # a cut that the server announced
+            self._cut_s, self._back_s = now_s, None
         if self._thread.resumptions > resumptions:
             self._back_s = now_s
             self._resumed.set()

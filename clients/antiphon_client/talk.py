@@ -27,7 +27,7 @@ from antiphon_client.pacing import STALE_S
 from antiphon_client.record import Samples
 from antiphon_client.screen import FLOOR_DB, Screen, level_db
 from antiphon_client.session import describe_refusal, until_either_ends
-from antiphon_client.thread import CallThread, resuming_url
+from antiphon_client.thread import CallThread
 
 METER_INTERVAL_S = 0.1
 STALE_BLOCKS = round(STALE_S * 1000 / PACKET_MS)
@@ -225,7 +225,8 @@ class TalkCall:
                 if not self._thread.is_resumable:
                     raise SessionError(f"connection lost: {error or type(error).__name__}") from error
             self._may_send.clear()
-            self._screen.say("connection lost; trying to go on with the call")
+            if not self._thread.is_moved:
+                self._screen.say("connection lost; trying to go on with the call")
             await self._come_back(http)
 
     async def _come_back(self, http: aiohttp.ClientSession) -> None:
@@ -233,7 +234,7 @@ class TalkCall:
         until_s = loop.time() + thread.window_s
         while True:
             try:
-                self._socket = await self._dial(http, resuming_url(self._options.url))
+                self._socket = await self._dial(http, thread.resuming_url(self._options.url))
                 await self._socket.send_bytes(thread.claim(self._held.first_frame))
                 return
             except (aiohttp.ClientError, OSError) as error:
@@ -280,6 +281,8 @@ class TalkCall:
                 await socket.send_bytes(ack)
         if self._thread.reason and not self._error:
             raise SessionError(f"the call cannot go on: {self._thread.reason}")
+        if self._thread.is_moved:
+            raise _LostError("the call goes on at another worker")
         if socket.close_code in (None, 1006) and not self._error:
             raise _LostError("the connection broke")
         if self._error and self._thread.is_resumable:  # full for a moment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 from antiphon.errors import ProtocolError
 from antiphon.protocol import events, moshi, resume
@@ -15,7 +16,11 @@ FULL: Final = 1013
 
 
 class CallThread:
-    """The numbers and the token of one call. ``reason`` says why it cannot be resumed any more."""
+    """The numbers and the token of one call. ``reason`` says why it cannot be resumed any more.
+
+    ``worker`` has the call, where workers have names; ``is_moved`` once it went to another one, until it is
+    claimed there; ``moves`` counts how often.
+    """
 
     def __init__(self) -> None:
         """Begin before the server has said that the call can be resumed."""
@@ -24,6 +29,9 @@ class CallThread:
         self.missed_frames = 0
         self.resumptions = 0
         self.reason = ""
+        self.worker = ""
+        self.moves = 0
+        self.is_moved = False
         self._token: bytes | None = None
         self._seq = self._frame = -1
         self._acked_s: float | None = None
@@ -60,13 +68,19 @@ class CallThread:
             offered = event.fields["resume"]
             self._token = resume.token_of(str(offered.get("token", "")))
             self.window_s = float(offered.get("window_s", 0.0))
+            self.worker = str(offered.get("worker", ""))
         elif event.type == "resumed":
             events.check_event(event, sender=events.Sender.SERVER)
             self._token = resume.token_of(event.fields["token"])
             self.input_frame = event.fields["input_frame"]
             self.missed_frames += event.fields["missed_frames"]
             self.resumptions += 1
+            self.worker = str(event.fields.get("worker", ""))
             self._acked_s = None
+        elif event.type == "moved":
+            self.worker = str(event.fields.get("worker", ""))
+            self.moves += 1
+            self.is_moved = True
         elif event.type == "resume_failed":
             self.reason = str(event.fields.get("reason", "unknown"))
         elif event.type == "replaced" or (event.type == "error" and event.fields.get("code") != FULL):
@@ -87,9 +101,10 @@ class CallThread:
         """
         if self._token is None:
             raise ProtocolError("the server has not said that this call can be resumed")
+        self.is_moved = False
         return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
 
-
-def resuming_url(url: str) -> str:
-    """The address that resumes a call, of the one that began it."""
-    return url.replace("resume=1", "resume=again")
+    def resuming_url(self, url: str) -> str:
+        """The address that resumes the call, of the one that began it."""
+        worker = f"&worker={quote(self.worker)}" if self.worker else ""
+        return url.replace("resume=1", "resume=again") + worker

@@ -42,6 +42,9 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
+    "drain": Command(
+        "antiphon.serve.operator.drain:main", "let a worker leave, and its calls go on at another"
+    ),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon.measure.doctor:main", "look at this machine: what is missing, what will run and how fast"

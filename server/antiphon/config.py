@@ -25,6 +25,8 @@ from antiphon.option import AUTO, apply, option, options
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
+WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 PROTECTABLE = ("health", "metrics", "page")
 """What is open to everybody, keys or not, unless it is protected."""
 
@@ -94,6 +96,8 @@ class Limits:
     min_upload_bytes_per_s: int = option(
         16_384, "the pace at which a recording has to arrive, after five seconds", minimum=1
     )
+    hand_over_timeout_s: float = option(30.0, "for one call to go to another worker", minimum=0.1)
+    max_hand_overs: int = option(2, "calls of other workers that arrive at once", minimum=1)
     connect_timeout_s: float = option(15.0, "for the TLS handshake of a connection", minimum=0.1)
 
 
@@ -141,6 +145,14 @@ class ServerConfig:
     )
     tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
     tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
+    worker: str = option(
+        "", "this worker's name, for the load balancer that brings a call back to it", metavar="NAME"
+    )
+    hand_over_secret: str | None = option(
+        None,
+        "what the workers share that hand calls over to each other: a file with a secret",
+        metavar="FILE",
+    )
     allow_origin: tuple[str, ...] = option(
         (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
     )
@@ -201,6 +213,10 @@ class ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise ConfigError(f"{given} is given without {missing}; TLS needs both")
+        if self.worker and not WORKER_NAME.fullmatch(self.worker):
+            raise ConfigError(
+                f"worker = {self.worker!r}: a name has 1 to 64 letters, digits, dots, dashes and underscores"
+            )
 
     @property
     def served(self) -> tuple[ModelConfig, ...]:

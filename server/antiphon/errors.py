@@ -28,6 +28,8 @@
         ├── KeyRevokedError          the key of a call that goes on is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
         ├── ReplacedError            the call goes on through another connection
+        ├── MovedError               the call goes on at another worker (carries its name)
+        ├── HandOverError            another worker cannot have a call, or may not
         ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
         └── SessionFailedError       the server's own fault ended it
 
@@ -185,6 +187,19 @@ class SessionTimeoutError(SessionError):
 
 class ReplacedError(SessionError):
     """The call was resumed through another connection, and goes on there."""
+
+
+class MovedError(SessionError):
+    """The call can be resumed at a worker; the message begins with its name, or nothing, and a colon."""
+
+    @property
+    def worker(self) -> str:
+        """The worker's name."""
+        return str(self).partition(":")[0]
+
+
+class HandOverError(SessionError):
+    """A call cannot be handed over to another worker; the message says why."""
 
 
 class ResumeError(SessionError):

@@ -8,11 +8,13 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import (
+    BackendInfo,
     FloatArray,
     TextEntry,
 )
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.handing_over import HandOverPlan
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
@@ -34,6 +36,7 @@ class Bench:
         config: EngineConfig | None = None,
         clock: FakeClock | None = None,
         tracer: Tracer | None = None,
+        hand_over: Callable[[BackendInfo], HandOverPlan] | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
         self.backend = backend or FakeBackend()
@@ -46,6 +49,7 @@ class Bench:
             metrics=EngineMetrics(self.registry, model=MODEL),
             on_lost=self.losses.append,
             tracer=tracer,
+            hand_over=hand_over,
         )
         self.engine.prepare()
         self.tick = self.engine.loop.tick_once

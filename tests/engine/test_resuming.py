@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.front_end import Nobody
 from antiphon.engine.guests import Guest
+from antiphon.engine.nobody import Nobody
 from antiphon.errors import ProtocolError, ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session

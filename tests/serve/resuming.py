@@ -11,7 +11,7 @@ import numpy as np
 
 from antiphon.backends.base import FloatArray
 from antiphon.protocol import moshi
-from antiphon_client.thread import CallThread, resuming_url
+from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S
 
 IN_FLIGHT_FRAMES = 6
@@ -55,6 +55,10 @@ class ResumingCaller:
         self.refused: list[str] = []
         self.sends_until = len(self._frames)
 
+    def address_of(self, thread: CallThread) -> str:
+        """Where the call is resumed."""
+        return thread.resuming_url(self._url)
+
     @property
     def answered(self) -> int:
         """Frames up to which everything is answered."""
@@ -87,9 +91,10 @@ class ResumingCaller:
                 except (aiohttp.ClientError, OSError) as error:
                     self.refused.append(repr(error))
                     await asyncio.sleep(0.02)
-                await asyncio.sleep(0.02)
+                if not self.thread.is_moved:
+                    await asyncio.sleep(0.02)
                 if self.thread.is_resumable:
-                    url, first = resuming_url(self._url), self.thread.claim(0)
+                    url, first = self.address_of(self.thread), self.thread.claim(0)
 
         self._is_over = True
 

@@ -188,7 +188,7 @@ export class Session {
     this._cancel();
     this._isResuming = this._thread.isInTime(this._around.clock());
     const address = this._url();
-    const url = this._isResuming ? address.replace("resume=1", "resume=again") : address;
+    const url = this._isResuming ? this._thread.resumingUrl(address) : address;
     this._lastError = null;
     if (!this._isResuming) {
       this._thread = new Thread();
@@ -228,6 +228,12 @@ export class Session {
   async _closed(socket, url, close) {
     if (socket !== this._socket) return;
     this._letGo();
+    if (this._thread.isMoved) {
+      this._thread.isMoved = false; // once: a worker that does not answer is asked later each time
+      this._thread.lost(this._around.clock());
+      this._connect();
+      return;
+    }
     if (this._pulse.hasOpened) {
       // Whoever has had nothing to say is thrown out again: only after talk is a first try one.
       this._obey(ofClose(close, this._lastError, this._wasLive && this._attempts === 0));
@@ -370,6 +376,9 @@ export class Session {
         this._outbox.goOnFrom(this._thread.inputFrame);
         this._listener.onResumed(this._thread.inputFrame);
         this._enter({ name: "live", isReturning: true, isResumed: true });
+        break;
+      case "moved":
+        this._thread.moved(fields);
         break;
       case "resume_failed":
       case "replaced":

@@ -27,6 +27,9 @@ export class Thread {
     this.windowMs = 0;
     /** The first frame of our speech that the server has not got. */
     this.inputFrame = 0;
+    this._worker = "";
+    /** Whether the call went to another worker, and was not asked for there yet. */
+    this.isMoved = false;
   }
 
   /** Whether another connection may go on with the call. */
@@ -58,13 +61,31 @@ export class Thread {
     if (!offer) return;
     this._token = tokenOf(String(offer["token"]));
     this.windowMs = 1000 * Number(offer["window_s"]);
+    this._worker = String(offer["worker"] ?? "");
   }
 
   /** @param {Record<string, any>} fields of `resumed` */
   resumed(fields) {
     this._token = tokenOf(String(fields["token"]));
     this.inputFrame = Number(fields["input_frame"]);
+    this._worker = String(fields["worker"] ?? "");
     this._ackedMs = null;
+  }
+
+  /** @param {Record<string, any>} fields of `moved` */
+  moved(fields) {
+    this._worker = String(fields["worker"] ?? "");
+    this.isMoved = true;
+  }
+
+  /**
+   * The address that resumes the call.
+   *
+   * @param {string} address the one that began it
+   */
+  resumingUrl(address) {
+    const url = address.replace("resume=1", "resume=again");
+    return this._worker ? `${url}&worker=${encodeURIComponent(this._worker)}` : url;
   }
 
   /**

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Final
 
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
@@ -15,12 +16,14 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.guests import Guest
+from antiphon.engine.handing_over import HandingOver, HandOverPlan
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
+from antiphon.engine.saving import Beside
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
@@ -28,6 +31,8 @@ from antiphon.errors import (
     AntiphonError,
     ConfigError,
     DrainingError,
+    HandOverError,
+    MovedError,
     ResumeError,
     SessionFailedError,
     UnsupportedError,
@@ -42,6 +47,9 @@ from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
+
+CALL_BYTES: Final = 1 << 20
+"""What one call has beside its row and its rings: notes, names of arrays."""
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -74,6 +82,7 @@ class Engine:
         share: DeviceShare = ALONE,
         pools: int | None = None,
         wake: Wake | None = None,
+        hand_over: Callable[[BackendInfo], HandOverPlan] | None = None,
     ) -> None:
         """Keep what :meth:`start` will need; nothing runs yet."""
         self.config = config
@@ -86,7 +95,7 @@ class Engine:
         self._share = share
         self._pressure = LatePressure(config)
         self.deliveries = MeteredDeliveries(metrics, self._pressure)
-        self._pools = pools
+        self._pools, self._hand_over = pools, hand_over
         self.wake = wake or Wake()
         self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
@@ -97,6 +106,8 @@ class Engine:
         self.rows: Rows
         self.resuming: Resuming
         self.loop: EngineLoop
+        self.call_bytes = 0  # of one call, as another worker sends it
+        self.handing_over: HandingOver | None = None
 
     @property
     def info(self) -> BackendInfo:
@@ -165,6 +176,7 @@ class Engine:
             clock=self.clock,
             nudge=self.wake.nudge,
             swap=self._admission.swap,
+            resumed=lambda: self.metrics.resumption("resumed"),
         )
         self.loop = EngineLoop(
             backend,
@@ -184,6 +196,12 @@ class Engine:
             tracer=self._tracer,
         )
         self._add_gauges()
+        self.call_bytes = (
+            backend.state_bytes() // info.slots + self.rows.arena.shape.block.itemsize + CALL_BYTES
+        )
+        self.handing_over = None
+        if self._hand_over is not None:
+            self.handing_over = HandingOver(self, self._hand_over(info))
         self._is_prepared = True
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
@@ -290,7 +308,9 @@ class Engine:
         except ResumeError as error:
             self.metrics.resumption(error.reason)
             raise
-        self.metrics.resumption("resumed")
+        except MovedError:
+            self.metrics.resumption("moved")
+            raise
 
     def save(self, session: Session) -> Future[dict[str, HostArray]]:
         """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
@@ -301,6 +321,18 @@ class Engine:
         guest = session.link
         assert isinstance(guest, Guest)
         return self.loop.save(guest)
+
+    def save_guest(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
+        """The same of a guest that is detached, and stays so; see :class:`SavingQueue`."""
+        return self.loop.save(guest, beside)
+
+    def take_call(self, read: Callable[[], bytes]) -> Future[None]:
+        """Take a call of another worker; see :meth:`HandingOver.take`."""
+        if self.handing_over is None:
+            taken: Future[None] = Future()
+            taken.set_exception(HandOverError("no calls are taken here: there is no hand_over_secret"))
+            return taken
+        return self.handing_over.take(read)
 
     def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
         """The side of an owner who feeds and reads these active sessions as arrays."""
@@ -326,10 +358,17 @@ class Engine:
         self._settle(now_s)
         self._admission.check(now_s, wait_s)
 
-    def drain(self) -> None:
-        """Admit nobody any more; who waits gets a DrainingError, who is active goes on."""
-        for guest in self.resuming.drain():
-            guest.end(ResumeError("draining: the server is leaving"))
+    def drain(self, target: str = "") -> None:
+        """Admit nobody any more; who waits gets a DrainingError, who is active goes on.
+
+        With the address of another worker as ``target``, calls that can be resumed go there; until they have,
+        they are resumed here.
+        """
+        if target and self.handing_over is not None:
+            self.handing_over.begin(target)
+        else:
+            for guest in self.resuming.drain():
+                guest.end(ResumeError("draining: the server is leaving"))
         for guest in self._admission.drain():
             self.metrics.admission(AdmissionOutcome.DRAINING)
             guest.end(DrainingError("the server is leaving; its queue is closed"))
@@ -341,8 +380,10 @@ class Engine:
         """
         if not self._is_prepared:
             return True
+        if self.handing_over is not None:
+            self.handing_over.stop()
         self.drain()
-        for guest in self._admission.active():
+        for guest in (*self.resuming.lose(), *self._admission.active()):
             guest.end(DrainingError("the server is leaving; its sessions are closed"))
         self.wake.stop()
         if self._thread is None:
@@ -420,7 +461,7 @@ class Engine:
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         self._lost = lost
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
-        for guest in (*self._admission.drain(), *self._admission.active()):
+        for guest in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
             guest.end(lost)
         if self._on_lost is None:
             return

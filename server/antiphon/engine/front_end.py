@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
 
 from antiphon.engine.engine import Engine
 from antiphon.engine.guests import Guest
+from antiphon.engine.nobody import Nobody
 from antiphon.engine.pools import Pools
 from antiphon.engine.requests import (
     MAX_COUNT,
@@ -26,7 +29,7 @@ from antiphon.engine.requests import (
 )
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.ipc import messages
-from antiphon.ipc.post import Post, close_all, read_bytes
+from antiphon.ipc.post import Post, close_all, duplicates, read_bytes, read_memory
 from antiphon.ipc.resumption import Resumption
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
@@ -67,6 +70,10 @@ class MessageListener:
         said = (facts.notes, facts.next_seq, facts.told_frame, facts.replay_from)
         self.post.send(messages.Resumed(self.guest.id, facts.call, asdict(facts.parameters), *said))
 
+    def moving(self) -> None:
+        """The call is to be let go."""
+        self.post.send(messages.Moving(self.guest.id))
+
     def primed(self, number: int) -> None:
         """The call's row has read a prompt."""
         self.post.send(messages.Primed(self.guest.id, number))
@@ -80,27 +87,6 @@ class MessageListener:
         position = self.guest.position()
         if position is not None:
             self.post.send(messages.Queued(self.guest.id, position, self.guest.retry_after_s()))
-
-
-class Nobody:
-    """:class:`antiphon.ipc.link.Listener` of a call whose front end is gone."""
-
-    is_notified = False
-
-    def admitted(self, lease: int) -> None:
-        """Nothing."""
-
-    def resumed(self, resumption: Resumption) -> None:
-        """Nothing."""
-
-    def primed(self, number: int) -> None:
-        """Nothing."""
-
-    def ended(self, error: AntiphonError) -> None:
-        """Nothing: the guest closes by itself."""
-
-    def tell(self) -> None:
-        """Nothing."""
 
 
 class FrontEndRequests:
@@ -178,6 +164,8 @@ class FrontEndRequests:
                 self._resume(message)
             case messages.Check(model, number, wait_s):
                 self._check(self._of_model(model).engine, number, wait_s)
+            case messages.Adopt(model, number):
+                self._adopt(self._of_model(model).engine, number, descriptors)
             case messages.Close(call):
                 self._close(call)
             case messages.Sent():
@@ -274,6 +262,18 @@ class FrontEndRequests:
             self.post.send(messages.Checked(number, messages.pack_error(error)))
         else:
             self.post.send(messages.Checked(number, None))
+
+    def _adopt(self, engine: Engine, number: int, descriptors: Sequence[int]) -> None:
+        """Take a call of another worker; its bytes are read beside this thread."""
+        (memory,) = duplicates(descriptors)
+
+        def answer(taken: Future[None]) -> None:
+            os.close(memory)
+            error = taken.exception()
+            packed = messages.pack_error(error) if isinstance(error, AntiphonError) else None
+            self.post.send(messages.Checked(number, packed))
+
+        engine.take_call(lambda: read_memory(memory, engine.call_bytes)).add_done_callback(answer)
 
     def _close(self, name: str) -> None:
         call = self._calls.pop(name, None)

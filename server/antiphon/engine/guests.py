@@ -271,6 +271,11 @@ class Guest:
         """Something has changed that the caller may want to see."""
         self.listener.tell()
 
+    def parameters_now(self) -> tuple[SamplingParameters, bool]:
+        """The parameters, and whether the row lacks them still."""
+        with self._lock:
+            return self._parameters, self._has_new_parameters
+
     def new_parameters(self) -> SamplingParameters | None:
         """The parameters the row lacks, once; None while it has them."""
         with self._lock:

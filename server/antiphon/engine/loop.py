@@ -22,7 +22,7 @@ from antiphon.engine.priming import PrimingQueue
 from antiphon.engine.results import Results
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.rows import Rows
-from antiphon.engine.saving import SavingQueue
+from antiphon.engine.saving import Beside, SavingQueue
 from antiphon.engine.tick import Tick, TickTimes, least_tick_s
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
@@ -96,9 +96,9 @@ class EngineLoop:
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
-    def save(self, guest: Guest) -> Future[dict[str, HostArray]]:
-        """Ask for the state of a session's row; from any thread."""
-        saved = self._saving.add(guest)
+    def save(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+        """Ask for the state of a session's row; from any thread. See :meth:`SavingQueue.add`."""
+        saved = self._saving.add(guest, beside)
         self._wake.nudge()
         if self._is_over:  # meanwhile: this thread would not come to it
             self._saving.fail()

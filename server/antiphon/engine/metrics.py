@@ -52,7 +52,8 @@ FIRST_AUDIO_BUCKETS_S: Final = (
     10.0,
 )
 SESSION_BUCKETS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
-RESUMPTIONS: Final = ("resumed", "unknown", "expired", "replaced", "draining")
+RESUMPTIONS: Final = ("resumed", "unknown", "expired", "replaced", "draining", "moved")
+HAND_OVERS: Final = ("sent", "failed", "taken", "refused")
 ROW_BUCKETS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
 
 
@@ -146,6 +147,14 @@ class EngineMetrics:
         )
         for how in RESUMPTIONS:
             self._resumptions.labels(model, how)
+        self._hand_overs = self.families.get(
+            Counter,
+            "hand_overs",
+            "Calls handed over to another worker, or taken from one, by outcome.",
+            ("model", "outcome"),
+        )
+        for how in HAND_OVERS:
+            self._hand_overs.labels(model, how)
         self._prompts = self.families.get(
             Counter,
             "prompts",
@@ -190,6 +199,10 @@ class EngineMetrics:
     def resumption(self, outcome: str) -> None:
         """Count a connection that asked to resume a call."""
         self._resumptions.labels(self._model, outcome).inc()
+
+    def hand_over(self, outcome: str) -> None:
+        """Count a call that was to change its worker."""
+        self._hand_overs.labels(self._model, outcome).inc()
 
     def prompt(self, *, is_copied: bool) -> None:
         """Count a prompt that was read."""

@@ -37,6 +37,7 @@ class Pools:
             "pools": plan.pools,
             "leases": plan.leases,
             "text_entries": self.engine.config.text_entries,
+            "call_bytes": self.engine.call_bytes,
             "health": asdict(self.engine.health()),
         }
         return facts, [self._arena.descriptor, self._wake.descriptor]

@@ -16,12 +16,13 @@ import hmac
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
+from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late, why_not
 from antiphon.engine.rows import Rows
-from antiphon.errors import ProtocolError, ReplacedError, ResumeError, ServerFullError
+from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
@@ -35,35 +36,6 @@ GONE_KEYS: Final = 4096
 
 LOOK_S: Final = 1.0
 """How often the time is looked at while a call is detached."""
-
-
-@dataclass(eq=False, slots=True)
-class ResumableCall:
-    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one."""
-
-    guest: Guest
-    key: bytes
-    owner: str
-    call: str
-    former_key: bytes | None = None
-    heir: Guest | None = None
-    claim: ResumeClaim | None = None
-    detached_s: float | None = None
-    is_leaving: bool = False  # its connection was asked to let go, for an heir
-    notes: deque[Note] = field(default_factory=deque)
-    notes_bytes: int = 0
-    next_seq: int = 0
-    told_frame: int = 0
-
-    @property
-    def keys(self) -> tuple[bytes, ...]:
-        """The hashes of the tokens that are good."""
-        return (self.key,) if self.former_key is None else (self.key, self.former_key)
-
-    def drop_until(self, seq: int) -> None:
-        """The client has got everything up to this number."""
-        while self.notes and self.notes[0][0] <= seq:
-            self.notes_bytes -= len(self.notes.popleft()[1])
 
 
 class _Handover(NamedTuple):
@@ -88,9 +60,14 @@ class Resuming:
         clock: Callable[[], float],
         nudge: Callable[[], None],
         swap: Callable[[Guest, Guest], None],
+        resumed: Callable[[], None],
     ) -> None:
-        """Begin without calls; ``swap`` tells admission that a guest stands for another from now on."""
-        self._rows, self._clock, self._nudge, self._swap = rows, clock, nudge, swap
+        """Begin without calls; ``swap`` tells admission that a guest stands for another from now on.
+
+        ``resumed`` is called whenever a call has gone over to another connection.
+        """
+        self._rows, self._clock, self._nudge = rows, clock, nudge
+        self._swap, self._resumed = swap, resumed
         self.window_s, self._yield_s = window_s, yield_s
         self._calls: dict[bytes, ResumableCall] = {}
         self._gone: OrderedDict[bytes, str] = OrderedDict()
@@ -119,7 +96,7 @@ class Resuming:
 
     def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
-        call = _call_of(guest)
+        call = call_of(guest)
         if call is None or call.guest is not guest:
             return
         heir = None
@@ -132,11 +109,11 @@ class Resuming:
             if len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES:
                 heir = self._forget(call, "unknown")
         if heir is not None:
-            heir.end(_too_late())
+            heir.end(too_late())
 
     def acknowledge(self, guest: Guest, seq: int) -> None:
         """The client has got so much, and its new token."""
-        call = _call_of(guest)
+        call = call_of(guest)
         if call is None or call.guest is not guest:
             return
         with self._lock:
@@ -147,7 +124,7 @@ class Resuming:
 
     def detach(self, guest: Guest) -> bool:
         """The connection is gone: the row waits. False where the call cannot be resumed."""
-        call = _call_of(guest)
+        call = call_of(guest)
         with self._lock:
             if call is None or call.guest is not guest or (self._is_draining and call.heir is None):
                 return False
@@ -163,15 +140,16 @@ class Resuming:
 
     def keeps(self, guest: Guest) -> bool:
         """Whether the row is not the guest's to give back: the call has an heir, or had one."""
-        call = _call_of(guest)
+        call = call_of(guest)
         if call is None or call.heir is guest:
             return False
         is_left = call.is_leaving and not self._is_draining  # for an heir that is gone: the next one has it
-        return call.guest is not guest or call.heir is not None or is_left
+        is_wanted = call.heir is not None or call.is_moving or call.is_changing
+        return call.guest is not guest or is_wanted or is_left
 
     def forget(self, guest: Guest, reason: str = "unknown") -> None:
         """The guest has ended, and with it its call, unless it was an heir that came to nothing."""
-        call, heir = _call_of(guest), None
+        call, heir = call_of(guest), None
         with self._lock:
             if call is None:
                 return
@@ -180,7 +158,14 @@ class Resuming:
             elif call.guest is guest:
                 heir = self._forget(call, reason)
         if heir is not None:
-            heir.end(_too_late())
+            heir.end(too_late())
+
+    def lose(self) -> tuple[Guest, ...]:
+        """No row takes a step any more: no call goes on. Returns the guests that waited for one."""
+        with self._lock:
+            calls = tuple(dict.fromkeys(self._calls.values()))
+            heirs = [self._forget(call, "unknown") for call in calls]
+        return tuple(heir for heir in heirs if heir is not None)
 
     # What one asks who comes back.
 
@@ -205,14 +190,14 @@ class Resuming:
         if is_parted:
             self._nudge()
         else:
-            call.guest.listener.ended(_replaced())  # which lets go, in its own time
+            call.guest.listener.ended(replaced())  # which lets go, in its own time
 
     def _find(self, claim: ResumeClaim) -> ResumableCall:
         if self._is_draining:
             raise ResumeError("draining: the server is leaving")
         call = self._calls.get(claim.key)
         if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):
-            raise ResumeError(_why_not(self._gone.get(claim.key, "unknown"), self.window_s))
+            raise why_not(self._gone.get(claim.key, "unknown"), self.window_s)
         if call.owner != claim.owner:
             raise ResumeError("unknown: this call was begun with another API key")
         if claim.seq >= call.next_seq:
@@ -245,6 +230,8 @@ class Resuming:
         ending: list[tuple[Guest, ResumeError]] = []
         with self._lock:
             for call in tuple(self._detached):
+                if call.is_moving:
+                    continue
                 away_s = now_s - (call.detached_s or now_s)
                 is_over = away_s >= self.window_s
                 if call.heir is None and (is_over or (away_s >= self._yield_s and len(ending) < wanted)):
@@ -268,7 +255,7 @@ class Resuming:
     def _handover(self, call: ResumableCall) -> _Handover | None:
         """What is to be moved now; None where that is over, or comes after the next tick."""
         heir, claim, source = call.heir, call.claim, call.guest.lease
-        if heir is None or claim is None or heir.lease is None or source is None:
+        if heir is None or claim is None or heir.lease is None or source is None or call.is_moving:
             return None
         if not (self._rows.is_attached(source) and self._rows.is_attached(heir.lease)):
             self._parted.append(call)  # taken since the engine thread looked at leases
@@ -287,7 +274,7 @@ class Resuming:
         call.key = claim.new_key
         self._calls[call.key] = call
         call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
-        call.is_leaving = False
+        call.is_leaving, call.is_changing = False, True
         self._detached.pop(call, None)
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
@@ -295,14 +282,92 @@ class Resuming:
         replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
         self._swap(guest, heir)
         parameters = heir.inherit(guest)
-        guest.listener.ended(_replaced())
+        guest.listener.ended(replaced())
         notes, next_seq = tuple(call.notes), call.next_seq
         heir.listener.resumed(
             Resumption(call.call, parameters, notes, next_seq, call.told_frame, replay_from)
         )
         heir.listener.admitted(target)
-        heir.freeze(is_frozen=False)
+        with self._lock:
+            call.is_changing = (
+                False  # before that, an heir whose connection broke could not give the row back
+            )
+        self._resumed()
+        self._nudge()
         heir.tell()
+
+    # Going to another worker, and coming from one.
+
+    def movable(self) -> tuple[ResumableCall, ...]:
+        """The calls whose row holds something that another worker can have."""
+        with self._lock:
+            calls = tuple(dict.fromkeys(self._calls.values()))
+        leases = [call.guest.lease for call in calls]
+        return tuple(
+            call
+            for call, lease in zip(calls, leases, strict=True)
+            if lease is not None and self._rows.is_attached(lease) and not self._rows.is_fresh(lease)
+        )
+
+    def begin_move(self, call: ResumableCall) -> bool:
+        """Have a call let go for another worker; false where it has ended, or is being resumed.
+
+        Its row is frozen once ``detached_s`` is set. It is resumed by no one before :meth:`end_move`.
+        """
+        with self._lock:
+            is_busy = call.heir is not None or call.is_moving or call.is_changing
+            if is_busy or self._calls.get(call.key) is not call:
+                return False
+            call.is_moving, call.is_leaving = True, call.detached_s is None
+            is_connected = call.is_leaving
+        if is_connected:
+            call.guest.listener.moving()
+        return True
+
+    def end_move(self, call: ResumableCall, worker: str, *, is_gone: bool) -> None:
+        """The call can be resumed at ``worker``: at another one when it ``is_gone``, else here, as before."""
+        error = MovedError(f"{worker}: the call goes on at this worker")
+        with self._lock:
+            if self._calls.get(call.key) is not call:
+                return
+            call.is_moving, guest, heir = False, call.guest, None
+            if is_gone:
+                heir = self._forget(call, MOVED + worker)
+            else:
+                call.is_leaving = True
+                call.detached_s = call.detached_s and self._clock()
+                if call.heir is not None:
+                    self._parted.append(call)
+        if is_gone:
+            guest.end(error)
+        else:
+            guest.listener.ended(error)  # which lets go, as for an heir
+        if heir is not None:
+            heir.end(error)
+        self._nudge()
+
+    def arrive(self, guest: Guest, facts: CallFacts) -> None:
+        """A guest has the row of a call that another worker had; it waits for its connection.
+
+        Raises:
+            HandOverError: the call is, or was, here already, or this server is leaving.
+        """
+        with self._lock:
+            key, *former = facts.keys
+            if self._is_draining:
+                raise HandOverError("this worker is leaving too")
+            if key in self._calls or not self._gone.get(key, MOVED).startswith(MOVED):
+                raise HandOverError("this worker has this call already, or had it")
+            call = ResumableCall(guest, key, facts.owner, facts.call, former_key=next(iter(former), None))
+            call.notes.extend(facts.notes)
+            call.notes_bytes = sum(len(data) for _, data in facts.notes)
+            call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
+            call.detached_s = self._clock()
+            self._detached[call] = None
+            guest.resumable = call
+            for each in call.keys:
+                self._calls[each] = call
+                self._gone.pop(each, None)
 
     def _forget(self, call: ResumableCall, reason: str) -> Guest | None:
         """The call cannot be resumed from now on; returns the heir that waited for it, for its end."""
@@ -320,27 +385,3 @@ class Resuming:
         self._gone[key] = reason
         if len(self._gone) > GONE_KEYS:
             self._gone.popitem(last=False)
-
-
-def _call_of(guest: Guest) -> ResumableCall | None:
-    call = guest.resumable
-    assert call is None or isinstance(call, ResumableCall)
-    return call
-
-
-def _replaced() -> ReplacedError:
-    return ReplacedError("the call was resumed through another connection")
-
-
-def _too_late() -> ResumeError:
-    return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
-
-
-def _why_not(reason: str, window_s: float) -> str:
-    match reason:
-        case "expired":
-            return f"expired: a call without a connection is kept for {window_s:g} s at most"
-        case "replaced":
-            return "replaced: this token was used, and its call goes on with another"
-        case _:
-            return "unknown: no call that can be resumed has this token"

@@ -46,10 +46,15 @@ class SavedState:
     tensors: dict[str, Any] = field(default_factory=dict)
 
 
-def pack(arrays: Mapping[str, NDArray[Any]], identity: StateIdentity) -> bytes:
-    """Put a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`) into one piece of bytes."""
+def pack(
+    arrays: Mapping[str, NDArray[Any]], identity: StateIdentity, facts: Mapping[str, str] | None = None
+) -> bytes:
+    """Put a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`) into one piece of bytes.
+
+    ``facts`` are whatever goes along; :func:`facts_of` reads them.
+    """
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    metadata = {name: str(value) for name, value in asdict(identity).items()}
+    metadata = {**(facts or {}), **{name: str(value) for name, value in asdict(identity).items()}}
     data: bytes = save(tensors, metadata)
     return data
 
@@ -61,7 +66,7 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
         UnsupportedError: the bytes are no state of a row, or of another model or backend; the message says
             what differs.
     """
-    found = _metadata(data)
+    found = facts_of(data)
     for name, wanted in asdict(identity).items():
         if found.get(name) != str(wanted):
             raise UnsupportedError(
@@ -74,8 +79,12 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _metadata(data: bytes) -> Mapping[str, str]:
-    """What the header of a safetensors file says beside its tensors."""
+def facts_of(data: bytes) -> Mapping[str, str]:
+    """What the header of a state says beside its arrays.
+
+    Raises:
+        UnsupportedError: the bytes are no state of a row.
+    """
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])

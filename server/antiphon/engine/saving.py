@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from antiphon.backends.base import Backend, HostArray, RowSnapshot
 from antiphon.engine.guests import Guest
@@ -16,12 +17,17 @@ PIECE_BYTES: Final = 16 << 20
 """Copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
 
 
+Beside: TypeAlias = Callable[[int], Mapping[str, HostArray]]
+"""What goes out beside a row's state, of its lease."""
+
+
 @dataclass(slots=True)
 class _Save:
     """One session's state on its way out; ``snapshot`` is there from the second piece on."""
 
     guest: Guest
     result: Future[dict[str, HostArray]]
+    beside: Beside | None = None
     snapshot: RowSnapshot | None = None
     arrays: dict[str, HostArray] = field(default_factory=dict)
     is_begun: bool = False
@@ -45,9 +51,12 @@ class SavingQueue:
         """States that are not out yet."""
         return len(self._saves)
 
-    def add(self, guest: Guest) -> Future[dict[str, HostArray]]:
-        """Ask for a session's state; from any thread. The row takes no step until it is there."""
-        save = _Save(guest, Future())
+    def add(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+        """Ask for a session's state; from any thread. The row takes no step until it is there.
+
+        With ``beside``, which is called last of all, on the engine thread, it takes none afterwards either.
+        """
+        save = _Save(guest, Future(), beside)
         guest.freeze(is_frozen=True)
         self._saves.append(save)
         return save.result
@@ -65,7 +74,7 @@ class SavingQueue:
                 save.result.set_exception(error)
         if is_done:
             self._saves.popleft()
-            if not any(other.guest is save.guest for other in tuple(self._saves)):
+            if save.beside is None and not any(it.guest is save.guest for it in tuple(self._saves)):
                 save.guest.freeze(is_frozen=False)
         return True
 
@@ -96,6 +105,8 @@ class SavingQueue:
         save.arrays |= self._backend.to_host(RowSnapshot(save.snapshot.backend, part, 0))
         if len(save.arrays) < len(save.snapshot.tensors):
             return False
+        if save.beside is not None:
+            save.arrays |= save.beside(lease)
         save.result.set_result(save.arrays)
         return True
 

@@ -159,6 +159,14 @@ class Arena:
         self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
         self.caller.taken[target] = taken
 
+    def counters(self, lease: int) -> tuple[Counts, Counts]:
+        """A copy of a lease's counters: the caller's, the engine's."""
+        return self._caller[:, lease].copy(), self._engine[:, lease].copy()
+
+    def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:
+        """Let a lease have these counters; only while neither side uses it."""
+        self._caller[:, lease], self._engine[:, lease] = caller, engine
+
     def clear(self, lease: int) -> None:
         """Let a lease begin anew; only while neither side uses it. Slots never written stay untouched."""
         caller, engine = self.caller, self.engine

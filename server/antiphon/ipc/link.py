@@ -91,6 +91,10 @@ class Listener(Protocol):
         """The session goes on with a call of another connection; :meth:`admitted` follows."""
         ...
 
+    def moving(self) -> None:
+        """The call is to go to another worker: let it go, as :meth:`Link.detach` does, and wait."""
+        ...
+
     def primed(self, number: int) -> None:
         """The row has read the prompt of this number: frame 0 is what is pushed from now on."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
 from antiphon.ipc.health import Health
@@ -48,8 +49,17 @@ class DirectEngine(Protocol):
         """How the engine is."""
         ...
 
-    def drain(self) -> None:
+    def drain(self, target: str = "") -> None:
         """Admit nobody any more."""
+        ...
+
+    @property
+    def call_bytes(self) -> int:
+        """The most that a call has as bytes."""
+        ...
+
+    def take_call(self, read: Callable[[], bytes]) -> Future[None]:
+        """Take a call of another worker."""
         ...
 
     def note_host(self, host: str, lag_s: float) -> None:
@@ -154,9 +164,18 @@ class LocalEngine:
         """How the engine is."""
         return self._engine.health()
 
-    def drain(self) -> None:
+    def drain(self, target: str = "") -> None:
         """Close admission."""
-        self._engine.drain()
+        self._engine.drain(target)
+
+    @property
+    def call_bytes(self) -> int:
+        """The most that a call has as bytes."""
+        return self._engine.call_bytes
+
+    async def take_call(self, data: bytes) -> None:
+        """Take a call of another worker; see :meth:`antiphon.ipc.port.EnginePort.take_call`."""
+        await asyncio.wrap_future(self._engine.take_call(lambda: data))
 
     def note_lag(self, lag_s: float) -> None:
         """Tell admission how late the event loop runs."""

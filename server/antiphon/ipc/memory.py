@@ -201,6 +201,13 @@ class SharedArena(Arena):
             super().move(source, target, taken)
             self.slabs[pool].caller[:, place] = self._caller[:, target]
 
+    def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:
+        """Let a lease have these counters, on both sides."""
+        pool, place = divmod(lease, self.plan.leases)
+        with self._copying:
+            super().set_counters(lease, caller, engine)
+            self.slabs[pool].caller[:, place] = caller
+
     def clear(self, lease: int) -> None:
         """Let a lease begin anew, on both sides."""
         pool, place = divmod(lease, self.plan.leases)

@@ -183,6 +183,19 @@ class Resumed(NamedTuple):
     replay_from: int
 
 
+class Moving(NamedTuple):
+    """The call is to be let go: another worker gets it."""
+
+    call: str
+
+
+class Adopt(NamedTuple):
+    """A call of another worker is to go on here; its state comes as a descriptor, ``Checked`` answers."""
+
+    model: int
+    number: int
+
+
 class Refused(NamedTuple):
     """The call was not taken."""
 
@@ -224,6 +237,7 @@ Request: TypeAlias = (
     | Acknowledge
     | Detach
     | Resume
+    | Adopt
     | Open
     | Check
     | SetParameters
@@ -237,14 +251,16 @@ Request: TypeAlias = (
 )
 """From a front end."""
 
-Notice: TypeAlias = Resumed | Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
+Notice: TypeAlias = (
+    Resumed | Moving | Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
+)
 """From an engine."""
 
 Message: TypeAlias = Request | Notice
 KINDS: Final = (
     *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, ListenAside, Close, Sent),
     *(Hello, Admitted, Queued, Refused, Primed, Ended, Checked, HealthNow),
-    *(Arm, Noted, Acknowledge, Detach, Resume, Resumed),
+    *(Arm, Noted, Acknowledge, Detach, Resume, Resumed, Moving, Adopt),
 )
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 

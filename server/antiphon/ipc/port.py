@@ -69,8 +69,23 @@ class EnginePort(Protocol):
         """How the engine is, as far as this process knows; it never blocks."""
         ...
 
-    def drain(self) -> None:
-        """Admit nobody any more; who is active goes on."""
+    def drain(self, target: str = "") -> None:
+        """Admit nobody any more; who is active goes on, or to the worker at ``target`` where it can."""
+        ...
+
+    @property
+    def call_bytes(self) -> int:
+        """The most that one call of this model has as bytes."""
+        ...
+
+    async def take_call(self, data: bytes) -> None:
+        """Take a call of another worker; its client can resume it here afterwards.
+
+        Raises:
+            UnsupportedError: it is of another model, backend or version.
+            ServerFullError, DrainingError, SessionFailedError: there is no row for it.
+            HandOverError: it was here before, or none are taken.
+        """
         ...
 
     def note_lag(self, lag_s: float) -> None:

@@ -186,6 +186,22 @@ def read_bytes(descriptors: Sequence[int]) -> bytes:
     Raises:
         ProtocolError: there is not one, or it holds too much.
     """
-    if len(descriptors) != 1 or (size := os.fstat(descriptors[0]).st_size) > MAX_PROMPT_BYTES:
-        raise ProtocolError(f"a prompt comes as one descriptor of at most {MAX_PROMPT_BYTES} bytes")
-    return os.pread(descriptors[0], size, 0)
+    if len(descriptors) != 1:
+        raise ProtocolError(f"a prompt comes as one descriptor, not {len(descriptors)}")
+    return read_memory(descriptors[0], MAX_PROMPT_BYTES)
+
+
+def read_memory(descriptor: int, limit: int) -> bytes:
+    """What a descriptor of memory holds.
+
+    Raises:
+        ProtocolError: it holds too much.
+    """
+    if (size := os.fstat(descriptor).st_size) > limit:
+        raise ProtocolError(f"{size} bytes beside a message, the limit is {limit}")
+    pieces: list[bytes] = []
+    read = 0
+    while read < size and (piece := os.pread(descriptor, size - read, read)):  # 2 GiB at once at most
+        pieces.append(piece)
+        read += len(piece)
+    return b"".join(pieces)

@@ -14,7 +14,7 @@ from antiphon.ipc import messages
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.local import Doorbell
 from antiphon.ipc.memory import MemoryLayout, hush, open_pool
-from antiphon.ipc.post import Post, close_all
+from antiphon.ipc.post import Post, close_all, write_bytes
 from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.ipc.remote_link import BatchedDeliveries, RemoteLink
 from antiphon.ipc.resumption import Resumption
@@ -99,6 +99,20 @@ class Desk:
         self.post.send(messages.Check(model, self._checks, wait_s))
         await answer
 
+    async def pass_call(self, model: int, data: bytes) -> None:
+        """Pass a call of another worker to an engine; its bytes are copied beside the event loop."""
+        self._must_be_there()
+        self._checks += 1
+        number = self._checks
+        memory = await self.loop.run_in_executor(None, write_bytes, data)
+        try:
+            self._must_be_there()
+            answer = self._answers[number] = self.loop.create_future()
+            self.post.send(messages.Adopt(model, number), [memory])
+        finally:
+            os.close(memory)
+        await answer
+
     def forget(self, name: str) -> None:
         """A session has closed."""
         self._sessions.pop(name, None)
@@ -136,7 +150,9 @@ class Desk:
                 return
             case messages.Admitted(call) | messages.Queued(call) | messages.Refused(call):
                 pass
-            case messages.Primed(call) | messages.Ended(call) | messages.Resumed(call):
+            case (
+                messages.Primed(call) | messages.Ended(call) | messages.Resumed(call) | messages.Moving(call)
+            ):
                 pass
             case _:
                 raise ProtocolError(f"an engine sent {type(message).__name__}")
@@ -154,6 +170,8 @@ class Desk:
                 session.tell()
             case messages.Primed(_, number):
                 session.primed(number)
+            case messages.Moving():
+                session.moving()
             case messages.Resumed():
                 _, first, parameters, notes, *counts = message
                 said = tuple((seq, data) for seq, data in notes)

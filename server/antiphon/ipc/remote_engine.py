@@ -46,6 +46,10 @@ class ControlDesk(Protocol):
         """Ask whether a caller would be taken."""
         ...
 
+    async def pass_call(self, model: int, data: bytes) -> None:
+        """Pass a call of another worker to an engine."""
+        ...
+
     def forget(self, name: str) -> None:
         """The session has closed."""
         ...
@@ -63,7 +67,7 @@ class RemoteEngine:
     ) -> None:
         """Stand for the engine of this number; ``wake`` is the eventfd that its thread waits for."""
         self.info: ModelFacts = messages.unpack_facts(facts["facts"])
-        self.number, self.side = number, side
+        self.number, self.side, self.call_bytes = number, side, int(facts["call_bytes"])
         self.hear(facts["health"])
         self._desk, self._wake = desk, wake
         self._is_nudged = False
@@ -148,8 +152,12 @@ class RemoteEngine:
         detail = f"the engine's process has said nothing for {silent_s:.1f} s"
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
-    def drain(self) -> None:
+    def drain(self, target: str = "") -> None:
         """No effect: the supervisor tells the engine."""
+
+    async def take_call(self, data: bytes) -> None:
+        """Take a call of another worker; see :meth:`antiphon.ipc.port.EnginePort.take_call`."""
+        await self._desk.pass_call(self.number, data)
 
     def note_lag(self, lag_s: float) -> None:
         """No effect: the supervisor asks for it, and tells the engine."""

@@ -50,6 +50,7 @@ class Session:
         self.error: AntiphonError | None = None
         self.link = link
         self.resumption: Resumption | None = None
+        self.is_moving = False  # the owner is to detach, since another worker gets the call
         self._frames = Channel(side, link)
         self._notify = notify
         self._parameters = parameters
@@ -288,6 +289,11 @@ class Session:
         """Go on with a call of another connection."""
         with self._lock:
             self.resumption, self._parameters = resumption, resumption.parameters
+
+    def moving(self) -> None:
+        """Let the call go to another worker."""
+        self.is_moving = True
+        self.tell()
 
     def primed(self, number: int) -> None:
         """The row has read a prompt; nothing happens unless it is the one given last."""

@@ -20,6 +20,7 @@ class CloseCode(IntEnum):
     INTERNAL_ERROR = 1011
     SERVICE_RESTART = 1012
     TRY_AGAIN_LATER = 1013
+    MOVED = 4307
     NOT_RESUMABLE = 4404
     REPLACED = 4409
 
@@ -36,6 +37,7 @@ EXPLANATIONS: Final[Mapping[CloseCode, str]] = MappingProxyType(
         CloseCode.INTERNAL_ERROR: "the server's fault",
         CloseCode.SERVICE_RESTART: "OpenAI Live: the server is leaving, and another one will answer",
         CloseCode.TRY_AGAIN_LATER: "full, or no row within `wait`: come again after `retry_after_s`",
+        CloseCode.MOVED: "the call goes on at the worker that `moved` names: resume it there",
         CloseCode.NOT_RESUMABLE: "the call cannot be resumed, or not any more",
         CloseCode.REPLACED: "another connection goes on with the call",
     }

@@ -12,6 +12,7 @@ from antiphon.errors import (
     AudioError,
     DrainingError,
     KeyRevokedError,
+    MovedError,
     ProtocolError,
     ReplacedError,
     ResumeError,
@@ -70,8 +71,9 @@ EVENT_KINDS: Mapping[str, EventKind] = {
             "missed_frames": _WHOLE,
             "replay_from": _WHOLE,
         },
-        {},
+        {"worker": str},
     ),
+    "moved": EventKind(Sender.SERVER, {"worker": str}, {}),
     "resume_failed": EventKind(Sender.SERVER, {"reason": str}, {}),
     "replaced": EventKind(Sender.SERVER, {}, {}),
     "interrupted": EventKind(Sender.SERVER, {"at_frame": _WHOLE}, {}),
@@ -153,11 +155,13 @@ def ready(
     )
 
 
-def resumed(*, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int) -> Event:
+def resumed(
+    *, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int, worker: str = ""
+) -> Event:
     """The call goes on here: ``input_frame`` is the first input frame the server has not got.
 
     ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still come,
-    ``missed_frames`` how many before it never reached the client.
+    ``missed_frames`` how many before it never reached the client. ``worker`` is the name of who has it.
     """
     return Event(
         "resumed",
@@ -167,6 +171,7 @@ def resumed(*, session: str, token: str, input_frame: int, missed_frames: int, r
             "input_frame": input_frame,
             "missed_frames": missed_frames,
             "replay_from": replay_from,
+            **({"worker": worker} if worker else {}),
         },
     )
 
@@ -174,6 +179,11 @@ def resumed(*, session: str, token: str, input_frame: int, missed_frames: int, r
 def resume_failed(reason: str) -> Event:
     """The call cannot be resumed: ``unknown``, ``expired``, ``replaced`` or ``draining``."""
     return Event("resume_failed", {"reason": reason})
+
+
+def moved(worker: str) -> Event:
+    """The call goes on at this worker: resume it with ``worker=NAME`` in the query."""
+    return Event("moved", {"worker": worker})
 
 
 def replaced() -> Event:
@@ -257,6 +267,8 @@ def close_code(reason: AntiphonError) -> CloseCode:
             return CloseCode.NOT_RESUMABLE
         case ReplacedError():
             return CloseCode.REPLACED
+        case MovedError():
+            return CloseCode.MOVED
         case ProtocolError() | AudioError():
             return CloseCode.INVALID_DATA
         case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | UnknownSessionError():

@@ -101,9 +101,20 @@ class Stuck(Message):
 
 @dataclass(frozen=True)
 class Drain(Message):
-    """To every child: take no new calls; those there are may go on for ``limit_s``."""
+    """To every child: take no new calls; those there are may go on for ``limit_s``.
+
+    Those that can go to the worker at ``target`` do.
+    """
 
     limit_s: float
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class BeginDrain(Message):
+    """From a front end: an operator wants all to drain, and calls to go to the worker at ``target``."""
+
+    target: str
 
 
 @dataclass(frozen=True)

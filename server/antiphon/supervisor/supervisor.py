@@ -24,6 +24,7 @@ from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.leases import DaySeconds, FrontEndLeases
 from antiphon.supervisor.messages import (
     Begin,
+    BeginDrain,
     Cut,
     Drain,
     Drained,
@@ -91,6 +92,7 @@ class Supervisor:
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
         self._lost = ""
+        self._target: str | None = None  # a worker that calls go to, once an operator said so
         self._is_leaving = False
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
@@ -112,8 +114,9 @@ class Supervisor:
             if not starting.done():
                 return EXIT_CODES[self._signals[0]]
             tasks += await starting
-            await self._until(lambda: bool(self._signals or self._lost) or not self._has_engine)
-            code = EXIT_CODES[self._signals[0]] if self._signals else EXIT_DEVICE_LOST
+            await self._until(self._is_to_leave)
+            has_target = self._target is not None
+            code = EXIT_CODES[self._signals[0]] if self._signals else 0 if has_target else EXIT_DEVICE_LOST
             await self._drain()
             await (self._saving or self._save_trace())
             return code if self._has_engine and not self._lost else EXIT_DEVICE_LOST
@@ -123,6 +126,9 @@ class Supervisor:
             await self._end_all()
             for task in tasks:
                 task.cancel()
+
+    def _is_to_leave(self) -> bool:
+        return bool(self._signals or self._lost) or self._target is not None or not self._has_engine
 
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and let callers come; the tasks that replace front ends."""
@@ -254,6 +260,9 @@ class Supervisor:
             case Drained():
                 self._drained.add(number)
                 self._changed.set()
+            case BeginDrain():
+                self._target = message.target
+                self._changed.set()
         return None
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -280,7 +289,7 @@ class Supervisor:
         self._is_leaving = True
         self._log.info("draining", limit_s=self._plan.drain_s)
         for child in self._children():
-            child.peer.tell(Drain(self._plan.drain_s))
+            child.peer.tell(Drain(self._plan.drain_s, self._target or ""))
         await self._until(
             lambda: self._are_drained() or len(self._signals) > 1 or not self._has_engine, self._plan.drain_s
         )

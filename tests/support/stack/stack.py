@@ -271,6 +271,8 @@ def balancer_environment(
         **service.environment,
         "DNS_ADDRESS": f"127.0.0.1:{dns_port}",
         "AGENT_PORT": str(agent_port),
+        "WORKER_PORT": str(port),
+        "WORKERS_MAP": str(ROOT / "deploy" / "haproxy" / "workers.map"),
         "TLS_FILE": str(tls),
         "HTTP_ADDRESS": f"127.0.0.1:{ports[0]}",
         "HTTPS_ADDRESS": f"127.0.0.1:{ports[1]}",

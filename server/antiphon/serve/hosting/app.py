@@ -18,6 +18,7 @@ from antiphon.log import Log, SparseLog
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.security import allowed_hosts, host_check
+from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
@@ -29,6 +30,7 @@ from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
 from antiphon.serve.operator.overview import Overview, OwnOverview
 from antiphon.serve.routes import openai_models
+from antiphon.serve.routes.hand_over import add_hand_over
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
 from antiphon.serve.routes.routing import add_question, add_routes
@@ -120,6 +122,8 @@ def build_app(
     add_question(app, openai_models.MODEL_PATH, openai_models.one_model)
     add_question(app, "/v1/audio/voices", openai_models.list_voices)
     add_question(app, "/v1/voices", list_voices)
+    if config.hand_over_secret is not None:
+        add_hand_over(app, SharedSecret.read(Path(config.hand_over_secret)))
     _add_page(app, page or web_root())
     return app
 

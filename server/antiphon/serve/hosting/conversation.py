@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.errors import AntiphonError, ReplacedError, SessionFailedError
+from antiphon.errors import AntiphonError, MovedError, ReplacedError, SessionFailedError
 from antiphon.ipc.port import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -71,7 +71,9 @@ class Conversation(ABC):
         """Give everything back; safe at any time, and again."""
         session = self._session
         if session is not None:
-            goes_on = isinstance(session.error, ReplacedError)  # and is accounted for where it ends
+            goes_on = isinstance(
+                session.error, ReplacedError | MovedError
+            )  # and is accounted for where it ends
             if not self._is_over and not goes_on and (used := self._used(session)).seconds:
                 self._services.access.ended(used)
             session.close()
@@ -104,6 +106,11 @@ class Conversation(ABC):
             seconds_out=round(said * spec.frame_ms / 1000, 2),
             words=self.words,
         )
+
+    @property
+    def can_move(self) -> bool:
+        """Whether its client can go on with it at another worker."""
+        return False
 
     def announce_draining(self, deadline_s: float) -> None:  # noqa: B027 - most protocols have none
         """Tell a client how long it may go on, where its protocol has a word for it."""

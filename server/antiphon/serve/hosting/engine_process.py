@@ -91,7 +91,7 @@ class EngineProcess:
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
                 for engine in self._engines.values():
-                    engine.drain()
+                    engine.drain(message.target)
             case messages.Leave():
                 self._leaving.set()
         return None

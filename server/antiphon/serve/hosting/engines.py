@@ -22,6 +22,7 @@ from antiphon.ipc.local import LocalEngine
 from antiphon.ipc.port import ModelFacts
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
+from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 DIGEST_DIGITS = 12
@@ -78,6 +79,7 @@ def running_engines(
                 share=DeviceShare(dict(taken_bytes), devices[entry.device], waiting[entry.device]),
                 pools=pools,
                 wake=EventWake() if pools else None,
+                hand_over=hand_over_plan(config, name, checkpoint),
             )
             engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
             engines.callback(stop_engine, engine)

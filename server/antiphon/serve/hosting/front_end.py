@@ -165,6 +165,7 @@ class FrontEndProcess:
         app.middlewares.insert(0, count)
         await runner.setup()
         assert runner.server is not None
+        app[SERVICES].begin_drain = lambda target: self.peer.tell(messages.BeginDrain(target))
         limit_s = self._config.limits.connect_timeout_s
         self._connections = Connections(self.peer, runner.server, limit_s)
         counting.append(self._connections)
@@ -185,7 +186,7 @@ class FrontEndProcess:
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
-                self._begin(self._drain(message.limit_s))
+                self._begin(self._drain(message.limit_s, message.target))
             case messages.Cut():
                 self._is_cut = True
             case messages.Leave():
@@ -219,10 +220,17 @@ class FrontEndProcess:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self, limit_s: float) -> None:
+    async def _drain(self, limit_s: float, target: str) -> None:
         if self._app is not None:
             gone = SessionFailedError("the engine's process is gone")
-            await drain(self._app, limit_s, is_cut=lambda: self._is_cut, lost=lambda: gone, log=self._log)
+            await drain(
+                self._app,
+                limit_s,
+                is_cut=lambda: self._is_cut,
+                lost=lambda: gone,
+                log=self._log,
+                target=target,
+            )
         self.peer.tell(messages.Drained())
 
 

@@ -36,11 +36,13 @@ class Lifecycle:
         self._signals: list[signal.Signals] = []
         self._changed = asyncio.Event()
         self._lost: AntiphonError | None = None
+        self._target: str | None = None
 
     def watch(self, app: web.Application) -> None:
         """Take over the process's signals for a running application."""
         self._app = app
         self._loop = asyncio.get_running_loop()
+        app[SERVICES].begin_drain = self.begin_drain
         for number in EXIT_CODES:
             self._loop.add_signal_handler(number, self.signalled, number)
         if self.is_lost:
@@ -63,6 +65,11 @@ class Lifecycle:
         self._signals.append(number)
         self._changed.set()
 
+    def begin_drain(self, target: str) -> None:
+        """Drain, and let calls go to the worker at ``target`` where they can."""
+        self._target = target
+        self._changed.set()
+
     async def wait(self) -> int:
         """Return the exit code once no call is left, or none may be left.
 
@@ -77,8 +84,10 @@ class Lifecycle:
             is_cut=lambda: len(self._signals) > 1,
             lost=lambda: self._lost,
             log=self._log,
+            target=self._target or "",
         )
-        return EXIT_DEVICE_LOST if self.is_lost else EXIT_CODES[self._signals[0]]
+        code = EXIT_CODES[self._signals[0]] if self._signals else 0
+        return EXIT_DEVICE_LOST if self.is_lost else code
 
 
 async def drain(
@@ -88,10 +97,12 @@ async def drain(
     is_cut: Callable[[], bool],
     lost: Callable[[], AntiphonError | None],
     log: Log,
+    target: str = "",
 ) -> None:
     """Take no new callers, and let calls go on until they have ended, the limit is over, or ``is_cut``.
 
-    What is left is closed, with the error of the engine that was ``lost`` where none is left.
+    Those that can go to the worker at ``target`` do. What is left is closed, with the error of the engine
+    that was ``lost`` where none is left.
     """
     services = app[SERVICES]
     calls = services.calls
@@ -99,11 +110,17 @@ async def drain(
     if engines:
         log.info("draining", calls=len(calls), limit_s=limit_s)
         for call in tuple(calls):
-            _announce(call, limit_s, log)
+            if not (target and call.can_move):
+                _announce(call, limit_s, log)
     for engine in engines:
-        engine.drain()
+        engine.drain(target)
     deadline_s = asyncio.get_running_loop().time() + limit_s
-    while calls and not is_cut() and any(engine.health().alive for engine in engines):
+
+    def has_calls() -> bool:
+        """Whether any go on; one that comes back here is without a connection for a moment."""
+        return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
+
+    while has_calls() and not is_cut() and any(engine.health().alive for engine in engines):
         if asyncio.get_running_loop().time() >= deadline_s:
             break
         await asyncio.sleep(POLL_S)

@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "files of models": ("outside_files", "skip_digests"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
+    "calls that change their worker": ("worker", "hand_over_secret"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes", "record_max_days"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),

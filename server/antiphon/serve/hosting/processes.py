@@ -17,6 +17,7 @@ from antiphon.config import ServerConfig
 from antiphon.ipc.health import Health, together
 from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
+from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.operator.agent import agent
@@ -90,5 +91,7 @@ def check_files(config: ServerConfig) -> None:
         ConfigError: a file of the configuration cannot be used.
     """
     tls_context(config.tls_cert, config.tls_key)
+    if config.hand_over_secret is not None:
+        SharedSecret.read(Path(config.hand_over_secret))
     if config.api_keys is not None:
         KeyFile(Path(config.api_keys))

@@ -38,6 +38,11 @@ class RunningConversation(Protocol):
         """Seconds of audio so far."""
         ...
 
+    @property
+    def can_move(self) -> bool:
+        """Whether its client can go on with it at another worker."""
+        ...
+
     def announce_draining(self, deadline_s: float) -> None:
         """Tell a client that can understand it how long it may go on."""
         ...
@@ -51,12 +56,17 @@ class RunningConversation(Protocol):
         ...
 
 
+def _no_drain(_target: str) -> None:
+    """Nothing runs that could leave."""
+
+
 @dataclass(slots=True)
 class Services:
     """The parts of one running server.
 
     ``metrics`` counts what happens before a model was found; ``calls`` are the conversations under way, of
-    all models; ``provoked`` takes the lines that any caller can cause again and again.
+    all models; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are calls
+    of other workers under way. ``begin_drain`` lets the server leave, and its calls go to an address.
     """
 
     config: ServerConfig
@@ -76,6 +86,8 @@ class Services:
     calls: set[RunningConversation] = field(default_factory=set)
     reading: Reading = field(default_factory=Reading)
     uploads: Uploads = field(default_factory=Uploads)
+    arrivals: int = 0
+    begin_drain: Callable[[str], None] = field(default=_no_drain)
 
 
 SERVICES = web.AppKey("services", Services)

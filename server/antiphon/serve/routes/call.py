@@ -99,8 +99,8 @@ class ChatCall(SocketConversation):
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive()) is not None:
-            if not self._request.extended and data[:1] in EXTENSION_TAGS:
-                continue  # a tag like any other that this client's protocol does not know
+            if not self._is_heeded(data):
+                continue
             message = moshi.decode(data)
             if isinstance(message, moshi.Audio) and message.data:
                 self._ear.put(message.data)
@@ -119,6 +119,10 @@ class ChatCall(SocketConversation):
             # Everything else says nothing to a server, and unknown tags are to be discarded.
             if self._is_others_turn():
                 await asyncio.sleep(0)
+
+    def _is_heeded(self, data: bytes) -> bool:
+        """Whether a message means anything; to a client without the extension its tags are unknown ones."""
+        return self._request.extended or data[:1] not in EXTENSION_TAGS
 
     def _heed(self, message: moshi.Unknown) -> None:
         """Take a message that means something to some calls only."""

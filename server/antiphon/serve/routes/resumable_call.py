@@ -11,6 +11,7 @@ from aiohttp import web
 from antiphon.errors import (
     AntiphonError,
     DrainingError,
+    MovedError,
     ReplacedError,
     ResumeError,
     SessionError,
@@ -104,6 +105,7 @@ class ResumableChatCall(ChatCall):
             input_frame=session.next_frame,
             missed_frames=max(0, missed),
             replay_from=found.replay_from,
+            worker=self._services.config.worker,
         )
         notes = b"".join(frame(data) for _, data in found.notes)
         socket.write(frame(moshi.encode(event)) + notes)
@@ -123,6 +125,8 @@ class ResumableChatCall(ChatCall):
                 "window_s": self._window_s,
                 "replay_ms": resume.REPLAY_MS,
             }
+            if self._services.config.worker:
+                resume_["worker"] = self._services.config.worker
         super()._tell_ready(session, resume_)
 
     def _framed(self, message: moshi.Message) -> bytes:
@@ -151,10 +155,26 @@ class ResumableChatCall(ChatCall):
         session = self._session
         if session is None or self._ending is not None or not (self._is_ready and socket.was_cut):
             return
-        self._is_detached = True
-        self._log.info("session detached", window_s=self._window_s)
-        session.detach()
+        if not self._is_detached:
+            self._log.info("session detached", window_s=self._window_s)
+            self._detach(session)
         await self._is_parted.wait()
+
+    def _detach(self, session: CallSession) -> None:
+        """From here on nothing of the session is touched; its end says where the call is."""
+        self._is_detached = True
+        session.detach()
+
+    def _is_heeded(self, data: bytes) -> bool:
+        return not self._is_detached and super()._is_heeded(data)
+
+    def _hear(self, received_s: float, *, all_of_it: bool = False) -> bool:
+        return not self._is_detached and super()._hear(received_s, all_of_it=all_of_it)
+
+    @property
+    def can_move(self) -> bool:
+        """Its client can go on with it at another worker."""
+        return self._window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
         """Say it, or end: a server that leaves takes nobody back."""
@@ -164,10 +184,15 @@ class ResumableChatCall(ChatCall):
             super().announce_draining(deadline_s)
 
     def _turn(self) -> bool:
+        socket, session = self._socket, self._session
+        if session is not None and session.is_moving and self._ending is None and not self._is_detached:
+            self._detach(session)
         if not self._is_detached:
             return super()._turn()
-        if self._session is None or self._session.state is SessionState.CLOSED:
+        if session is None or session.state is SessionState.CLOSED:
             self._is_parted.set()
+            if session is not None and socket is not None and not socket.was_cut:
+                self.end(session.error)
         return False
 
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
@@ -182,6 +207,8 @@ class ResumableChatCall(ChatCall):
         match error:
             case ReplacedError():
                 self._say(events.replaced())
+            case MovedError():
+                self._say(events.moved(error.worker))
             case ResumeError():
                 self._say(events.resume_failed(error.reason))
             case _:

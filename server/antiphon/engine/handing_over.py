@@ -1,0 +1,221 @@
+"""Calls that change their worker: sent to another one as bytes, or taken from one.
+
+A call that is sent is first let go by its connection, whose socket stays; then its row is frozen and read.
+Its client hears where the call is only when the other worker has it. Where that fails the client hears the
+name of this worker, and resumes the call here. Each direction has one thread, so one call at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from numpy.typing import NDArray
+
+from antiphon.backends.base import HostArray
+from antiphon.engine.call_state import CallFacts, CallState, unpack_call
+from antiphon.engine.guests import Guest
+from antiphon.engine.lease_copy import copy_in, copy_out
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.nobody import Nobody
+from antiphon.engine.resumable_call import ResumableCall
+from antiphon.engine.resuming import Resuming
+from antiphon.engine.row_state import SavedState, StateIdentity
+from antiphon.engine.rows import Rows
+from antiphon.engine.saving import Beside
+from antiphon.errors import AntiphonError, HandOverError
+from antiphon.log import Log
+from antiphon.models.sampling import SamplingParameters
+
+LOOK_S: Final = 0.05
+"""How often calls are looked for that can be sent."""
+
+LET_GO_S: Final = 5.0
+"""For a connection to let its call go; its front end is stuck after that."""
+
+BESIDE: Final = "beside/"
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverPlan:
+    """How calls leave this worker and come here.
+
+    ``post`` sends the bytes of a call to the worker at an address and returns that worker's name; it raises
+    HandOverError. ``timeout_s`` is for the state of one call to leave its row.
+    """
+
+    worker: str
+    identity: StateIdentity
+    post: Callable[[str, bytes], str]
+    timeout_s: float
+
+
+class HandOverHost(Protocol):
+    """The engine, as far as it is needed here."""
+
+    clock: Callable[[], float]
+    metrics: EngineMetrics
+    rows: Rows
+    resuming: Resuming
+
+    def guest(
+        self,
+        guest_id: str,
+        parameters: SamplingParameters,
+        *,
+        pool: int | None = None,
+        prompt: SavedState | None = None,
+    ) -> Guest:
+        """The engine's half of a session."""
+        ...
+
+    def admit(self, guest: Guest, wait_s: float) -> None:
+        """Give it a row."""
+        ...
+
+    def save_guest(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
+        """The state of its row, with what lies beside it."""
+        ...
+
+
+class Arrival(Nobody):
+    """:class:`antiphon.ipc.link.Listener` of a call that comes: it has arrived when its row has its state."""
+
+    def __init__(self, host: HandOverHost, guest: Guest, state: CallState, arrived: Future[None]) -> None:
+        """Wait for the row."""
+        self._host, self._guest, self._state, self._arrived = host, guest, state, arrived
+
+    def primed(self, _number: int) -> None:
+        """On the engine thread, between two ticks: what lay beside the row goes where it belongs."""
+        host, guest, facts = self._host, self._guest, self._state.facts
+        guest.listener = Nobody()
+        try:
+            assert guest.lease is not None
+            copy_in(host.rows.arena, guest.lease, self._state.lease, host.clock())
+            guest.freeze(is_frozen=True)
+            if facts.has_new_parameters:
+                guest.set_parameters(facts.parameters)
+            host.resuming.arrive(guest, facts)
+        except Exception as error:  # a boundary: what another worker says harms no tick
+            guest.close()
+            self._arrived.set_exception(as_refusal(error))
+        else:
+            self._arrived.set_result(None)
+
+    def ended(self, error: AntiphonError) -> None:
+        """The row could not have this state."""
+        if not self._arrived.done():
+            self._arrived.set_exception(error)
+
+
+class HandingOver:
+    """Both directions, for one engine."""
+
+    def __init__(self, host: HandOverHost, plan: HandOverPlan) -> None:
+        """Send nothing yet."""
+        self._host, self._plan = host, plan
+        self._is_stopped = threading.Event()
+        self._sending: threading.Thread | None = None
+        self._tried: set[ResumableCall] = set()
+        self._taking = ThreadPoolExecutor(1, thread_name_prefix="antiphon-taking")
+        self._log = Log(__name__)
+
+    def begin(self, target: str) -> None:
+        """Send every call that can be resumed to the worker at ``target``, now or as soon as it can be."""
+        if self._sending is None:
+            self._sending = threading.Thread(
+                target=self._send_all, args=(target,), name="antiphon-sending", daemon=True
+            )
+            self._sending.start()
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self._is_stopped.set()
+        self._taking.shutdown(wait=False, cancel_futures=True)
+
+    def take(self, read: Callable[[], bytes]) -> Future[None]:
+        """Take a call whose bytes ``read`` returns; done when its client can resume it here.
+
+        The future raises UnsupportedError for the state of another model or backend, ServerFullError,
+        DrainingError or SessionFailedError where there is no row, and HandOverError.
+        """
+        arrived: Future[None] = Future()
+        arrived.add_done_callback(self._count_taken)
+        try:
+            self._taking.submit(self._take, read, arrived)
+        except RuntimeError:  # after stop()
+            arrived.set_exception(HandOverError("this worker is leaving too"))
+        return arrived
+
+    def _take(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
+        try:
+            state = unpack_call(read(), self._plan.identity)
+            if not state.row:
+                raise HandOverError("the call has no state of a row")
+            host = self._host
+            guest = host.guest(secrets.token_hex(8), state.facts.parameters, prompt=SavedState(state.row))
+            guest.listener = Arrival(host, guest, state, arrived)
+            host.admit(guest, 0.0)
+        except Exception as error:  # a boundary: it goes to who sent the call
+            if not arrived.done():
+                arrived.set_exception(as_refusal(error))
+
+    def _count_taken(self, arrived: Future[None]) -> None:
+        is_taken = not arrived.cancelled() and arrived.exception() is None
+        self._host.metrics.hand_over("taken" if is_taken else "refused")
+
+    def _send_all(self, target: str) -> None:
+        while not self._is_stopped.wait(LOOK_S):
+            for call in self._host.resuming.movable():
+                if call not in self._tried and not self._is_stopped.is_set():
+                    self._send(call, target)
+
+    def _send(self, call: ResumableCall, target: str) -> None:
+        host, began_s = self._host, self._host.clock()
+        if not host.resuming.begin_move(call):
+            return
+        try:
+            data = self._state_of(call).pack(self._plan.identity)
+            worker = self._plan.post(target, data)
+        except Exception as error:  # a boundary: the next call may go
+            self._tried.add(call)
+            host.metrics.hand_over("failed")
+            self._log.warning("call not handed over", session=call.call, reason=str(error) or repr(error))
+            host.resuming.end_move(call, self._plan.worker, is_gone=False)
+            return
+        host.resuming.end_move(call, worker, is_gone=True)
+        host.metrics.hand_over("sent")
+        seconds = round(host.clock() - began_s, 3)
+        self._log.info("call handed over", session=call.call, worker=worker, bytes=len(data), seconds=seconds)
+
+    def _state_of(self, call: ResumableCall) -> CallState:
+        host, guest = self._host, call.guest
+        deadline_s = time.monotonic() + LET_GO_S
+        while call.detached_s is None:
+            if time.monotonic() > deadline_s:
+                raise HandOverError(f"its connection did not let it go within {LET_GO_S:g} s")
+            time.sleep(0.001)
+        facts: list[CallFacts] = []
+
+        def beside(lease: int) -> Mapping[str, NDArray[Any]]:
+            facts.append(call.facts())
+            found = copy_out(host.rows.arena, lease, host.clock())
+            return {BESIDE + name: array for name, array in found.items()}
+
+        arrays = host.save_guest(guest, beside).result(self._plan.timeout_s)
+        lease = {name.removeprefix(BESIDE): it for name, it in arrays.items() if name.startswith(BESIDE)}
+        row = {name: it for name, it in arrays.items() if not name.startswith(BESIDE)}
+        return CallState(facts[0], row, lease)
+
+
+def as_refusal(error: Exception) -> AntiphonError:
+    """What another worker is told."""
+    if isinstance(error, AntiphonError):
+        return error
+    Log(__name__).error("a call could not be taken", exc_info=error)
+    return HandOverError(f"the call could not be taken: {error!r}")

@@ -1,0 +1,87 @@
+"""One call that can be resumed: what is kept of it, and the words for why it cannot be."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from antiphon.engine.call_state import CallFacts
+from antiphon.engine.guests import Guest
+from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
+from antiphon.ipc.resumption import Note, ResumeClaim
+
+MOVED = "moved to "
+"""Before a worker's name, in place of a reason."""
+
+
+@dataclass(eq=False, slots=True)
+class ResumableCall:
+    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one."""
+
+    guest: Guest
+    key: bytes
+    owner: str
+    call: str
+    former_key: bytes | None = None
+    heir: Guest | None = None
+    claim: ResumeClaim | None = None
+    detached_s: float | None = None
+    is_leaving: bool = False  # its connection was asked to let go
+    is_moving: bool = False  # another worker is to have it: who claims it waits for how that ends
+    is_changing: bool = False  # its row is on the way to the guest
+    notes: deque[Note] = field(default_factory=deque)
+    notes_bytes: int = 0
+    next_seq: int = 0
+    told_frame: int = 0
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The hashes of the tokens that are good."""
+        return (self.key,) if self.former_key is None else (self.key, self.former_key)
+
+    def drop_until(self, seq: int) -> None:
+        """The client has got everything up to this number."""
+        while self.notes and self.notes[0][0] <= seq:
+            self.notes_bytes -= len(self.notes.popleft()[1])
+
+    def facts(self) -> CallFacts:
+        """What another worker needs to know."""
+        parameters, is_new = self.guest.parameters_now()
+        notes = tuple(self.notes)
+        return CallFacts(
+            *(self.call, self.owner, parameters, is_new, self.keys, notes, self.next_seq, self.told_frame)
+        )
+
+
+def call_of(guest: Guest) -> ResumableCall | None:
+    """The guest's call, where it can be resumed."""
+    call = guest.resumable
+    assert call is None or isinstance(call, ResumableCall)
+    return call
+
+
+def replaced() -> ReplacedError:
+    """The end of the connection before."""
+    return ReplacedError("the call was resumed through another connection")
+
+
+def too_late() -> ResumeError:
+    """The end of a connection that waited for a call."""
+    return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
+
+
+def why_not(reason: str, window_s: float) -> SessionError:
+    """Why a token is good no more."""
+    if reason.startswith(MOVED):
+        return MovedError(f"{reason.removeprefix(MOVED)}: the call goes on at this worker")
+    return ResumeError(_words_of(reason, window_s))
+
+
+def _words_of(reason: str, window_s: float) -> str:
+    match reason:
+        case "expired":
+            return f"expired: a call without a connection is kept for {window_s:g} s at most"
+        case "replaced":
+            return "replaced: this token was used, and its call goes on with another"
+        case _:
+            return "unknown: no call that can be resumed has this token"

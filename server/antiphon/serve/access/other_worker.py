@@ -1,0 +1,120 @@
+"""Requests to another worker: signed, over TLS unless it is on this machine. They block."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from antiphon.errors import ConfigError, HandOverError
+from antiphon.serve.access.shared_secret import HEADER, SharedSecret
+
+CALLS_PATH: Final = "/api/hand-over"
+DRAIN_PATH: Final = "/api/drain"
+MAX_ANSWER_BYTES: Final = 65_536
+
+
+def check_target(target: str) -> None:
+    """Check the address of a worker.
+
+    Raises:
+        ConfigError: it is none, or calls would go there in the clear.
+    """
+    parts = urlsplit(target)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        raise ConfigError(f"{target!r} is no address of a worker; write https://HOST:PORT")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ConfigError(
+            f"{target}: calls leave this machine over TLS alone; write https://{parts.netloc}, "
+            "of a worker with --tls-cert and --tls-key"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class OtherWorker:
+    """A worker at an address, for those who have the secret."""
+
+    def __init__(self, target: str, secret: SharedSecret, *, timeout_s: float) -> None:
+        """Connect at each request.
+
+        Raises:
+            ConfigError: see :func:`check_target`.
+        """
+        check_target(target)
+        self._target, self._secret, self._timeout_s = target.rstrip("/"), secret, timeout_s
+
+    def take(self, model: str, call: bytes) -> str:
+        """Let it take a call; returns its name.
+
+        Raises:
+            HandOverError: it does not.
+        """
+        answer = self._ask("POST", f"{CALLS_PATH}?model={quote(model)}", call)
+        return str(answer.get("worker", ""))
+
+    def facts(self) -> Mapping[str, Any]:
+        """Its name, and the models it has calls for.
+
+        Raises:
+            HandOverError: it does not say.
+        """
+        return self._ask("GET", CALLS_PATH)
+
+    def drain(self, target: str) -> Mapping[str, Any]:
+        """Let it drain, and its calls go to the worker at ``target``.
+
+        Raises:
+            HandOverError: it does not.
+        """
+        return self._ask("POST", DRAIN_PATH, json.dumps({"target": target}).encode())
+
+    def _ask(self, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
+        header = self._secret.sign(method, path, len(body), time.time())
+        tag = self._secret.tag(header)
+        tag.update(body)
+        connection = self._connection()
+        try:
+            connection.putrequest(method, path)
+            connection.putheader(HEADER, header)
+            connection.putheader("Content-Type", "application/octet-stream")
+            connection.putheader("Content-Length", str(len(body) + tag.digest_size))
+            connection.endheaders()
+            connection.send(body)
+            connection.send(tag.digest())
+            response = connection.getresponse()
+            status, data = response.status, response.read(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise HandOverError(f"{self._target} cannot be reached: {error!r}") from error
+        finally:
+            connection.close()
+        return self._read(status, data)
+
+    def _read(self, status: int, data: bytes) -> Mapping[str, Any]:
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise HandOverError(f"{self._target} answered {status}: {data[:200].decode(errors='replace')}")
+        if status >= 300:
+            raise HandOverError(f"{self._target} answered {status}: {answer.get('error', '')}")
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self._target)
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.netloc, timeout=self._timeout_s)
+        context = ssl.create_default_context()  # SSL_CERT_FILE names another authority
+        return http.client.HTTPSConnection(parts.netloc, timeout=self._timeout_s, context=context)

@@ -1,0 +1,82 @@
+"""The secret that workers share: what they send each other is signed with it, headers first, then the body.
+
+A request begins with a signature over its method, path, length, time and a nonce, so nothing of the body of a
+stranger is read. Its body ends with 32 bytes that sign the body and that signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from antiphon.errors import ConfigError, HandOverError
+
+HEADER: Final = "X-Antiphon-Signature"
+SCHEME: Final = "v1"
+TAG_BYTES: Final = 32
+MIN_BYTES: Final = 16
+"""Of a secret: as many random bytes as a token has."""
+
+FRESH_S: Final = 60.0
+"""Between the clocks of two workers, and under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSecret:
+    """What workers know that hand calls over to each other."""
+
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> SharedSecret:
+        """The secret of a file, without white space around it.
+
+        Raises:
+            ConfigError: it cannot be read, or is too short.
+        """
+        try:
+            key = path.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(f"hand_over_secret: cannot read {path}: {error.strerror}") from error
+        if len(key) < MIN_BYTES:
+            raise ConfigError(
+                f"hand_over_secret: {path} has {len(key)} bytes, {MIN_BYTES} or more are needed; "
+                "make one with: openssl rand -hex 32"
+            )
+        return cls(key)
+
+    def sign(self, method: str, path: str, length: int, now_s: float) -> str:
+        """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970."""
+        nonce = secrets.token_hex(8)
+        return f"{SCHEME} {now_s:.3f} {nonce} {self._of(method, path, length, f'{now_s:.3f}', nonce)}"
+
+    def check(self, header: str, method: str, path: str, length: int, now_s: float) -> None:
+        """Check the header of a request.
+
+        Raises:
+            HandOverError: it was not made with this secret, or not lately.
+        """
+        scheme, _, rest = header.partition(" ")
+        time_s, _, rest = rest.partition(" ")
+        nonce, _, signature = rest.partition(" ")
+        wanted = self._of(method, path, length, time_s, nonce)
+        if scheme != SCHEME or not hmac.compare_digest(wanted.encode(), signature.encode(errors="replace")):
+            raise HandOverError("the signature is not one of the secret of this worker (hand_over_secret)")
+        apart_s = abs(float(time_s) - now_s)  # signed, so it is a number
+        if not math.isfinite(apart_s) or apart_s > FRESH_S:
+            raise HandOverError(
+                f"the request is {apart_s:.0f} s old, or the clocks differ; {FRESH_S:g} s may"
+            )
+
+    def tag(self, header: str) -> hmac.HMAC:
+        """What the body is to be fed to; its digest follows the body."""
+        return hmac.new(self.key, b"body " + header.encode(), hashlib.sha256)
+
+    def _of(self, method: str, path: str, length: int, time_s: str, nonce: str) -> str:
+        text = "\n".join(("request", SCHEME, method, path, str(length), time_s, nonce))
+        return hmac.new(self.key, text.encode(errors="replace"), hashlib.sha256).hexdigest()

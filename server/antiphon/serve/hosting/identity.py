@@ -1,0 +1,15 @@
+"""What a call belongs to: the hash of its model's files, and the backend with its versions."""
+
+from __future__ import annotations
+
+from antiphon.backends.base import BackendInfo
+from antiphon.engine.row_state import StateIdentity
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.fingerprint import fingerprint
+
+
+def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
+    """What the calls of a running model belong to."""
+    versions = " ".join(f"{what} {version}" for what, version in sorted(info.versions.items()))
+    backend = f"{info.name} {versions}".strip()
+    return StateIdentity(fingerprint(checkpoint.files), backend, info.dtype, info.quantization)

@@ -1,0 +1,89 @@
+"""``antiphon drain``: let a running worker leave, and its calls go on at another one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.errors import ConfigError, HandOverError
+from antiphon.serve.access.other_worker import OtherWorker
+from antiphon.serve.access.shared_secret import SharedSecret
+
+EXAMPLES = """\
+examples:
+  antiphon drain https://a.example:8998 --hand-over https://b.example:8998 --secret secret.txt
+  antiphon drain http://127.0.0.1:8998 --hand-over http://127.0.0.1:9998 --secret secret.txt --wait 60
+"""
+
+ASK_S: Final = 5.0
+LOOK_S: Final = 0.2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compare both workers, begin to drain the first, and wait for its end if asked to.
+
+    Raises:
+        ConfigError: an address, a secret, or two workers that cannot exchange calls.
+        HandOverError: a worker cannot be reached, or says no.
+    """
+    parser = argparse.ArgumentParser(
+        prog="antiphon drain",
+        description="Let a worker leave: no new calls; those that can be resumed go on at another worker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", metavar="URL", help="the worker that leaves")
+    parser.add_argument("--hand-over", required=True, metavar="TARGET", help="the worker that gets its calls")
+    parser.add_argument("--secret", required=True, metavar="FILE", help="what both have as hand_over_secret")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait so long for its end [0]")
+    options = parser.parse_args(list(argv))
+    secret = SharedSecret.read(Path(options.secret))
+    leaving = OtherWorker(options.url, secret, timeout_s=ASK_S)
+    target = OtherWorker(options.hand_over, secret, timeout_s=ASK_S)
+    name = check_pair(leaving.facts(), target.facts())
+    leaving.drain(options.hand_over)
+    print(f"draining; calls that can be resumed go to {name}")  # noqa: T201
+    return _wait(leaving, options.wait) if options.wait else 0
+
+
+def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    """Check that two workers can exchange the calls of every model of the first; the name of the second.
+
+    Raises:
+        ConfigError: they cannot; the message has what differs, with both values.
+    """
+    for model, ours in leaving["models"].items():
+        theirs = target["models"].get(model)
+        if theirs is None:
+            raise ConfigError(
+                f"{model} is not served there; there is: {', '.join(target['models']) or 'none'}"
+            )
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise ConfigError(
+                    f"calls of {model} are of {name} {value}, the other worker has {theirs.get(name)}"
+                )
+    if leaving["worker"] == target["worker"]:
+        raise ConfigError(
+            f"both workers have the name {leaving['worker']!r}, so no load balancer can tell them apart: "
+            "give each its own --worker"
+        )
+    return str(target["worker"] or "the other worker")
+
+
+def _wait(leaving: OtherWorker, limit_s: float) -> int:
+    """Wait until a worker answers no more; 1 when it still does after the limit."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        try:
+            leaving.facts()
+        except HandOverError:
+            print("gone")  # noqa: T201
+            return 0
+        time.sleep(LOOK_S)
+    print(f"it still answers after {limit_s:g} s")  # noqa: T201
+    return 1

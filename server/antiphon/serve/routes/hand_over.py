@@ -1,0 +1,155 @@
+"""What workers ask of each other: to take a call, and to drain. Signed, and over TLS or on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from antiphon.errors import (
+    AntiphonError,
+    ConfigError,
+    DrainingError,
+    HandOverError,
+    ServerFullError,
+    SessionFailedError,
+    UnknownModelError,
+    UnsupportedError,
+)
+from antiphon.models.spec import PipelineKind
+from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
+from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
+from antiphon.serve.hosting.identity import identity_of
+from antiphon.serve.hosting.services import SERVICES, Services
+
+MAX_DRAIN_BYTES = 4096
+
+KINDS = (PipelineKind.DUPLEX, PipelineKind.CODEC)
+"""The models whose calls can be resumed."""
+
+Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
+
+
+def add_hand_over(app: web.Application, secret: SharedSecret) -> None:
+    """Register the routes, which only a server with a secret has."""
+    for method, path, answer in (
+        ("GET", CALLS_PATH, say_facts),
+        ("POST", CALLS_PATH, take_call),
+        ("POST", DRAIN_PATH, begin_drain),
+    ):
+        app.router.add_route(method, path, _guarded(secret, answer))
+
+
+def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        services = request.app[SERVICES]
+        try:
+            _check(request, secret)
+            said = await answer(request, services, secret)
+        except AntiphonError as error:
+            services.provoked.warning(
+                "hand-over refused", of="hand-over", path=request.path, reason=str(error)
+            )
+            return web.json_response({"error": str(error)}, status=status_of(error))
+        return web.json_response(said)
+
+    return handle
+
+
+def _check(request: web.Request, secret: SharedSecret) -> None:
+    peer = request.transport and request.transport.get_extra_info("peername")
+    if not request.secure and not (isinstance(peer, tuple) and is_loopback(peer[0])):
+        raise HandOverError("over TLS alone, or from this machine")
+    length = (request.content_length or 0) - TAG_BYTES
+    secret.check(request.headers.get(HEADER, ""), request.method, request.raw_path, length, time.time())
+
+
+def status_of(error: AntiphonError) -> int:
+    """The HTTP status of a refusal."""
+    match error:
+        case ServerFullError() | DrainingError() | SessionFailedError():
+            return 503
+        case UnknownModelError():
+            return 404
+        case UnsupportedError():
+            return 409
+        case ConfigError():
+            return 400
+        case _:
+            return 403
+
+
+async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
+    """The name of this worker, and what a call has to be of for each of its models."""
+    models = {
+        model.name: asdict(identity_of(model.checkpoint, model.engine.info))
+        for model in services.models
+        if model.kind in KINDS
+    }
+    return {"worker": services.config.worker, "models": models}
+
+
+async def begin_drain(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
+    """Leave, and let calls go to another worker."""
+    body = await read_body(request, secret, MAX_DRAIN_BYTES, services.config.limits.hand_over_timeout_s)
+    try:
+        target = str(json.loads(body)["target"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError('the body is not {"target": "https://HOST:PORT"}') from error
+    check_target(target)
+    services.log.info("drain asked for", target=target)
+    services.begin_drain(target)
+    return {"worker": services.config.worker}
+
+
+async def take_call(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
+    """Take a call of another worker; its client can resume it once this is answered."""
+    limits = services.config.limits
+    model = services.models.find(request.query.get("model"), KINDS)
+    if services.arrivals >= limits.max_hand_overs:
+        raise ServerFullError(
+            f"{services.arrivals} calls arrive, which is the most at once (max_hand_overs)", retry_after_s=1
+        )
+    services.arrivals += 1
+    try:
+        call = await read_body(request, secret, model.engine.call_bytes, limits.hand_over_timeout_s)
+        async with asyncio.timeout(limits.hand_over_timeout_s):
+            await model.engine.take_call(call)
+    except TimeoutError:
+        raise HandOverError(f"the call did not arrive within {limits.hand_over_timeout_s:g} s") from None
+    finally:
+        services.arrivals -= 1
+    return {"worker": services.config.worker}
+
+
+async def read_body(request: web.Request, secret: SharedSecret, limit: int, timeout_s: float) -> bytes:
+    """The body without its tag, which is right.
+
+    Raises:
+        HandOverError: it is too long, too slow, cut off, or signed otherwise.
+    """
+    length = (request.content_length or 0) - TAG_BYTES
+    if not 0 <= length <= limit:
+        raise HandOverError(f"a body of {length} bytes, the limit is {limit}")
+    tag, body = secret.tag(request.headers[HEADER]), bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > length + TAG_BYTES:
+                    break
+    except TimeoutError:
+        raise HandOverError(f"{len(body)} of {length} bytes came within {timeout_s:g} s") from None
+    if len(body) != length + TAG_BYTES:
+        raise HandOverError(f"{len(body) - TAG_BYTES} bytes came, of {length}")
+    sent, whole = bytes(body[length:]), memoryview(body)[:length]
+    await asyncio.get_running_loop().run_in_executor(None, tag.update, whole)
+    if not hmac.compare_digest(tag.digest(), sent):
+        raise HandOverError("the body is not what was signed")
+    return bytes(whole)

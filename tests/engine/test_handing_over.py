@@ -1,0 +1,261 @@
+"""Calls that leave one engine for another, in slow motion; and rows that change hands while things break."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from antiphon.engine.handing_over import HandOverPlan
+from antiphon.engine.row_state import StateIdentity
+from antiphon.errors import (
+    HandOverError,
+    MovedError,
+    ServerFullError,
+    SessionFailedError,
+    UnsupportedError,
+)
+from antiphon.ipc.session import Session
+from antiphon.ipc.values import SessionState
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.bench import Bench, heard
+from tests.engine.fakes import FakeBackend
+from tests.engine.test_resuming import KEY, NEXT, THIRD, armed, claim, resume
+
+IDENTITY = StateIdentity("a1", "fake", "float32", "none")
+PATIENCE_S = 30.0
+
+
+class Worker(Bench):
+    """An engine that hands its calls over to ``other``, whatever the address."""
+
+    other: Worker
+    posted: list[bytes]
+
+    def __init__(self, name: str, *, slots: int = 4, identity: StateIdentity = IDENTITY) -> None:
+        self.posted = []
+
+        def post(target: str, data: bytes) -> str:
+            assert target == "https://other"
+            self.posted.append(data)
+            return self.other.taken(data)
+
+        super().__init__(
+            FakeBackend(slots=slots),
+            hand_over=lambda _: HandOverPlan(name, identity, post, PATIENCE_S),
+        )
+        self.name = name
+
+    def taken(self, data: bytes) -> str:
+        """Take a call, with the ticks that this needs."""
+        future = self.engine.take_call(lambda: data)
+        ticked(self, future.done)
+        future.result()
+        return self.name
+
+
+def ticked(bench: Bench, is_so: Callable[[], bool]) -> None:
+    """Tick until something holds that another thread does."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        bench.tick()
+        time.sleep(0.001)
+
+
+def two(**of_b: object) -> tuple[Worker, Worker]:
+    a, b = Worker("a"), Worker("b", **of_b)  # type: ignore[arg-type]
+    a.other = b
+    return a, b
+
+
+def moved(a: Worker, session: Session) -> None:
+    """Let a call leave, as a drain does, until its connection hears where it is."""
+    a.engine.drain("https://other")
+    ticked(a, lambda: session.is_moving)
+    session.detach()
+    ticked(a, lambda: session.state is SessionState.CLOSED)
+
+
+def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
+    a, b = two()
+    first = armed(a)
+    first.take()
+    first.note(((0, b"\\x12note"),), 1)
+    a.push(first, 3)
+    a.tick()
+    moved(a, first)
+    assert isinstance(first.error, MovedError)
+    assert (first.error.worker, str(first.error)) == ("b", "b: the call goes on at this worker")
+    assert a.engine.health().active == 0
+    assert b.engine.health().active == 1
+    second = resume(b, claim(frame=0))
+    assert second.resumption is not None
+    assert (second.resumption.call, second.resumption.notes) == (first.id, ((0, b"\\x12note"),))
+    assert second.next_frame == 3
+    assert second.parameters.text_seed == 3
+    b.ticks()
+    b.push(second, 4)
+    b.ticks()
+    assert heard(second.take()) == [2, 3, 4]  # frame 1 again, which was on its way
+    assert sum(int(step.reset.sum()) for step in b.backend.steps) == 0  # its row was not begun anew
+    stats = second.stats()
+    assert (stats.frames_in, stats.frames_taken, stats.lost) == (4, 4, 0)
+    with pytest.raises(MovedError, match="b: the call goes on at this worker"):
+        resume(a, claim())
+    assert a.read("hand_overs_total", outcome="sent") == b.read("hand_overs_total", outcome="taken") == 1
+    assert a.read("resumptions_total", outcome="moved") == b.read("resumptions_total", outcome="resumed") == 1
+
+
+def test_parameters_that_the_row_did_not_have_yet_go_along() -> None:
+    a, b = two()
+    first = armed(a)
+    first.set_parameters(SamplingParameters(text_seed=3, text_temperature=0.5))
+    moved(a, first)
+    second = resume(b, claim())
+    b.push(second, 3)
+    b.ticks()
+    assert second.parameters.text_temperature == 0.5
+    assert [row.parameters.text_temperature for row in b.backend.rows].count(0.5) == 1
+
+
+@pytest.mark.parametrize(
+    ("of_b", "words"),
+    [
+        (
+            {"identity": StateIdentity("b2", "fake", "float32", "none")},
+            "the row's state is of model a1, this process has b2",
+        ),
+        (
+            {"identity": StateIdentity("a1", "fake 2", "float32", "none")},
+            "the row's state is of backend fake, this process has fake 2",
+        ),
+        (
+            {"identity": StateIdentity("a1", "fake", "float32", "none", schema=2)},
+            "the row's state is of schema 1, this process has 2",
+        ),
+    ],
+)
+def test_a_call_that_the_other_engine_cannot_have_stays_and_is_resumed_here(
+    of_b: dict[str, StateIdentity], words: str
+) -> None:
+    a, b = two(**of_b)
+    first = armed(a)
+    moved(a, first)
+    assert isinstance(first.error, MovedError)
+    assert first.error.worker == "a"
+    with pytest.raises(UnsupportedError, match=words):
+        b.taken(a.posted[0])
+    second = resume(a, claim(frame=1))
+    a.push(second, 3)
+    a.ticks()
+    assert heard(second.take()) == [1, 2, 3]  # whose text was not told before
+    assert a.read("hand_overs_total", outcome="failed") == 1
+    assert b.engine.health().active == 0
+
+
+def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:
+    a, b = two(slots=1)
+    first = armed(a)
+    moved(a, first)
+    with pytest.raises(ServerFullError, match="all 1 rows are taken"):
+        b.taken(a.posted[0])
+    resume(b, claim()).close()
+    with pytest.raises(HandOverError, match="this worker has this call already, or had it"):
+        b.taken(a.posted[0])
+    assert b.engine.health().active == 0
+
+
+def test_who_claims_a_call_that_is_leaving_hears_where_it_went() -> None:
+    a, _b = two()
+    first = armed(a)
+    first.detach()
+    begin = threading.Event()
+    post = a.engine.handing_over._plan.post  # type: ignore[union-attr]
+    waiting: list[Session] = []
+
+    def claimed_meanwhile(target: str, data: bytes) -> str:
+        waiting.append(a.engine.resume(claim(), notify=lambda: None))
+        begin.set()
+        return post(target, data)
+
+    object.__setattr__(a.engine.handing_over._plan, "post", claimed_meanwhile)  # type: ignore[union-attr]
+    a.engine.drain("https://other")
+    ticked(a, lambda: begin.is_set() and waiting[0].state is SessionState.CLOSED)
+    assert isinstance(waiting[0].error, MovedError)
+    assert waiting[0].error.worker == "b"
+    assert a.engine.health().active == 0
+
+
+def test_a_call_goes_further_and_not_to_an_engine_that_leaves() -> None:
+    a, b = two()
+    moved(a, armed(a))
+    c = Worker("c")
+    b.other = c
+    moved(b, resume(b, claim()))
+    assert resume(c, claim(NEXT, THIRD)).state is SessionState.ACTIVE
+    c.engine.stop(0.0)
+    with pytest.raises(HandOverError, match="this worker is leaving too"):
+        c.taken(a.posted[0])
+
+
+def test_an_engine_without_a_secret_takes_no_call() -> None:
+    future: Future[None] = Bench().engine.take_call(lambda: b"")
+    with pytest.raises(HandOverError, match="no calls are taken here: there is no hand_over_secret"):
+        future.result()
+
+
+@pytest.mark.parametrize("data", [b"", b"\\0" * 8, b"\\x02\\0\\0\\0\\0\\0\\0\\0{}"])
+def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
+    with pytest.raises(UnsupportedError, match="bytes are no state of a row"):
+        Worker("a").taken(data)
+
+
+# A row that changes its connection.
+
+
+def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None:
+    bench = Bench()
+    armed(bench).detach()
+    second = bench.engine.resume(claim(), notify=lambda: None)
+    bench.engine._lose(RuntimeError("gone"))
+    assert isinstance(second.error, SessionFailedError)
+
+
+def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    armed(bench).detach()
+    second = bench.engine.resume(claim(), notify=lambda: None)
+    move = bench.engine.rows.move
+
+    def move_and_leave(*facts: int) -> int:
+        second.close()
+        return move(*facts)
+
+    bench.engine.rows.move = move_and_leave  # type: ignore[method-assign]
+    bench.tick()
+    bench.engine.rows.move = move  # type: ignore[method-assign]
+    assert bench.engine.health().active == 1
+    third = resume(bench, claim(KEY, THIRD))
+    assert third.state is SessionState.ACTIVE
+    bench.push(third, 3)
+    assert bench.ticks() == 1
+    third.close()
+    bench.tick()
+    assert bench.engine.health().active == 0
+
+
+def test_only_a_call_that_goes_on_counts_as_resumed() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.detach()
+    second = bench.engine.resume(claim(), notify=lambda: None)
+    assert bench.read("resumptions_total", outcome="resumed") == 0
+    second.close()  # before the engine thread came to it
+    bench.tick()
+    assert bench.read("resumptions_total", outcome="resumed") == 0
+    resume(bench, claim())
+    assert bench.read("resumptions_total", outcome="resumed") == 1

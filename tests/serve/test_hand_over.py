@@ -1,0 +1,80 @@
+"""Calls that go from one server process to another, and go on there as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.serve.operator import drain
+from antiphon_client.thread import CallThread
+from tests.serve.harness import DUPLEX, speech
+from tests.serve.process import ServerProcess, serve_process
+from tests.serve.resuming import QUERY, ResumingCaller
+from tests.serve.test_processes_resume import assert_same
+
+pytestmark = pytest.mark.product
+FRAMES = 60
+FRONT_END = ("--front-ends", "1")
+SEEDS = "&text_seed=5&audio_seed=7"
+OPTIONS = ("--slots", "8", "--fixed-batch", "--late-refuse-fraction", "1", "--host-lag-ms", "10000")
+
+
+class MovingCaller(ResumingCaller):
+    """Finds the worker that has its call by name, as the load balancer does."""
+
+    workers: dict[str, str]
+
+    def address_of(self, thread: CallThread) -> str:
+        url = super().address_of(thread)
+        return url.replace(self._url.partition("/api/")[0], self.workers[thread.worker])
+
+
+@asynccontextmanager
+async def two_workers(
+    folder: Path, of_a: tuple[str, ...] = (), of_b: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
+    """Two servers that share a secret."""
+    secret = folder / "secret"
+    secret.write_text("a secret of two workers\n")
+    common = (*OPTIONS, "--hand-over-secret", str(secret))
+    async with (
+        serve_process(*common, "--worker", "a", *of_a, spec="DUPLEX") as a,
+        serve_process(*common, "--worker", "b", *of_b, spec="DUPLEX") as b,
+    ):
+        yield a, b
+
+
+def caller_of(a: ServerProcess, b: ServerProcess, *, sends_until: int = FRAMES) -> MovingCaller:
+    caller = MovingCaller(a.http, f"{a.url}/api/chat?{QUERY}{SEEDS}", speech(FRAMES), DUPLEX.delay_frames)
+    caller.workers = {"a": a.url, "b": b.url}
+    caller.sends_until = sends_until
+    return caller
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [((), FRONT_END), (FRONT_END, ())])
+async def test_a_worker_that_drains_hands_its_calls_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], of_a: tuple[str, ...], of_b: tuple[str, ...]
+) -> None:
+    async with two_workers(tmp_path, of_a, of_b) as (a, b):
+        whole = caller_of(b, a)
+        await whole.run()
+        callers = [caller_of(a, b, sends_until=20) for _ in range(3)]
+        running = [asyncio.ensure_future(caller.run()) for caller in callers]
+        for caller in callers:
+            await caller.until_answered(20 - DUPLEX.delay_frames)
+        said = [a.url, "--hand-over", b.url, "--secret", str(tmp_path / "secret")]
+        assert await asyncio.to_thread(drain.main, said) == 0
+        assert capsys.readouterr().out == "draining; calls that can be resumed go to b\n"
+        for caller in callers:
+            caller.go_on()
+        await asyncio.gather(*running)
+        assert await a.exit_code() == 0
+        async with b.http.get(f"{b.url}/metrics") as response:
+            assert 'hand_overs_total{model="null-duplex",outcome="taken"} 3.0' in await response.text()
+    for caller in callers:
+        assert (caller.thread.moves, caller.thread.resumptions, caller.thread.worker) == (1, 1, "b")
+        assert_same(caller, whole)
