@@ -8,6 +8,7 @@ known, its session is counted, and the model has been found.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -87,11 +88,28 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 
 
 def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
-    """Register every route of a table of kinds; one that several kinds have is one route for all of them."""
+    """Register every route of a table of kinds; one that several kinds have is one route for all of them.
+
+    A GET of a path that has other methods alone is answered with 405: the page, which answers every other
+    GET, would say that there is no such path.
+    """
+    methods: defaultdict[str, set[str]] = defaultdict(set)
     for route in dict.fromkeys(route for routes in table.values() for route in routes):
+        methods[route.path].add(route.method)
         handle = _guarded(route, kinds_of(route, table))
-        app.router.add_route(route.method, route.path, handle)
-        app.router.add_route(route.method, MODEL_PREFIX + route.path, handle)
+        for path in (route.path, MODEL_PREFIX + route.path):
+            app.router.add_route(route.method, path, handle)
+    for own_path, allowed in methods.items():
+        if hdrs.METH_GET not in allowed:
+            for path in (own_path, MODEL_PREFIX + own_path):
+                app.router.add_get(path, _not_by_get(sorted(allowed)))
+
+
+def _not_by_get(allowed: Sequence[str]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+
+    return handle
 
 
 def _guarded(
