@@ -49,7 +49,7 @@ class DirectEngine(Protocol):
         ...
 
     def drain(self) -> None:
-        """Admit nobody any more."""
+        """Admit no further caller."""
         ...
 
     def note_host(self, host: str, lag_s: float) -> None:

@@ -70,7 +70,7 @@ class EnginePort(Protocol):
         ...
 
     def drain(self) -> None:
-        """Admit nobody any more; who is active goes on."""
+        """Admit no further caller; active ones go on."""
         ...
 
     def note_lag(self, lag_s: float) -> None:

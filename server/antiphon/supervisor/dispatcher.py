@@ -131,7 +131,7 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._turned_away = CounterMetric(
             "antiphon_turned_away_connections",
-            "Connections closed at once, since their address had as many as it may.",
+            "Connections closed on arrival, because their address was at its limit.",
             registry=registry,
         )
 
@@ -194,7 +194,7 @@ class Dispatcher:
         self._timer = self._loop.call_later(seconds, self._resume) if seconds is not None else None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Let one connection in, or pause; whoever waits meanwhile waits in the kernel's queue."""
+        """Accept one connection, or pause; further ones wait in the kernel's queue."""
         wait_s = self._bounds.wait_s(self._loop.time())
         share = self._fewest()
         if share is None or wait_s > 0:

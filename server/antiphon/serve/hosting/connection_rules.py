@@ -26,7 +26,7 @@ def connection_rules(
     turned_away = families.get(
         Counter,
         "turned_away_connections",
-        "Connections closed at once, since their address had as many as it may.",
+        "Connections closed on arrival, because their address was at its limit.",
         (),
     )
     return ConnectionRules(

@@ -47,8 +47,9 @@ Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awa
 MODEL_PREFIX = "/m/{model}"
 
 ELSEWHERE = "X-Antiphon-Elsewhere"
-"""A header of a proxy that has other workers to ask: whoever gets no row at once is told so with a status,
-which the proxy can read, even a client that would be told otherwise, or would wait."""
+"""A header of a proxy that has other workers to ask: a caller that gets no row at once is answered with a
+status, which the proxy can read, even a client whose protocol has a message for it, or that would wait.
+"""
 
 
 async def refuse_over_http(
@@ -71,7 +72,7 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` is how its clients are told no; the handler may raise a SessionError for it too, before it has
+    ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
     upgraded the connection. ``resumes`` says of a query whether its session goes on with another's call.
     """
 
@@ -139,7 +140,7 @@ def _guarded(
                     raise refusal_of(request, error) from error
                 return await route.refuse(request, services, metrics, error)
             except web.RequestPayloadError as error:
-                raise web.HTTPBadRequest(text="a body that is not what its headers say\n") from error
+                raise web.HTTPBadRequest(text="the body does not match its headers\n") from error
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             if not is_logged:
@@ -216,7 +217,8 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
 async def check_upgrade(
     request: web.Request, services: Services, model: ServedModel, *, wait_s: float
 ) -> None:
-    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
+    """Refuse what is no WebSocket, after every other check: a plain GET learns the reason a WebSocket would
+    get.
 
     A browser cannot read why an upgrade failed, so a page asks again without one.
 

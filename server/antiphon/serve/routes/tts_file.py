@@ -1,6 +1,6 @@
 """A text in, its speech out, sent as it is spoken: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
-A WAV's header gives the largest length there is, since nobody knows it yet; players read to the end.
+A WAV's header gives the largest length there is, since it is not known yet; players read to the end.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TtsFile(Answer):
                 if is_done:
                     await self._write(self._body.finish(self.words, self._voicing.frames), is_last=True)
             except TimeoutError:
-                return self._cut(SessionFailedError("what was said was not taken"))
+                return self._cut(SessionFailedError("the client stopped reading"))
             except SessionFailedError as broken:
                 return await self._fail_with(broken)
             if is_done:
