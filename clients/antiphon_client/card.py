@@ -1,4 +1,4 @@
-"""The benchmark card: what was measured, of what, on what, in a dozen lines anyone can compare."""
+"""The benchmark card: what was measured, of what, on what, in a dozen comparable lines."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MESSAGE_MS = {
     AudioFormat.PCM_S16LE: 80,
     AudioFormat.PCM_F32LE: 80,
 }
-"""Audio in one message unless told otherwise, in ms."""
+"""Audio in one message by default, in ms."""
 
 QUESTION = "question-name.ogg"
 ANSWER_S = 3.0

@@ -71,7 +71,7 @@ def _join(shares: Sequence[LoopReport], processes: int, *, was_interrupted: bool
     return LoadResult(tuple(results), generator, was_interrupted)
 
 
-# Several processes. Each child loads, says so, waits for "go", and ends early when told anything more.
+# Several processes. Each child loads, says so, waits for "go", and ends early at any further message.
 
 
 def _generate_in_processes(load: ProbeLoad, processes: int, on_progress: OnProgress) -> LoadResult:

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish, not a blow: the first one asks to end, the second one is a KeyboardInterrupt."""
+"""Ctrl-C in two steps: the first asks for a regular end, the second is a KeyboardInterrupt."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ProbeLimits:
         """One sentence for each limit the report breaks; none when all are kept.
 
         A time that could not be measured, because nothing was answered, breaks its limit; a probe that
-        nobody answered breaks even without limits.
+        no server answered breaks even without limits.
         """
         latency, first = report.times.latency, report.first_audio_ms
         times = (

@@ -1,4 +1,4 @@
-"""Small truths about lists of times: percentiles, playback gaps, jitter, drift. Pure arithmetic."""
+"""Statistics of lists of times: percentiles, playback gaps, jitter, drift. Pure arithmetic."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
 
 
 def render_result(done: ProbeResult) -> str:
-    """Everything a person wants to see: the report, what the first session was told, the card."""
+    """Everything a person wants to see: the report, what the first session received, the card."""
     parts = [render_report(done.report)]
     if done.result.was_interrupted:
         parts.insert(0, "interrupted: what follows is about the time until then")

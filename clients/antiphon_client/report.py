@@ -1,4 +1,4 @@
-"""Turns the records of a probe into numbers: per session, and for the whole run. Pure.
+"""The records of a probe as numbers: per session, and for the whole run. Pure.
 
 The words mean what they mean everywhere in this project. A frame's latency runs from when its last sample
 was due to its whole reply; by the client's clock that includes the network and the generator's own delay,

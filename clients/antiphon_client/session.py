@@ -237,7 +237,7 @@ class ProbeSession:
             try:
                 await self._heed(socket, message.data)
             except (ProtocolError, AudioError) as error:
-                raise EndedError(f"the server sent what cannot be used: {error}") from error
+                raise EndedError(f"the server sent an unusable message: {error}") from error
             if self.state is ProbeState.QUEUED and self._hearing.ready_s is not None:
                 self._begin.set()
             elif self.state is ProbeState.LISTENING:

@@ -49,7 +49,7 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class TalkOptions:
-    """Everything ``antiphon talk`` can be told."""
+    """All options of ``antiphon talk``."""
 
     address: ServerAddress
     api_key: ApiKey = NO_KEY
@@ -207,7 +207,7 @@ class TalkCall:
         return await http.ws_connect(url, compress=0, ssl=self._options.verifies_tls)
 
     async def _watch(self) -> None:
-        """Draw the meters until told to stop."""
+        """Draw the meters until :attr:`stop` is set."""
         while not self._is_stopped:
             await asyncio.sleep(METER_INTERVAL_S)
             if self._is_ready.is_set():

@@ -9,7 +9,7 @@ from antiphon.errors import ProtocolError
 from antiphon.protocol import events, moshi, resume
 
 ACK_S: Final = 1.0
-"""How often the server is told what has come; it keeps what was not acknowledged."""
+"""How often messages are acknowledged; the server keeps what was not."""
 
 FULL: Final = 1013
 """The front end that was asked has no place now; its call can be resumed all the same, a moment later."""

@@ -31,6 +31,7 @@ from antiphon_quantize import main as quantize
 from antiphon_quantize.gate_open import open_eval_model
 from antiphon_quantize.gate_questions import read_questions
 from lab.bench.harness import BenchError, Results, Values, machine_line, tell, terminable, warn_if_busy
+from lab.bench.pages import write_page
 
 AS_SHIPPED: Final = "as-shipped"
 FORMS: Final = {
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = Results(options.out / f"{name}.json", settings=asdict(settings), resume=options.resume)
     with terminable("lab.bench.answers"):
         run(results, settings)
-    (options.out / f"{name}.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / f"{name}.md", render(results.values))
     tell(f"written: {options.out}/{name}.json and .md")
     return 0
 

@@ -35,6 +35,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 from lab.bench.turns import summary
 from tests.support.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
 
@@ -193,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found["import"], found["ready"] = (summary([1000 * s for s in times]) for times in (imports, starts))
         results.save()
     text = render(results.values)
-    (options.out / "cold-start.md").write_text(text, encoding="utf-8")
+    write_page(options.out / "cold-start.md", text)
     print(text)
     return 0
 

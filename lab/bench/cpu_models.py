@@ -42,6 +42,7 @@ from antiphon.models.catalog import load_checkpoint
 from lab.bench import model_memory, onnx_models
 from lab.bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from lab.bench.long_call import Call, judge_call, measure_call, render_call
+from lab.bench.pages import write_page
 from lab.bench.published import STT_1B
 from lab.bench.seeded_models import SMALL_LM, make_lm, make_mimi
 from lab.bench.turns import UNTIMED_TURNS, clock_name, take_turns
@@ -207,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         torch.set_num_threads(before)
     text = render(results.values)
-    (options.out / "cpu-models.md").write_text(text, encoding="utf-8")
+    write_page(options.out / "cpu-models.md", text)
     print(text)
     hour = results.values["attempts"].get("hour")
     return 0 if hour is None or options.quick or judge_call(hour)["holds"] else 1

@@ -33,6 +33,7 @@ from antiphon_quantize.onnx_aliases import IN_PLACE, VIEWS
 from lab.bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from lab.bench.onnx_graphs import GraphFile
 from lab.bench.onnx_models import RECIPES, Setting
+from lab.bench.pages import write_page
 from lab.bench.turns import UNTIMED_TURNS, summary
 
 KERNEL = "_kernel_time"
@@ -261,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.values["attempts"][stage] = found
     results.save()
     text = render(results.values)
-    (options.out / "cpu-profile.md").write_text(text, encoding="utf-8")
+    write_page(options.out / "cpu-profile.md", text)
     print(text)
     return 0
 

@@ -40,6 +40,7 @@ from antiphon_quantize.gate_report import to_json
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
 from lab.bench.harness import BenchError, Results, Values, machine_line, tell, terminable, warn_if_busy
+from lab.bench.pages import write_page
 from lab.bench.recipes import held_out, run
 from lab.bench.recipes_report import measures_of, quality_table, stream_table, table
 
@@ -279,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     results.save()
     text = render(results.values)
-    options.out.with_suffix(".md").write_text(text, encoding="utf-8")
+    write_page(options.out.with_suffix(".md"), text)
     print(text)
     return 0
 

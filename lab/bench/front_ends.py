@@ -38,6 +38,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn_if_busy()
         for part in options.parts:
             PARTS[part](results, settings)
-    (options.out / "front-ends.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "front-ends.md", render(results.values))
     plot(results.values, options.out / "front-ends.png")
     tell(f"written: {options.out}/front-ends.json, .md and .png")
     return 0

@@ -45,6 +45,7 @@ from lab.bench.gpu_ticks import (
 )
 from lab.bench.gpu_upstream import upstream_tick
 from lab.bench.harness import Results, Values, tell, terminable, warn_if_busy
+from lab.bench.pages import write_page
 
 BATCHES = (1, 8, 32, 64, 128, 256, 512)
 NAME = "gpu-capacity"
@@ -205,7 +206,7 @@ def main(argv: list[str]) -> int:
                 run = partial(run_case, case, partial(modules.get, case.size, case.form), options, device)
                 results.attempt(case.key, run)
         results.save()
-        (options.out / f"{NAME}.md").write_text(render(values))
+        write_page(options.out / f"{NAME}.md", render(values))
         plot(values, options.out / f"{NAME}.png")
     print(render(values))
     return 0

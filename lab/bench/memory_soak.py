@@ -47,6 +47,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 
 FORMATS = (AudioFormat.OPUS, AudioFormat.PCM_S16LE, AudioFormat.OPUS, AudioFormat.OGG)
 VANISHING_SHARE = 0.2
@@ -249,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.values["calls"] = _calls(soak.tally)
     results.values["samples"] = soak.tally.samples
     results.save()
-    (options.out / "memory-soak.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "memory-soak.md", render(results.values))
     plot(results.values, options.out / "memory-soak.png")
     tell(f"{results.values['memory']}; written: {options.out}/memory-soak.json, .md and .png")
     return 0

@@ -28,6 +28,7 @@ from antiphon_client.session import ProbeSession, SessionPlan
 from lab.bench.harness import Results, tell, terminable, warn_if_busy
 from lab.bench.memory_soak import shortened
 from lab.bench.mixed_report import Call, Event, Sample, faults, plot, render, summarise
+from lab.bench.pages import write_page
 from tests.support.stack.composefile import ROOT
 from tests.support.stack.stack import START_S, Stack, Worker, running_stack
 
@@ -221,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         load = asyncio.run(run(options.settings, Path(scratch)))
     results.values |= summarise(load.calls, load.events, load.samples, seconds=options.settings.seconds)
     results.save()
-    (options.out / "mixed-load.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "mixed-load.md", render(results.values))
     plot(results.values, options.out / "mixed-load.png")
     tell(f"{results.values['frames']}, {results.values['balancer']}; written: {options.out}/mixed-load.*")
     wrong = faults(results.values)

@@ -36,6 +36,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 
 MESSAGE_MS: Final = 80
 PROTOCOLS: Final = {
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = Results(options.out / f"{name}.json", settings=asdict(settings), resume=options.resume)
         results.values |= {"model": subject.name, "protocol": subject.protocol}
         run(results, settings, subject)
-    (options.out / f"{name}.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / f"{name}.md", render(results.values))
     tell(f"written: {options.out}/{name}.json and .md")
     return 0
 

@@ -44,6 +44,7 @@ from antiphon_quantize.gate_speed import disk_bytes, memory_bytes
 from antiphon_quantize.main import TARGETS
 from antiphon_quantize.recipe import load_recipe, recipe_names
 from lab.bench.harness import BenchError, Results, Values, tell, terminable, warn_if_busy
+from lab.bench.pages import write_page
 from lab.bench.published import STT_1B
 from lab.bench.quantize_7b import measured, write_model
 from lab.bench.recipes_report import render
@@ -288,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run(chosen, results, time.monotonic)
     results.save()
     text = render(results.values)
-    options.out.with_suffix(".md").write_text(text, encoding="utf-8")
+    write_page(options.out.with_suffix(".md"), text)
     print(text)
     return 0
 

@@ -35,6 +35,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = Results(options.out / "server-capacity.json", settings=asdict(settings), resume=options.resume)
     with terminable("lab.bench.server_capacity"):
         run(results, settings)
-    (options.out / "server-capacity.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "server-capacity.md", render(results.values))
     plot(results.values, options.out / "server-capacity.png")
     tell(f"written: {options.out}/server-capacity.json, .md and .png")
     return 0

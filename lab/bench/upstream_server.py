@@ -32,6 +32,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 
 SERVERS = ("upstream", "ours")
 NAMES = {"upstream": "moshi.server", "ours": "antiphon serve"}
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = Results(options.out / "upstream-server.json", settings=asdict(settings), resume=options.resume)
     with terminable("lab.bench.upstream_server"), tempfile.TemporaryDirectory() as scratch:
         run(results, settings, Path(scratch))
-    (options.out / "upstream-server.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "upstream-server.md", render(results.values))
     plot(results.values, options.out / "upstream-server.png")
     tell(f"written: {options.out}/upstream-server.json, .md and .png")
     return 0

@@ -38,6 +38,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.pages import write_page
 from tests.support.node import MissingToolError, browser_env, find_node
 
 SAMPLE_RATE = 24_000
@@ -206,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.values["heap"] = summarise_heap(samples)
     results.values["samples"] = samples
     results.save()
-    (options.out / "web-delay.md").write_text(render(results.values), encoding="utf-8")
+    write_page(options.out / "web-delay.md", render(results.values))
     plot(results.values, options.out / "web-delay.png")
     found, heap = results.values["delay"], results.values["heap"]
     tell(f"{found}, {heap}; written: {options.out}/web-delay.json, .md and .png")

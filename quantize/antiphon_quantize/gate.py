@@ -70,7 +70,7 @@ def make_approver(
 ) -> Approve:
     """What judges a checkpoint just made of ``baseline``, and tells; ``accepts`` whatever the verdict is.
 
-    It raises DegradedError for one that misses a limit. What cannot be judged is told and let through.
+    It raises DegradedError for one that misses a limit. What cannot be measured is reported and passes.
     """
 
     def approve(candidate: Checkpoint) -> None:
@@ -143,7 +143,7 @@ def _options(pairs: Sequence[str]) -> Mapping[str, Any]:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="antiphon gate",
-        description="Hold a model to a baseline: what it thinks, what it sounds like, what it costs.",
+        description="Compare a model with a baseline: logits, sound, answers, speed and size.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

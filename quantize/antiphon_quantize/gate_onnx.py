@@ -1,4 +1,4 @@
-"""The onnx backend under judgement: its own graphs, and the depformer's with its logits laid open.
+"""The onnx backend under evaluation: its own graphs, and the depformer's with its logits as outputs.
 
 The depformer's graph chooses tokens itself, by a race that begins with a TopK of the logits
 (:func:`antiphon_quantize.onnx_modules.race`). So the first inputs of its TopK nodes, in order, are the logits

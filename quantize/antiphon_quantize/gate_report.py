@@ -12,7 +12,7 @@ from antiphon_quantize.gate_measures import SPEED
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that was measured of a candidate, beside a baseline. Both are told as name and backend."""
+    """All that was measured of a candidate, beside a baseline. Both are given as name and backend."""
 
     baseline: str
     candidate: str

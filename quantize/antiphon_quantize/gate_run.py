@@ -1,4 +1,4 @@
-"""Taking the measures: a baseline is heard out, then a candidate is made to think in its place."""
+"""Runs the measurements: a baseline answers freely, then a candidate gives logits for the same tokens."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PESQ_RATE: Final = 16_000
 LEAST_STOI: Final = 0.5
 """Below this a baseline is not understood (a codec with random weights), and has nothing to lose."""
 MOST_SI_SDR_DB: Final = 150.0
-"""What float32 resolves, 24 bits: the ratio that is told where there is no distortion to divide by."""
+"""What float32 resolves, 24 bits: the ratio that is given where there is no distortion to divide by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Meas
     own = [sound.joined(part) for part in (a.spoken, b.spoken)]
     before, after = (stoi(clean, part, sound.rate) for part in own)
     if before < LEAST_STOI:
-        why = f"of what the baseline says hardly a word is understood: STOI {before:.2f}"
+        why = f"the baseline's own speech is not intelligible: STOI {before:.2f}"
         yield not_measured("codec stoi loss", why)
     else:
         yield Measure("codec stoi loss", before - after, before, after)

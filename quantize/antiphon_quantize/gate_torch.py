@@ -1,4 +1,4 @@
-"""The torch backend under judgement: its own modules and state, with every choice of a token overheard."""
+"""The torch backend under evaluation: its own modules and state, with every choice of a token recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tts model under judgement: it is told a text, and every choice of a token is overheard.
+"""A tts model under evaluation: it is given a text, and every choice of a token is recorded.
 
 What a tts model samples as text is only whether it wants the next word; what it is fed instead is the
 script's (:mod:`antiphon.models.script`). So ``said`` holds what it asked, and the script is gone through
@@ -45,7 +45,7 @@ class TtsEvalModel(TorchEvalModel):
         """Take over a backend that was just made of ``checkpoint``.
 
         Raises:
-            UnsupportedError: a model without a tokenizer, which cannot be told a text.
+            UnsupportedError: a model without a tokenizer, which cannot be given a text.
         """
         super().__init__(backend)
         tokenizer = checkpoint.text_tokenizer()

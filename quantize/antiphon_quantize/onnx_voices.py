@@ -46,7 +46,7 @@ class VoiceStage(ExportedStage):
     """Voices to the keys and values of every layer's cross-attention.
 
     ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` speak, to float32
-    ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 is nobody's voice.
+    ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 is no voice.
     """
 
     inputs = ("speakers", "count")

@@ -1,8 +1,8 @@
 """Smaller weights for an ONNX graph, as a recipe says: 4 or 8 bits for products, float16 for look-ups.
 
-Matrices become MatMulNBits, whose inputs are rounded to INT8 as they come, with scales of their own for
-every row and block: nobody's loudness reaches another row. No sum of integers it makes can overflow, on CPUs
-without VNNI either (decision 0010). Tables, and what else a rule gives 16 bits, are kept as float16 and
+Matrices become MatMulNBits, whose inputs are rounded to INT8 as they come, with scales of their own for every
+row and block: the loudness of one row does not reach another. No sum of integers it makes can overflow, on
+CPUs without VNNI either (decision 0010). Tables, and what else a rule gives 16 bits, are kept as float16 and
 widened where they are read.
 """
 
@@ -193,7 +193,7 @@ class _Rewriter:
         self.before_node.setdefault(position + 1, []).append(cast)
 
     def _put_nodes(self) -> None:
-        """Insert the new nodes where they belong and leave out transpositions nobody reads any more."""
+        """Insert the new nodes where they belong and leave out transpositions that have no reader left."""
         nodes: list[NodeProto] = []
         for position, node in enumerate([*self.graph.node, None]):
             nodes += self.before_node.get(position, [])

@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
-        "antiphon.measure.doctor:main", "look at this machine: what is missing, what will run and how fast"
+        "antiphon.measure.doctor:main", "check this machine: what is missing, what will run and how fast"
     ),
     "models": Command(
         "antiphon.advise.main:main",

@@ -203,9 +203,9 @@ async def test_a_session_the_server_ends_has_failed_with_its_words() -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "the server sent what cannot be used: a message of 0 bytes"),
+        (b"", "the server sent an unusable message: a message of 0 bytes"),
         (moshi.encode(moshi.StampedAudio(0, 0, 0, b"")), "cannot be used: an Opus packet of 0 bytes"),
-        (b"\x10{}", "the server sent what cannot be used: an event of type None"),
+        (b"\x10{}", "the server sent an unusable message: an event of type None"),
     ],
 )
 async def test_a_server_that_sends_nonsense_is_a_failed_session(raw: bytes, words: str) -> None:

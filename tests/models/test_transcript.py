@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.models.spec import LMSpec
@@ -40,6 +40,7 @@ class Caller:
         for _ in range(frames):
             self.events += self.transcript.hear(self.plan[self.step], PAUSES)
             self.step += 1
+        self.padding_step = self.step
 
     def say(self, tokens: Sequence[int]) -> None:
         self.plan += tokens
@@ -50,8 +51,11 @@ class Caller:
         self.events += self.transcript.mark(marker)
 
     def stop(self) -> int:
-        """Silence, for as long as it is wanted; returns how many frames that was."""
-        heard, self.padding_step = 0, self.step
+        """Silence, for as long as it is wanted; returns how many frames that was.
+
+        With no audio in between it goes on where it stopped, as a row does.
+        """
+        heard = 0
         while self.transcript.padding_frames_wanted():
             token = self.plan[self.padding_step] if self.padding_step < len(self.plan) else 3
             self.events += self.transcript.hear_padding(token)
@@ -71,6 +75,7 @@ TURNS = st.lists(st.tuples(st.lists(WORD, max_size=3), st.booleans(), st.boolean
 
 
 @given(TURNS, st.sampled_from([1, 3]))
+@example([([[0, 5, 3]], True, False), ([[0, 5, 3]], False, True)], 1)
 def test_silence_in_between_changes_no_word_and_every_marker_comes_back_in_order(
     turns: list[tuple[list[list[int]], bool, bool]], prefix_frames: int
 ) -> None:

@@ -46,6 +46,8 @@ def test_every_field_is_read() -> None:
     )
     assert order(**dict.fromkeys(IGNORED, "x")).ignored == tuple(sorted(IGNORED))
     assert order(stream="True").is_stream
+    without_brackets = order(response_format="verbose_json", timestamp_granularities="word")
+    assert without_brackets.granularities == ("word",)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,11 @@ def test_every_field_is_read() -> None:
         ),
         (
             {"timestamp_granularities[]": "word"},
+            "timestamp_granularities",
+            "needs response_format verbose_json",
+        ),
+        (
+            {"timestamp_granularities": "word"},
             "timestamp_granularities",
             "needs response_format verbose_json",
         ),

@@ -2,8 +2,8 @@
 
 Usage: python -m tests.repo.report
 
-Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, or a
-word that is defined twice.
+Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, a word
+that is defined twice, or prose over 100 columns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tests.repo.structure import (
 from tests.repo.tracked import ROOT, tracked_files
 
 MAX_COLUMNS: Final = 100
+UNBROKEN: Final = ("#", "|", "<", "![", "    ")
+"""How lines begin that cannot be broken: headings, tables, HTML, pictures, indented code."""
 
 HIDDEN: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -140,12 +142,18 @@ def lengths(modules: Mapping[str, Module]) -> Iterator[str]:
         yield f"{lines:5} {where}: {LONG.get(key, 'no reason is given')}"
 
 
+def faults_of_pages(docs: Path) -> Iterator[str]:
+    """Pages with lines that are too wide, a sentence each."""
+    for page, count in wide_lines(docs).items():
+        yield f"docs/{page} has {count} lines of prose over {MAX_COLUMNS} columns"
+
+
 def wide_lines(docs: Path) -> dict[str, int]:
-    """Prose lines over 100 columns by page; tables, links and code cannot be broken."""
+    """Prose lines over 100 columns by page; headings, tables, links and code cannot be broken."""
     found: dict[str, int] = {}
     for page in sorted(docs.rglob("*.md")):
         prose = without_blocks(page.read_text(encoding="utf-8")).splitlines()
-        wide = [line for line in prose if len(line) > MAX_COLUMNS and not line.startswith(("|", "<", "!["))]
+        wide = [line for line in prose if len(line) > MAX_COLUMNS and not line.startswith(UNBROKEN)]
         if wide:
             found[page.relative_to(docs).as_posix()] = len(wide)
     return found
@@ -156,13 +164,12 @@ def main() -> int:
     every = everything()
     modules = product(every)
     found = [*faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
+    found += faults_of_pages(ROOT / "docs")
     print(f"Over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function:")
     print(*lengths(modules), sep="\n")
     twice = names_used_twice(modules)
     print(f"Class names used in more than one file: {len(twice)}: {', '.join(twice)}")
-    wide = wide_lines(ROOT / "docs")
-    print(f"Prose over {MAX_COLUMNS} columns: {sum(wide.values())} lines of {len(wide)} pages")
-    print(f"Circles of imports, hidden imports, imports of the lab, names and words used twice: {len(found)}")
+    print(f"Faults of structure, names, words and pages: {len(found)}")
     print(*found, sep="\n")
     return int(bool(found))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.repo.glossary import faults_of_words
 from tests.repo.make import run_make
-from tests.repo.report import everything, faults, faults_of_lab, lengths, product
+from tests.repo.report import everything, faults, faults_of_lab, faults_of_pages, lengths, product
 from tests.repo.structure import circles, names_used_twice, read_modules
 from tests.repo.tracked import ROOT
 
@@ -60,6 +60,12 @@ def test_long_functions_and_names_used_twice_are_reported(tmp_path: Path) -> Non
     assert list(lengths(modules)) == ["   61 antiphon/a.py: f(): no reason is given"]
 
 
+def test_prose_is_at_most_100_columns_wide(tmp_path: Path) -> None:
+    code = "`" + "x" * 120 + "`"
+    (tmp_path / "page.md").write_text(f"# {'x' * 120}\n\n| {'x' * 120} |\n\nshort {code}\n\n{'x' * 101}\n")
+    assert list(faults_of_pages(tmp_path)) == ["docs/page.md has 1 lines of prose over 100 columns"]
+
+
 def test_a_word_is_defined_once(tmp_path: Path) -> None:
     (tmp_path / "glossary.md").write_text("**row**: A place.\n\n**row**: Another.\n\n**tick**: A step.\n")
     (tmp_path / "page.md").write_text("A **tick** is a step.\n\n- **Tick**: a step.\n")
@@ -74,4 +80,5 @@ def test_the_product_has_no_fault_of_structure() -> None:
     assert list(faults(product(every))) == []
     assert list(faults_of_lab(every)) == []
     assert list(faults_of_words(ROOT / "docs")) == []
+    assert list(faults_of_pages(ROOT / "docs")) == []
     assert "-m tests.repo.report\n" in run_make("--dry-run", "check", cwd=ROOT).stdout

@@ -240,6 +240,15 @@ async def test_whatever_refuses_does_so_in_the_words_of_the_api() -> None:
             assert error["message"] == f"a request of {size} bytes, the limit is 65536"
 
 
+async def test_a_get_of_what_is_posted_names_the_method_beside_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<html></html>")
+    async with serving(page=tmp_path) as server:
+        for path in (PATH, f"/m/any{PATH}", "/v1/audio/transcriptions", "/v1/realtime/client_secrets"):
+            for method in ("GET", "HEAD"):
+                async with server.http.request(method, server.url(path)) as response:
+                    assert (response.status, response.headers["Allow"]) == (405, "POST"), path
+
+
 async def test_a_model_may_be_asked_for_by_its_name() -> None:
     async with speaking() as (server, _):
         _, text, _ = await server.get("/v1/models/speaker")

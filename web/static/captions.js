@@ -6,7 +6,7 @@
 const PAUSE_S = 1;
 /** What fits under a picture. */
 const LONGEST_LINE = 64;
-/** Of a word whose end was not told. */
+/** Of a word without an end. */
 const WORD_S = 0.4;
 
 /**

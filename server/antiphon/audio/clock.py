@@ -17,7 +17,7 @@ OVERDUE_S = 0.16
 """Two frames: above ordinary jitter and clients' messages of 100 ms, below a pause in speech."""
 
 SETTLE_S = 0.02
-"""After a gap audio is collected for this long, so that a burst is told from a caller that speaks again."""
+"""After a gap audio is collected for this long, so that a burst is not taken for renewed speech."""
 
 SLACK_S = 0.08
 """Audio is early by at most this much; beyond, it is taken to be what zeros have replaced.

@@ -240,7 +240,7 @@ class OggOpusWriter:
 
 
 def _page_size(buffer: bytes, start: int) -> int | None:
-    """Bytes of the page at ``start``, or None when that cannot be told yet or not all of it is here."""
+    """Bytes of the page at ``start``, or None when they are not known yet or not all here."""
     table = start + _HEAD.size
     if len(buffer) < table:
         return None

@@ -16,7 +16,7 @@ from antiphon.errors import AudioError
 
 KINDS: Final = ("wav", "flac", "mp3", "ogg", "mp4", "webm", "aac")
 """Containers that are read, by FFmpeg's names. It knows others that fetch what they name: those must not be
-opened with what a stranger sent, so the container is told by its first bytes and never guessed."""
+opened with what a stranger sent, so the container is read from its first bytes, not from a name."""
 
 NAMES: Final = "WAV, FLAC, MP3, Ogg, MP4, WebM or AAC"
 

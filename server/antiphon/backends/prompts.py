@@ -123,7 +123,7 @@ class Primer:
     def inputs(self, frames: IntArray, first: int, end: int) -> IntArray:
         """What the model is fed at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
 
-        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which nobody ever hears, it
+        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which is never output, it
         is the initial token.
         """
         streams = np.arange(frames.shape[1])

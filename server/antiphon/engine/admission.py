@@ -1,6 +1,6 @@
 """Who gets a row, who waits, who is refused: one decision, under one lock.
 
-Rows are given first come, first served. A caller is admitted when a row is free, nobody waits before it
+Rows are given first come, first served. A caller is admitted when a row is free, no caller waits before it
 and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
 refused with the seconds after which trying again makes sense. Late frames keep callers out only while a
 session has a row. With no session, callers are admitted, and the first one resets the count.
@@ -97,7 +97,7 @@ class Admission(Generic[C]):
             return AdmissionOutcome.QUEUED
 
     def check(self, now_s: float, wait_s: float) -> None:
-        """Whether a caller who came now would be taken, without taking anybody.
+        """Whether a caller who came now would be admitted; admits none.
 
         Raises:
             DrainingError, RefusedError: as :meth:`submit`.
@@ -134,7 +134,7 @@ class Admission(Generic[C]):
             return self._settle(now_s)
 
     def next_event_s(self, now_s: float) -> float | None:
-        """The time at which :meth:`settle` may have something to do, or None while nobody waits."""
+        """The time at which :meth:`settle` may have something to do, or None while the queue is empty."""
         with self._lock:
             if not self._queue:
                 return None
@@ -144,7 +144,7 @@ class Admission(Generic[C]):
             return expiry_s
 
     def drain(self) -> tuple[C, ...]:
-        """Admit nobody from now on; returns the callers that waited, who are forgotten."""
+        """Admit no caller from now on; returns the callers that waited, which are forgotten."""
         with self._lock:
             self._is_draining = True
             waiting = tuple(seat.caller for seat in self._queue)
@@ -176,7 +176,7 @@ class Admission(Generic[C]):
 
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
-        # Who waits for a lease alone is in the way of nobody that has one.
+        # A caller that waits for a lease does not delay one that has it.
         is_calm = not self._is_draining and not any(self._has_lease(seat.caller) for seat in self._queue)
         is_calm = is_calm and not self._is_late(now_s)
         return is_calm and self._has_lease(None)

@@ -28,9 +28,10 @@ class EngineConfig:
     input_frames: int = option(16, "whole frames a session may have waiting for the model", minimum=2)
     # A listener two seconds behind is no longer in the conversation.
     output_frames: int = option(25, "replies a session may have waiting for its socket", minimum=1)
-    # Each is one row's state more; what they are kept for is over in half a second, or nobody goes on.
+    # Each is one row's state more; they are kept for half a second at most, unless the caller goes on.
     padding_rows: int = option(8, "stt sessions whose state is saved while flush padding is heard", minimum=0)
-    # Long enough for a phone that changes networks; a row that nobody uses is somebody's place in the queue.
+    # Long enough for a phone that changes networks; a row without a connection is a place that a queued
+    # caller could have.
     resume_window_s: float = option(30.0, "a call without a connection can be resumed for so long", minimum=0)
     resume_yield_s: float = option(5.0, "after which its row goes to a caller that waits for one", minimum=0)
     # A page of text; the rest waits in the caller's socket.

@@ -35,7 +35,7 @@ class RefusedError(ServerFullError):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[C]):
-    """What a decision changed for other callers, who are to be told.
+    """What a decision changed for other callers, to be sent to them.
 
     ``promoted`` got a row, ``expired`` waited in vain (with the error to end them), ``moved`` wait still
     and are further ahead.

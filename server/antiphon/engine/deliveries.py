@@ -1,4 +1,4 @@
-"""How replies fared after they left the engine: metrics, and what presses on admission."""
+"""Replies after they left the engine: metrics, and their effect on admission."""
 
 from __future__ import annotations
 

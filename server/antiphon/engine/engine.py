@@ -132,7 +132,7 @@ class Engine:
             finally:
                 is_prepared.set()
             self.loop.run()
-            if not self.loop.is_lost:  # a lost device may hang whoever tries to release it
+            if not self.loop.is_lost:  # releasing memory of a lost device may hang
                 self._backend.close()
 
         self._thread = threading.Thread(target=run, name="antiphon-engine", daemon=True)
@@ -276,7 +276,7 @@ class Engine:
             self.metrics.admission(error.outcome)
             raise
         except DrainingError:
-            self._check_not_lost()  # meanwhile: that is why nobody is admitted
+            self._check_not_lost()  # it may have been lost meanwhile: then no caller is admitted
             self.metrics.admission(AdmissionOutcome.DRAINING)
             raise
         self.metrics.admission(outcome)
@@ -348,7 +348,7 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now, who waits so long; nobody is taken, nor counted.
+        """Whether :meth:`submit` would take a caller now, one that waits so long; it admits and counts none.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: as it would.
@@ -467,7 +467,7 @@ class Engine:
             return
         try:
             self._on_lost(lost)
-        except Exception as failure:  # the caller's code, on a thread that has nobody above it
+        except Exception as failure:  # the caller's code, on a thread without a caller above it
             Log(__name__).error("on_lost failed", exc_info=failure)
 
     def _add_gauges(self) -> None:

@@ -22,7 +22,7 @@ from antiphon.ipc.post import Post, close_all
 from antiphon.log import Log
 
 TURN_S: Final = 0.25
-"""How often front ends are told how the engines are, and a full socket is looked at."""
+"""How often front ends receive the engines' state, and a full socket is retried."""
 
 FULL_TURN_S: Final = 0.02
 """The same while messages wait for a full socket."""

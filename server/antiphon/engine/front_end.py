@@ -53,7 +53,7 @@ class FrontEndCall(NamedTuple):
 
 @dataclass(slots=True)
 class MessageListener:
-    """:class:`antiphon.ipc.link.Listener` by messages; replies are told of by the pool's bell."""
+    """:class:`antiphon.ipc.link.Listener` by messages; the pool's bell announces replies."""
 
     post: Post
     guest: Guest
@@ -108,7 +108,7 @@ class FrontEndRequests:
 
         Raises:
             EOFError: it is gone.
-            ProtocolError: it says what nobody says.
+            ProtocolError: it has an unknown kind or field.
         """
         for _ in range(MESSAGES_A_TURN):
             received = self.post.receive()
@@ -146,7 +146,7 @@ class FrontEndRequests:
 
     def _part(self, name: str, call: FrontEndCall, reason: str) -> None:
         """End a call whose front end is gone, or let it wait for a connection through another."""
-        call.guest.listener = Nobody()
+        call.guest.listener = NoListener()
         words = f"its front end was dropped: {reason}"
         if call.guest.resumable is not None and call.guest.lease is not None:
             Log(__name__).warning("session detached", session=name, reason=words)

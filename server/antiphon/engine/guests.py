@@ -186,7 +186,7 @@ class Guest:
         self._wake.nudge()
 
     def arm(self, key: bytes, owner: str) -> None:
-        """Let the call be resumed by whoever knows what hashes to ``key``."""
+        """Let the call be resumed with the token that hashes to ``key``."""
         self._host.resuming.arm(self, key, owner)
 
     def note(self, notes: tuple[Note, ...], told_frame: int) -> None:

@@ -193,7 +193,7 @@ class EngineMetrics:
             memory.labels(self._model, purpose).set(size)
 
     def admission(self, outcome: AdmissionOutcome) -> None:
-        """Count how one caller fared."""
+        """Count one admission decision."""
         self._admissions.labels(self._model, outcome.value).inc()
 
     def resumption(self, outcome: str) -> None:

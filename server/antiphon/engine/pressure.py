@@ -103,7 +103,7 @@ class LatePressure:
             self._hosts[host] = _HostLag(lag_s, now_s)
 
     def host_lag_s(self, now_s: float) -> float:
-        """The largest lag that a host has told of within ``HOST_FRESH_S``."""
+        """The largest lag that a host has reported within ``HOST_FRESH_S``."""
         with self._lock:
             return self._host_lag_s(now_s)
 
@@ -124,7 +124,7 @@ class LatePressure:
             return self._count(now_s)
 
     def is_high(self, now_s: float) -> bool:
-        """Whether nobody should be admitted at ``now_s``."""
+        """Whether admission is stopped at ``now_s``."""
         with self._lock:
             count = self._count(now_s)
             if count.late < self._config.late_min_frames:

@@ -41,7 +41,7 @@ class PrimingQueue:
             self._guests.append(guest)
 
     def advance(self, now_s: float) -> bool:
-        """Do one piece for whoever's turn it is; false when nobody is here (any more)."""
+        """Do one piece of the next prompt; false when there is none (any more)."""
         while self._guests:
             guest = self._guests.popleft()
             if self._advance(guest, now_s):

@@ -84,7 +84,7 @@ class Resuming:
     # What a front end says of a call.
 
     def arm(self, guest: Guest, key: bytes, owner: str) -> None:
-        """From now on the call can be resumed by whoever knows what hashes to ``key``.
+        """From now on the call can be resumed with the token that hashes to ``key``.
 
         Raises:
             ProtocolError: it has a token, or another call has this one.

@@ -55,7 +55,7 @@ class Link(Protocol):
         ...
 
     def arm(self, key: bytes, owner: str) -> None:
-        """Let the call be resumed by whoever knows what hashes to ``key``, with the API key ``owner``."""
+        """Let the call be resumed with the token that hashes to ``key``, with the API key ``owner``."""
         ...
 
     def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
@@ -109,7 +109,7 @@ class Listener(Protocol):
 
 
 class Deliveries(Protocol):
-    """Where the callers' halves of one model say how the replies fared that they handed to sockets."""
+    """Where the callers' halves of one model report the replies that they handed to sockets."""
 
     def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
         """A reply was handed on; ``is_pressing``: late by no fault of its peer."""

@@ -77,8 +77,8 @@ class Slab:
 def leases_of(slots: int, pools: int) -> int:
     """The leases of each of ``pools`` front ends: its share of the rows, and spare ones.
 
-    Connections are dealt out evenly, so nobody needs many more than its share; a lease is another call's only
-    when its front end has said that it uses it no more.
+    Connections are dealt out evenly, so no front end needs many more than its share; a lease is another
+    call's only when its front end has said that it uses it no more.
     """
     share = -(-slots // pools)
     return share + max(8, share // 2)

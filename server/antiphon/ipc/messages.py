@@ -138,7 +138,7 @@ class Close(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """How replies fared; ``latencies`` and ``first_audio`` are float32 seconds."""
+    """Replies on their sockets; ``latencies`` and ``first_audio`` are float32 seconds."""
 
     model: int
     sent_s: float

@@ -149,7 +149,7 @@ class RemoteEngine:
         silent_s = time.monotonic() - self._heard_s
         if self._desk.is_lost or silent_s < SILENT_S:
             return self._known
-        detail = f"the engine's process has said nothing for {silent_s:.1f} s"
+        detail = f"the engine's process has sent nothing for {silent_s:.1f} s"
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
     def drain(self, target: str = "") -> None:

@@ -26,7 +26,7 @@ from antiphon.models.sampling import SamplingParameters
 class Session:
     """A caller's end of the engine; every public method may be called from any thread.
 
-    Audio pushed before it is ACTIVE is ignored: nobody listens yet, and frame 0 is the first one after.
+    Audio pushed before it is ACTIVE is ignored: no row reads it yet, and frame 0 is the first one after.
     Text waits. What comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED session
     ended, None when its owner closed it. All times are seconds of the engine's clock.
     """
@@ -43,7 +43,7 @@ class Session:
     ) -> None:
         """Start QUEUED, with a prompt to be read first where it is not ``is_primed``.
 
-        With ``notify`` None the session is not told of its replies: its owner takes them anyway.
+        With ``notify`` None no call announces replies: the session's owner takes them anyway.
         """
         self.id = session_id
         self.state = SessionState.QUEUED

@@ -81,7 +81,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     known = options(ServerConfig)
     parser = Parser(
         prog="antiphon doctor",
-        description="Look at this machine as a server would: what is there, what is missing, what will run.",
+        description="Check this machine: what is installed, what is missing, what will run.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -76,7 +76,7 @@ def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
     """What is to be measured, by labels that differ: a model's name, and its backend where that is needed.
 
     Raises:
-        ConfigError: two cannot be told apart, or an option that is not NAME=VALUE.
+        ConfigError: two have one name, or an option that is not NAME=VALUE.
         AntiphonError: a model that is not there, or that nothing here runs.
     """
     subjects: dict[str, Subject] = {}

@@ -1,4 +1,4 @@
-"""Whoever takes turns: a model in a process of its own, so that its memory and its threads are its own."""
+"""One measured model, in a process of its own, so that its memory and its threads are its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.measure.subject import Subject, load_subject, memory_of
 from antiphon.measure.ticks import TickPlan, TickTurn, take_turn
 
 END_TIMEOUT_S = 10.0
-"""For a process to end once it is told; then it is ended."""
+"""For a process to end by itself; then it is killed."""
 
 
 class Player(Protocol):
@@ -100,7 +100,7 @@ class FarPlayer:
 
     def close(self) -> None:
         """End the process."""
-        self._pipe.close()  # it ends when it finds that nobody asks any more
+        self._pipe.close()  # the process ends when its pipe is closed
         self._process.join(END_TIMEOUT_S)
         if self._process.is_alive():
             self._process.terminate()

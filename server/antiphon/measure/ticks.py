@@ -121,4 +121,4 @@ class _Feed:
 
 
 def no_progress(done: int, total: int, what: str) -> None:
-    """A warm-up is not told here."""
+    """A warm-up is not shown here."""

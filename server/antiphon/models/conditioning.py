@@ -16,7 +16,7 @@ from antiphon.errors import UnsupportedError
 from antiphon.models.speaker import CONDITION
 
 GUIDANCE: Final = 2.0
-"""How closely models follow text and voice that were trained to be told so (upstream's default)."""
+"""How closely models follow text and voice that take it as an input (upstream's default)."""
 
 PROVIDER: Final = "condition_provider.conditioners"
 """What the names of conditioners' tensors begin with."""

@@ -85,7 +85,7 @@ class SpeechFamily:
         return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
 
     def model(self, _language: str | None = None) -> str:
-        """What a server is told."""
+        """The value of ``--model``."""
         return f"hf://{self.repository}"
 
     def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class PocketFamily:
         return 4 * self.encoder_parameters
 
     def model(self, language: str | None = None) -> str:
-        """What a server is told: the first model of a language, or of all."""
+        """The value of ``--model``: the first model of a language, or of all."""
         return f"pocket://{self.configs[language or self.languages[0]][0]}"
 
     def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:

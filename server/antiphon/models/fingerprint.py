@@ -9,7 +9,7 @@ from typing import Final
 
 SAMPLED_BYTES: Final = 1 << 20
 """Of a large file the first and the last so many bytes are hashed, and its size: hashing 15 GB of weights
-takes longer than loading them. Files that differ in the middle alone are not told apart."""
+takes longer than loading them. Files that differ in the middle alone look the same."""
 
 
 def fingerprint(files: Mapping[str, Path]) -> str:

@@ -26,7 +26,7 @@ def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
 
     Raises:
         CheckpointFormatError: a coefficient out of range in the configuration.
-        UnsupportedError: one out of range was asked for, or the model was trained to be told its own.
+        UnsupportedError: one out of range was asked for, or the model takes its own as an input.
     """
     published = spec.generation.get("tts_config", {}).get("cfg_coef", UNGUIDED)
     check_type(published, float, "tts_config.cfg_coef")

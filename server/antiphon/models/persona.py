@@ -1,4 +1,4 @@
-"""How PersonaPlex is told who it is: a voice, silence, a text, silence.
+"""The persona of PersonaPlex: a voice, silence, a text, silence.
 
 Roy et al. 2026, "PersonaPlex: voice and role control for full duplex conversational speech models"; the
 order and the constants are those of NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``).

@@ -1,4 +1,4 @@
-"""What a delayed-streams speech model is told to say: words to text tokens, one step at a time.
+"""The text of a delayed-streams speech model: words to text tokens, one step at a time.
 
 Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed streams modeling", section 3.3;
 the rules are those of ``StateMachine`` in ``moshi/models/tts.py`` of kyutai-labs/moshi. The model itself says
@@ -19,7 +19,7 @@ from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import check_type
 
 NEW_WORD: Final = 0
-"""The model's word for "the next one, please", and what it is told when it gets one."""
+"""The model's word for "the next one, please", and its input when it gets one."""
 NOTHING: Final = -1
 """In the second stream: no token."""
 
@@ -53,7 +53,7 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScriptRules:
-    """How a model was trained to be told.
+    """The form of the script that a model was trained with.
 
     ``entries`` is the size of its text table, by which two tokens are put into one. Audio comes
     ``audio_delay`` steps after its text, the last codebook ``acoustic_delay`` steps later still.

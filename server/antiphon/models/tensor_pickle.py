@@ -115,7 +115,7 @@ class _Machine:
         """Put names and values, in turns, into the dictionary before them."""
         target = self.peek()
         if not isinstance(target, dict) or len(items) % 2:
-            raise ValueError("its pickle puts items into what is no dictionary")
+            raise ValueError("its pickle sets items of a value that is no dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, str):
                 raise ValueError(f"a name in it is a {type(key).__name__}, text is needed")
@@ -125,7 +125,7 @@ class _Machine:
         """A name whose two halves are the last values."""
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise ValueError("its pickle names something by what is no text")
+            raise ValueError("its pickle has a name that is no text")
         self.stack.append(_name(f"{module} {name}"))
 
     def reduce(self) -> None:
@@ -136,16 +136,16 @@ class _Machine:
         elif function == _Name(_REBUILD) and isinstance(arguments, tuple):
             self.stack.append(_tensor(arguments))
         else:
-            raise ValueError("its pickle calls what no tensor needs")
+            raise ValueError("its pickle calls a function that no tensor needs")
 
     def refer(self) -> None:
         """A storage, by what torch calls it: the word, its type, its key, the device and its length."""
         pid = self.pop()
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
-            raise ValueError("its pickle refers to what is no storage")
+            raise ValueError("its pickle refers to a value that is no storage")
         _, kind, key, _, _ = pid
         if not (isinstance(kind, _Name) and kind.path.startswith("torch ") and isinstance(key, str)):
-            raise ValueError("its pickle refers to what is no storage of torch")
+            raise ValueError("its pickle refers to a value that is no storage of torch")
         self.stack.append(_Storage(kind.path.removeprefix("torch "), key))
 
 

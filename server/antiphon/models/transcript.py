@@ -34,7 +34,7 @@ class FrameHeard:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What was said before the marker ``id`` has been told."""
+    """What was said before the marker ``id`` has been sent."""
 
     id: int
 
@@ -53,7 +53,7 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Telling:
-    """One way of going on: its words, and whether it has yet to get past what was told aside."""
+    """One way of going on: its words, and whether it still repeats words of the padding."""
 
     words: WordAssembler
     is_repeating: bool = False
@@ -76,8 +76,8 @@ class Transcript:
         self._padding: _Telling | None = None
         self._marks: deque[_Mark] = deque()
         self._samples = 0  # of the caller's audio that the engine has taken
-        self._flushed_samples = 0  # all that was said in so many has been told
-        self._told_until = -1  # words whose first token came by this step were told aside
+        self._flushed_samples = 0  # up to here all words were sent
+        self._told_until = -1  # words whose first token came by this step were sent during padding
 
     @property
     def steps(self) -> int:

@@ -21,7 +21,7 @@ MAX_DELAY_S: Final = 60.0
 """No delay and no silence before the audio is longer than this: a larger number is a mistake."""
 
 MAX_WORD_TOKENS: Final = 256
-"""Twenty seconds without a boundary: no word, and what there is is told."""
+"""Twenty seconds without a boundary: the word is cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class SpeechTiming:
         return self.prefix_frames - 2 + math.floor(self.delay_s / self.frame_s + 1e-6)
 
     def time_s(self, step: int) -> float:
-        """The place in the caller's audio of a boundary told at ``step``, to the millisecond.
+        """The place in the caller's audio of a boundary written at ``step``, to the millisecond.
 
         The model was trained to say at position p what its text has at frame p, with the audio before
         frame p heard. At step s it has heard the caller's frame s - prefix, so it is at position
@@ -122,7 +122,7 @@ class WordAssembler:
 
     @property
     def is_in_word(self) -> bool:
-        """Whether a word has been begun and not yet told."""
+        """Whether a word has begun and is not complete."""
         return bool(self._tokens)
 
     @property

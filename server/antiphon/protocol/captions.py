@@ -12,7 +12,7 @@ from typing import Final
 PAUSE_S: Final = 1.0
 MAX_CHARS: Final = 64
 WORD_S: Final = 0.4
-"""Of a word whose end was not told."""
+"""Of a word without an end."""
 
 
 @dataclass(frozen=True, slots=True)

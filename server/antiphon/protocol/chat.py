@@ -39,7 +39,7 @@ class ChatRequest:
     """One client's wishes.
 
     ``wait_s`` is how long it would stay in the queue. ``may_record`` is the caller's consent to being
-    recorded, which nobody gives by saying nothing. ``extended`` clients get events and stamped audio;
+    recorded; silence is no consent. ``extended`` clients get events and stamped audio;
     without it ``format`` is Ogg and ``wait_s`` is 0.
     """
 
@@ -168,7 +168,7 @@ def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> Samplin
 
 
 def parameter_ranges() -> dict[str, dict[str, Any]]:
-    """What each parameter may be, for whoever draws controls: as JSON, by name.
+    """What each parameter may be, for clients that draw controls: as JSON, by name.
 
     ``low`` and ``high``; ``is_whole``; ``zero_means``: what 0 stands for where it lies outside, else "";
     ``is_optional``: whether it may be null.
@@ -190,7 +190,7 @@ def _with_values(current: SamplingParameters, values: Mapping[str, Any]) -> Samp
 
 
 def _check_type(name: str, value: Any, kind: _Range) -> None:
-    """JSON has no integers: a whole number may only be told from others by how it was written."""
+    """JSON has no integers: only the spelling of a number shows that it is whole."""
     if value is None and kind.is_optional:
         return
     is_number = isinstance(value, int) if kind.is_whole else isinstance(value, int | float)

@@ -32,7 +32,7 @@ from antiphon.protocol.packed import (
 PATH: Final = "/api/asr-streaming"
 
 NO_FREE_CHANNELS: Final = "no free channels"
-"""What a client is told, word for word, when every row is taken."""
+"""The message to a client when every row is taken, word for word."""
 
 STEPS: Final = range(2**63)
 

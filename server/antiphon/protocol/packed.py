@@ -1,7 +1,7 @@
 """One msgpack map whose first key says what it is: the envelope of Kyutai's speech servers.
 
 Their servers write ``{"type": name, field: value, ...}`` (serde's internally tagged enums through rmp-serde).
-Field order beyond that, and fields nobody knows, mean nothing, as in serde.
+Field order beyond that, and unknown fields mean nothing, as in serde.
 """
 
 from __future__ import annotations

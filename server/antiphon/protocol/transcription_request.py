@@ -35,6 +35,9 @@ IGNORED: Final = frozenset(
 )
 """Fields that no model here follows."""
 
+_GRANULARITY_FIELDS: Final = ("timestamp_granularities[]", "timestamp_granularities")
+"""Clients that write forms themselves leave the brackets out."""
+
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 
@@ -80,7 +83,7 @@ def base_of(name: str) -> str:
 
 
 def _granularities(values: Mapping[str, Sequence[str]], format_: str) -> tuple[str, ...]:
-    asked = tuple(values.get("timestamp_granularities[]", ()))
+    asked = tuple(entry for name in _GRANULARITY_FIELDS for entry in values.get(name, ()))
     wrong = [entry for entry in asked if entry not in GRANULARITIES]
     words = ""
     if wrong:

@@ -124,5 +124,5 @@ class Child:
         if not self.ready.done():
             words = self._failed or f"the {self.name} process ended with {code} before it was ready"
             self.ready.set_exception(ConfigError(words))
-            self.ready.exception()  # looked at: nobody may be waiting
+            self.ready.exception()  # read here, since it may have no other reader
         return code

@@ -11,7 +11,7 @@ class FrontEndLeases:
     """Who holds what: a lease belongs to a front end, and comes back with the end of its process."""
 
     def __init__(self) -> None:
-        """Nobody has any."""
+        """No front end holds any."""
         self._held: dict[int, dict[int, Take]] = {}
         self._by_key: Counter[tuple[str, str]] = Counter()
         self._by_address: Counter[tuple[str, str]] = Counter()

@@ -110,7 +110,7 @@ class Peer:
             self._loop.add_writer(self._socket, self._write)
 
     def _sent(self, data: bytes, descriptors: tuple[int, ...]) -> bool:
-        """Whether the socket took it, or nobody ever will."""
+        """Whether the socket took it, or never will."""
         try:
             # A message of no bytes would look like the end: the first byte says where the message is.
             socket.send_fds(self._socket, [b"m" if data else b"f", data], descriptors)

@@ -211,7 +211,7 @@ class Supervisor:
     async def _watch(self) -> None:
         """Ask every child for a sign of life, and kill front ends that give none.
 
-        Only time in which this process ran counts: after it was stopped, nobody else is to blame.
+        Only time in which this process ran counts: after it was stopped, no child is to blame.
         """
         last_s = (loop := asyncio.get_running_loop()).time()
         while True:

@@ -1,4 +1,6 @@
-"""What a tts model is told besides its text, computed once in float32: a constant, and sources of voices."""
+"""What a tts model is conditioned on besides its text, computed once in float32: a constant, and sources of
+voices.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class Conditions:
     """The conditioners of one model.
 
     ``constant`` float32 ``[1, dim]`` is added to every input. ``projection`` is ``[dim, width]``, ``empty``
-    ``[dim]`` stands where nobody speaks, ``positions`` ``[5 * T, dim]`` is added to everything.
+    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
     """
 
     constant: mx.array | None = None
@@ -29,7 +31,7 @@ class Conditions:
     positions: mx.array | None = None
 
     def source(self, speakers: FloatArray | None) -> mx.array:
-        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for nobody's."""
+        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
         assert self.projection is not None
         assert self.empty is not None
         assert self.positions is not None

@@ -23,7 +23,7 @@ from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES
 class LanguageModel:
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
-    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that nobody hears, and these
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps without audible output, and these
     are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
     """
 

@@ -4,9 +4,9 @@ A :class:`State` owns S rows. A :class:`Step` is one stage's pass over some of t
 gathered into the order of the pass and scattered back, rings are written and read where they lie.
 ``docs/state.md`` lists every tensor.
 
-mlx's arrays are values, but an operation writes into its input's memory when nobody else holds that input.
-So a ring is updated in place as long as the state is the only owner of its arrays when a tick is evaluated,
-and it is written before it is read: mlx copies a ring whose old contents are still to be read
+mlx's arrays are values, but an operation writes into its input's memory when it is the only reference to that
+input. So a ring is updated in place as long as the state is the only owner of its arrays when a tick is
+evaluated, and it is written before it is read: mlx copies a ring whose old contents are still to be read
 (``tests/backends/mlx/test_state.py``).
 """
 

@@ -90,7 +90,7 @@ class MlxTts(MlxRows):
             return TextResult(asked, pcm, stage_ms)
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, mx.array]:
-        """Keys and values of a voice, None being nobody's."""
+        """Keys and values of a voice, None for no voice."""
         assert self.generator is not None
         with self.on_device():
             source = self._conditions.source(None if prompt is None else prompt.speakers)

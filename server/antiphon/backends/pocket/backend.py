@@ -95,7 +95,7 @@ class PocketRows(HostArrays):
             self.begin(row, None)
 
     def begin(self, row: int, voice: State | None) -> None:
-        """Make a row fresh, with a voice or nobody's."""
+        """Make a row fresh, with a voice or without."""
         self.failed.pop(row, None)
         self.speakers[row] = self._fresh(voice)
 
@@ -140,7 +140,7 @@ class PocketRows(HostArrays):
             pool.shutdown(cancel_futures=True)
 
     def _trial_ms(self) -> float:
-        """The least time of a frame, of a short sentence that nobody hears."""
+        """The least time of a frame, of a short sentence that is not sent."""
         times_s: list[float] = []
         with torch.inference_mode():
             speaker = self._fresh()

@@ -108,7 +108,7 @@ class PocketModel:
     # Voices.
 
     def voice(self, prompt: Prompt | None) -> State:
-        """What the language model keeps of a voice; of nobody's, for None."""
+        """What the language model keeps of a voice; None is no voice."""
         if prompt is None:
             state: State = init_states(self._flow, batch_size=1, sequence_length=0)
             return state

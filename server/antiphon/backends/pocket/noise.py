@@ -1,4 +1,4 @@
-"""Normal noise that is a pure function of (seed, step): a row's own, whoever speaks beside it."""
+"""Normal noise that is a pure function of (seed, step): a row's own, independent of other rows."""
 
 from __future__ import annotations
 

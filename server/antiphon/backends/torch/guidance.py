@@ -1,7 +1,7 @@
-"""Classifier-free guidance: every row is two sequences to the transformer, one told and one not.
+"""Classifier-free guidance: every row is two sequences to the transformer, one conditioned and one not.
 
 ``LMGen`` in ``moshi/models/lm.py`` of kyutai-labs/moshi is the rule, as its ``TTSModel`` uses it: the second
-sequence hears the same audio, but no text and nobody's voice. Logits of audio move away from what it would
+sequence hears the same audio, without text and without a voice. Logits of audio move away from what it would
 say; the text's are those of the first alone. The transformer's state has one more axis, ``[2, ...]``, told
 first, so whatever is done to a row is done to both.
 """

@@ -94,7 +94,7 @@ class Sampler:
         self._floats = torch.ones(4, 2, rows + 1, device=device)
         self._integers = torch.zeros(3, 2, rows + 1, dtype=torch.int64, device=device)
         self._voice: _Voice | None = None
-        # Drawing for nobody costs a CPU time. Elsewhere it would cost a second set of captured graphs.
+        # Drawing for idle rows costs a CPU time. Elsewhere it would cost a second set of captured graphs.
         self._may_skip_noise = torch.device(device).type == "cpu"
         self.is_greedy = False
         self.width = NARROW_TOPK

@@ -145,7 +145,7 @@ class State:
         """A step over rows named by the host, all of them by default.
 
         ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention looks at
-        each row by itself, so that its result is the same whoever is beside it.
+        each row by itself, so that its result does not depend on the rows beside it.
         """
         named = range(self.rows) if rows is None else rows
         bounds = [None] * len(named) if filled is None else filled

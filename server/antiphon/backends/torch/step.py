@@ -43,7 +43,7 @@ class Run:
 
 
 def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = False) -> tuple[Run, ...]:
-    """Cut a list of rows into runs; ``apart``: each row by itself, whoever is beside it."""
+    """Cut a list of rows into runs; ``apart``: each row by itself."""
     runs: list[Run] = []
     for place, (row, frames) in enumerate(zip(rows, filled, strict=True)):
         last = runs[-1] if runs else None

@@ -112,7 +112,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Tensor]:
-        """Keys and values of a voice, None being nobody's; guidance is away from nobody's."""
+        """Keys and values of a voice, None for no voice; guidance moves away from no voice."""
         assert self._generator is not None
         said = self._conditions.source(None if prompt is None else prompt.speakers)
         sources = [said, self._conditions.source(None)][: self._generator.sequences]

@@ -33,7 +33,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
     """The address that counts: the peer's, or the last one in ``X-Forwarded-For`` that no trusted proxy has.
 
     Everything further to the left of that header is what the client itself may have written. IPv6
-    addresses are told by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
+    addresses count by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
     """
     address = _parse(peer or "")
     if address is None:

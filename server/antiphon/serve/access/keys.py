@@ -4,7 +4,7 @@ A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: what the holder is called in log
 in metrics; the SHA-256 of the key in hexadecimal; how many sessions it may have at once where that differs
 from ``max_sessions_per_key``; and how many seconds of calls a day where that differs from
 ``max_seconds_per_key`` (SESSIONS may then be empty). Empty lines and lines that begin with ``#`` say nothing.
-The file holds no key, so reading it lets nobody in; keys are drawn at random (``antiphon keys NAME``), so a
+The file holds no key, so reading it gives no access; keys are drawn at random (``antiphon keys NAME``), so a
 plain hash cannot be searched. A key is never logged, nor part of any message; only a subprotocol may come
 back to its client.
 """
@@ -130,7 +130,7 @@ class KeyFile:
     """The keys of a file that may change while the server runs: a changed file is read at the next look.
 
     A file that cannot be read any more changes nothing but the log;
-    one from which the last key was taken lets nobody in.
+    one from which the last key was taken gives no access.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:

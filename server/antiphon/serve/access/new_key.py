@@ -11,7 +11,7 @@ from antiphon.errors import ConfigError
 from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, KeyEntry, digest_of, format_key
 
 KEY_BYTES = 24
-"""Random bytes in a key: nobody finds one by trying, so a plain hash of it may be stored."""
+"""Random bytes in a key: too many to be found by trying, so a plain hash of it may be stored."""
 
 MIN_CHARS = 12
 """A key of somebody's own choice is at least so long."""

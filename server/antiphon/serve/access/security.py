@@ -57,7 +57,7 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
     """Whether a request may name this ``Host``; ``allowed`` None lets every name pass.
 
     An address and ``localhost`` always pass: a page elsewhere cannot make a browser believe that they are
-    its own. A name can be anybody's, whatever address it leads to.
+    its own. Anyone can register a name that leads to any address.
     """
     if allowed is None:
         return True

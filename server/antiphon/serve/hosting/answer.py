@@ -17,7 +17,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
 LOOK_S: Final = 0.5
-"""How often to look whether whoever sent a POST is still there."""
+"""How often to check that the client of a POST is still connected."""
 
 
 class Answer(Conversation):
@@ -88,7 +88,7 @@ class Answer(Conversation):
         await asyncio.sleep(0)
 
     def _cut(self, error: AntiphonError) -> web.StreamResponse:
-        """End an answer that is under way so that nobody takes it for a whole one."""
+        """End an answer that is under way so that its client does not take it for a whole one."""
         assert self._response is not None
         self._log_cut(error)
         if self._request.transport is not None:

@@ -180,10 +180,10 @@ class SocketConversation(Conversation):
             self._watch(socket, session, self._clock())
         except SessionTimeoutError as error:
             self.end(error)
-        self._waker.wake()  # a session that ends without a last reply has nobody else to notice
+        self._waker.wake()  # a session that ends without a last reply is noticed here alone
 
     def _look_again_in(self, seconds: float | None) -> None:
-        """Take a turn later, or none: nobody tells when a socket drains or a caller has been quiet."""
+        """Take a turn later, or none: there is no event when a socket drains or a caller has been quiet."""
         if self._look is not None:
             self._look.cancel()
             self._look = None

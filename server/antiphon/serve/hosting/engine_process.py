@@ -97,7 +97,7 @@ class EngineProcess:
         return None
 
     def _dropped(self, pool: int) -> None:
-        """A front end takes no messages, or has gone; called on the fleet's thread, or as it is told so."""
+        """A front end takes no messages, or has gone; called on the fleet's thread, or in answer to it."""
         pid = self._pids.get(pool, 0)
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
             self._loop.call_soon_threadsafe(self.peer.tell, messages.Stuck(pid))
@@ -112,7 +112,7 @@ class EngineProcess:
 
 
 class Losses:
-    """Tells the supervisor of a lost device, which may be lost before anybody can be told."""
+    """Tells the supervisor of a lost device, which may be lost before the supervisor is connected."""
 
     def __init__(self) -> None:
         """Nothing is lost."""

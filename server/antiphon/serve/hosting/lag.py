@@ -1,4 +1,4 @@
-"""How late the event loop runs: a number for operators, and for admission a reason to say no."""
+"""The lag of the event loop: a metric, and a reason for admission to refuse."""
 
 from __future__ import annotations
 

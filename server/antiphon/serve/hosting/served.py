@@ -25,7 +25,7 @@ SEED_BITS = 53
 """Whole numbers that JavaScript reads exactly: a client can show its seeds and ask for them again."""
 
 MAX_SHOWN_CHARS = 100
-"""Of a name that nobody here has, no more is repeated to who asked for it."""
+"""Of an unknown name, an error repeats no more than this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,13 +131,13 @@ class Models:
         return next(iter(self))
 
     def default_of(self, kinds: Collection[PipelineKind]) -> ServedModel | None:
-        """The first declared of these kinds: who answers when nobody is named."""
+        """The first declared of these kinds: the one that answers a request without a name."""
         return next((model for model in self if model.kind in kinds), None)
 
     def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
         """The model called ``name``, or the default of ``kinds`` when none is named.
 
-        What ``--model`` was given is understood too, but not told: it may be a path of this machine.
+        The value of ``--model`` is accepted too, but not shown: it may be a path of this machine.
 
         Raises:
             UnknownModelError: there is none, or it is of another kind; the message lists what there is.

@@ -1,4 +1,5 @@
-"""Recordings of calls whose callers agreed: off unless asked for, never in a call's way, never without end.
+"""Recordings of calls whose callers agreed: off unless asked for, written on a thread of its own, of bounded
+length and size.
 
 Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
 and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
@@ -196,7 +197,9 @@ class CallRecorder:
 
 
 def _create(path: Path) -> FileIO:
-    """A new file that nobody else may read: it is somebody's voice. Unbuffered: what is written is there."""
+    """A new file that only its owner may read: it holds a person's voice. Unbuffered: what is written is
+    there.
+    """
     return FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 

@@ -57,7 +57,7 @@ class TtsVoiceFolder:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """The names of all voices, in order; the first is who speaks when nobody is named."""
+        """The names of all voices, in order; the first is the default."""
         return list(self._files)
 
     def choose(self, name: str | None) -> str | None:

@@ -11,8 +11,8 @@ is leaving             ``stopped #draining: 2 sessions left``  down, for new cal
 must be restarted      ``down #`` and the reason               down, for new calls
 =====================  ======================================  ==============================
 
-The words ``drain`` and ``ready`` are never said: they would overrule what an operator has told the proxy.
-Nor is ``maxconn``, for the proxy would then queue callers, silently; whoever waits, waits here and is told.
+The words ``drain`` and ``ready`` are never said: they would overrule an operator's command to the proxy.
+Nor is ``maxconn``, for the proxy would then queue callers, silently; here a waiting caller is informed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two questions a supervisor asks, of the whole server or of one model (``/m/NAME/readyz``).
 
-In words, or as JSON for whoever accepts only that (``Accept: application/json``).
+In words, or as JSON for clients that accept only that (``Accept: application/json``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def readyz(request: web.Request, services: Services, models: Sequence[Serv
 
 
 def readiness(health: Health) -> str:
-    """Why nobody is admitted, with the numbers, or "ok"."""
+    """Why no caller is admitted, with the numbers, or "ok"."""
     if health.draining:
         return f"draining: {health.active} sessions left"
     if health.is_healthy and not health.ready and health.active < health.slots and not health.queued:

@@ -102,7 +102,7 @@ class _ProcessCollector(Collector):
 
 
 def _key_sessions(access: Access) -> Iterable[Metric]:
-    """Sessions by key; no key is named where anybody may read it."""
+    """Sessions by key; no key is named where the metrics are public."""
     keys = GaugeMetricFamily(
         "antiphon_key_sessions",
         "Sessions that each API key has now, by its name; empty unless protect has metrics.",

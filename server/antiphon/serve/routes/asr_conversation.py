@@ -73,7 +73,7 @@ class AsrConversation(KyutaiConversation):
             self._put(message.pcm)
         elif self._has_audio:
             raise ProtocolError("Init came after audio; a session begins once")
-        # Everybody is told Ready without asking.
+        # Ready goes to every client, without a request.
 
     async def _decode(self, data: bytes, socket: Socket) -> None:
         """Decode a piece of Ogg, a step at a time, as there is room."""

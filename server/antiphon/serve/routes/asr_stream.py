@@ -71,7 +71,7 @@ class AsrStream:
         """Add audio, float32 ``[N]``, or the id of a marker.
 
         Raises:
-            ProtocolError: more markers wait than anybody needs.
+            ProtocolError: more markers wait than the limit.
         """
         if isinstance(item, int):
             if self._transcript.is_full or len(self._input) > 2 * MAX_MARKERS:

@@ -149,7 +149,7 @@ class ChatCall(SocketConversation):
         """Obey a control message, as far as full duplex gives it a meaning.
 
         pause: what is said until start is not heard; restart: forget what is queued both ways, and hear
-        again; start: hear again; endTurn: nothing, since nobody holds the turn.
+        again; start: hear again; endTurn: nothing, since this server has no turns.
         """
         if action is moshi.ControlAction.RESTART:
             self._flush()
@@ -274,7 +274,7 @@ class ChatCall(SocketConversation):
                 parts.append(self._framed(moshi.Text(text)))
 
     def _is_news(self, _reply: FrameReply) -> bool:
-        """Whether the text of a reply was not told before."""
+        """Whether the text of a reply was not sent before."""
         return True
 
     def _framed(self, message: moshi.Message) -> bytes:

@@ -4,7 +4,7 @@ Everything that can be refused is refused before the upgrade, with an HTTP statu
 what :mod:`antiphon.serve.routes.routing` finds, 401 key, 403 origin, 404 model, 429 sessions, 503 full or
 draining.
 Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are accepted,
-told why in an ``error`` event, and closed with its code.
+answered with the reason in an ``error`` event, and closed with its code.
 """
 
 from __future__ import annotations

@@ -72,4 +72,4 @@ class LosslessConversation(SocketConversation):
             if self._patience.wants_ping(silent_s):
                 socket.ping()
         elif now_s - self._congested_since_s > limit_s:  # whether or not we still read
-            raise SessionTimeoutError(f"what was written for you was not taken for {limit_s:g} s")
+            raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s")

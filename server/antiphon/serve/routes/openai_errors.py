@@ -32,7 +32,7 @@ RATE_LIMIT: Final = "rate_limit_error"
 SERVER: Final = "server_error"
 
 DRAINING_RETRY_AFTER_S: Final = 10
-"""What callers are told while the server drains: by then another one should have taken its place."""
+"""Retry-After while the server drains: by then another one should have taken its place."""
 
 _EXCEPTIONS: Final[Mapping[int, type[web.HTTPException]]] = MappingProxyType(
     {

@@ -177,7 +177,7 @@ class TranscriptAnswer(AsrFile):
                 raise
             return await self._end_with(api_error(error, param="file").event, error)
         except TimeoutError:
-            return self._cut(SessionFailedError("what was written was not taken"))
+            return self._cut(SessionFailedError("the client stopped reading"))
         assert self._response is not None
         return self._response
 

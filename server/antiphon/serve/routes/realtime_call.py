@@ -68,8 +68,8 @@ class RealtimeCall(DuplexCall):
         self._recogniser: LiveRecogniser | None = None
         self._marks = itertools.count(1)
         self._is_updating = False
-        self._updates_owed = 0  # of which the client has not been told
-        self._settle_by_s = math.inf  # until then the model waits to be told who it is
+        self._updates_owed = 0  # not yet sent to the client
+        self._settle_by_s = math.inf  # until then the model waits for its persona
 
     async def admit(self) -> None:
         """Ask for a row at once: a client of this protocol knows no queue.

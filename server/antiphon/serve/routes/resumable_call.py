@@ -56,8 +56,8 @@ class ResumableChatCall(ChatCall):
         self._replay_frames = round(resume.REPLAY_MS / model.engine.info.spec.frame_ms)
         self._seq = 0
         self._unnoted: list[Note] = []
-        self._noted_frame = 0  # the engine knows that the text of earlier frames was told
-        self._first_news = 0  # the text of earlier frames was told on another connection
+        self._noted_frame = 0  # the engine has noted that the text of earlier frames was sent
+        self._first_news = 0  # the text of earlier frames was sent on another connection
         self._is_detached = False
         self._is_parted = asyncio.Event()
 
@@ -177,7 +177,7 @@ class ResumableChatCall(ChatCall):
         return self._window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
-        """Say it, or end: a server that leaves takes nobody back."""
+        """Say it, or end: a draining server resumes no call."""
         if self._is_detached:
             self.end(DrainingError("the server is leaving"))
         else:

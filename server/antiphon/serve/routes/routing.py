@@ -8,6 +8,7 @@ known, its session is counted, and the model has been found.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -46,8 +47,9 @@ Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awa
 MODEL_PREFIX = "/m/{model}"
 
 ELSEWHERE = "X-Antiphon-Elsewhere"
-"""A header of a proxy that has other workers to ask: whoever gets no row at once is told so with a status,
-which the proxy can read, even a client that would be told otherwise, or would wait."""
+"""A header of a proxy that has other workers to ask: a caller that gets no row at once is answered with a
+status, which the proxy can read, even a client whose protocol has a message for it, or that would wait.
+"""
 
 
 async def refuse_over_http(
@@ -70,7 +72,7 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` is how its clients are told no; the handler may raise a SessionError for it too, before it has
+    ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
     upgraded the connection. ``resumes`` says of a query whether its session goes on with another's call.
     """
 
@@ -87,11 +89,28 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 
 
 def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
-    """Register every route of a table of kinds; one that several kinds have is one route for all of them."""
+    """Register every route of a table of kinds; one that several kinds have is one route for all of them.
+
+    A GET of a path that has other methods alone is answered with 405: the page, which answers every other
+    GET, would say that there is no such path.
+    """
+    methods: defaultdict[str, set[str]] = defaultdict(set)
     for route in dict.fromkeys(route for routes in table.values() for route in routes):
+        methods[route.path].add(route.method)
         handle = _guarded(route, kinds_of(route, table))
-        app.router.add_route(route.method, route.path, handle)
-        app.router.add_route(route.method, MODEL_PREFIX + route.path, handle)
+        for path in (route.path, MODEL_PREFIX + route.path):
+            app.router.add_route(route.method, path, handle)
+    for own_path, allowed in methods.items():
+        if hdrs.METH_GET not in allowed:
+            for path in (own_path, MODEL_PREFIX + own_path):
+                app.router.add_get(path, _not_by_get(sorted(allowed)))
+
+
+def _not_by_get(allowed: Sequence[str]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+
+    return handle
 
 
 def _guarded(
@@ -121,7 +140,7 @@ def _guarded(
                     raise refusal_of(request, error) from error
                 return await route.refuse(request, services, metrics, error)
             except web.RequestPayloadError as error:
-                raise web.HTTPBadRequest(text="a body that is not what its headers say\n") from error
+                raise web.HTTPBadRequest(text="the body does not match its headers\n") from error
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             if not is_logged:
@@ -198,7 +217,8 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
 async def check_upgrade(
     request: web.Request, services: Services, model: ServedModel, *, wait_s: float
 ) -> None:
-    """Refuse what is no WebSocket, last of all: a plain GET is told whatever else would be wrong with one.
+    """Refuse what is no WebSocket, after every other check: a plain GET learns the reason a WebSocket would
+    get.
 
     A browser cannot read why an upgrade failed, so a page asks again without one.
 

@@ -1,8 +1,8 @@
 """``/api/tts_streaming``: from a request to speech, over a WebSocket or by POST; ``/v1/voices``: whose.
 
-Kyutai's clients read errors as messages, so whoever asks for a WebSocket gets one: upgraded, told ``Error``
+Kyutai's clients read errors as messages, so a request for a WebSocket is upgraded, answered with ``Error``
 ("no free channels" when every row is taken) where its format has messages, and closed with a code and a
-reason. A POST is told with a status.
+reason. A POST is answered with a status.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ async def handle_post(
 async def list_voices(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices a client may name, the first of each model being who speaks when nobody is named."""
+    """The voices a client may name, the first of each model being its default."""
     voices = []
     for model in models:
         names = [] if model.speakers is None else model.speakers.names()

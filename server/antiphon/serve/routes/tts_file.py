@@ -1,6 +1,6 @@
 """A text in, its speech out, sent as it is spoken: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
-A WAV's header gives the largest length there is, since nobody knows it yet; players read to the end.
+A WAV's header gives the largest length there is, since it is not known yet; players read to the end.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class ConnectionFaults:
     def __init__(self, families: MetricFamilies, log: Log, clock: Callable[[], float]) -> None:
         """Register the counters."""
         failed = families.get(
-            Counter, "failed_connections", "Connections that failed by what their peer did.", ("kind",)
+            Counter, "failed_connections", "Connections that failed because of their peer.", ("kind",)
         )
         self._failed = {kind: failed.labels(kind.value) for kind in ConnectionFault}
         self._shortages = families.get(

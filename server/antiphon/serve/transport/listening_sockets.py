@@ -34,7 +34,7 @@ RETRY_S: Final = 1.0
 class ConnectionRules:
     """Who may connect: ``bounds`` of connections, by the name under which an address counts.
 
-    ``alive`` are the protocols of the connections that stand; ``turned_away`` is told of one that may not.
+    ``alive`` are the protocols of the connections that stand; ``turned_away`` is called for one that may not.
     """
 
     bounds: ConnectionBounds

@@ -334,7 +334,7 @@ class Socket:
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason, behind all that was written before.
 
-        The peer answers when it has read that far, and what it still sends until then concerns nobody. One
+        The peer answers when it has read that far, and what it still sends until then is discarded. One
         that does not answer in time is cut off.
         """
         if self._is_closing:

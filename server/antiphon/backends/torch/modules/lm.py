@@ -29,7 +29,7 @@ from antiphon.models.architecture import LanguageConfig
 class LanguageModel(nn.Module):
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
-    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that nobody hears, and these
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps without audible output, and these
     are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
     """
 

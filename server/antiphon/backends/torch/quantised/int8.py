@@ -1,6 +1,6 @@
 """INT8 linears: weights with a scale per output channel, inputs rounded per row as they come.
 
-A scale per row keeps rows apart: a loud neighbour changes nobody's rounding. The product is that of
+A scale per row keeps rows apart: a loud row does not change the rounding of others. The product is that of
 integers, int8 x int8 to int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the
 weight laid out for it once (docs/adr/0007-int8-on-integer-products.md).
 """

@@ -1,4 +1,4 @@
-"""Linears in the form their weight has in a file: INT8, INT4 or FP8, told apart by dtype.
+"""Linears in the form their weight has in a file: INT8, INT4 or FP8, distinguished by dtype.
 
 A weight ``X`` has its scales beside it, ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``; if its
 input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step, ``X_step``

@@ -1,4 +1,4 @@
-"""What a tts model is told besides its text: whose voice to speak with, and how closely to follow.
+"""What a tts model is conditioned on besides its text: whose voice to speak with, and how closely to follow.
 
 ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
 is the source of cross-attention, as many positions for everybody; a choice from a table is added to every
@@ -29,7 +29,7 @@ class Conditions:
 
     ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` instead where nothing is
     to be told (see :mod:`antiphon.backends.torch.guidance`). ``projection`` is ``[dim, width]``, ``empty``
-    ``[dim]`` stands where nobody speaks, ``positions`` ``[5 * T, dim]`` is added to everything.
+    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
     """
 
     constant: Tensor | None
@@ -47,7 +47,7 @@ class Conditions:
         return torch.cat([self.constant, self.untold])
 
     def source(self, speakers: np.ndarray[Any, np.dtype[np.float32]] | None) -> Tensor:
-        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for nobody's."""
+        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
         assert self.shape is not None
         assert self.empty is not None
         assert self.positions is not None
