@@ -231,11 +231,11 @@ def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_b
     second = bench.engine.resume(claim(), notify=lambda: None)
     move = bench.engine.rows.move
 
-    def move_and_leave(*facts: int) -> int:
+    def move_and_leave(*facts: Any) -> Any:
         second.close()
         return move(*facts)
 
-    bench.engine.rows.move = move_and_leave  # type: ignore[method-assign]
+    bench.engine.rows.move = move_and_leave  # type: ignore[method-assign, assignment]
     bench.tick()
     bench.engine.rows.move = move  # type: ignore[method-assign]
     assert bench.engine.health().active == 1

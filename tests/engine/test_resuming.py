@@ -9,7 +9,7 @@ import pytest
 from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.guests import Guest
-from antiphon.engine.nobody import Nobody
+from antiphon.engine.no_listener import NoListener
 from antiphon.errors import ProtocolError, ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
@@ -190,7 +190,7 @@ def held(bench: Bench) -> tuple[Guest, Session]:
     """A call whose connection still stands, in another process, and one that waits for it."""
     guest = armed(bench).link
     assert isinstance(guest, Guest)
-    guest.listener = Nobody()  # that process has not read yet that it is to let go
+    guest.listener = NoListener()  # that process has not read yet that it is to let go
     heir = bench.engine.resume(claim(), notify=lambda: None)
     bench.tick()
     assert heir.state is SessionState.QUEUED

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from antiphon.engine.engine import Engine
 from antiphon.engine.guests import Guest
-from antiphon.engine.nobody import Nobody
+from antiphon.engine.no_listener import NoListener
 from antiphon.engine.pools import Pools
 from antiphon.engine.requests import (
     MAX_COUNT,

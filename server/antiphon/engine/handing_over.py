@@ -22,7 +22,7 @@ from antiphon.engine.call_state import CallFacts, CallState, unpack_call
 from antiphon.engine.guests import Guest
 from antiphon.engine.lease_copy import copy_in, copy_out
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.nobody import Nobody
+from antiphon.engine.no_listener import NoListener
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState, StateIdentity
@@ -83,7 +83,7 @@ class HandOverHost(Protocol):
         ...
 
 
-class Arrival(Nobody):
+class Arrival(NoListener):
     """:class:`antiphon.ipc.link.Listener` of a call that comes: it has arrived when its row has its state."""
 
     def __init__(self, host: HandOverHost, guest: Guest, state: CallState, arrived: Future[None]) -> None:
@@ -93,7 +93,7 @@ class Arrival(Nobody):
     def primed(self, _number: int) -> None:
         """On the engine thread, between two ticks: what lay beside the row goes where it belongs."""
         host, guest, facts = self._host, self._guest, self._state.facts
-        guest.listener = Nobody()
+        guest.listener = NoListener()
         try:
             assert guest.lease is not None
             copy_in(host.rows.arena, guest.lease, self._state.lease, host.clock())

@@ -6,7 +6,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.resumption import Resumption
 
 
-class Nobody:
+class NoListener:
     """:class:`antiphon.ipc.link.Listener` of a call that no front end has."""
 
     is_notified = False
