@@ -167,7 +167,7 @@ class SoundServer {
  * @param {import("playwright-core").BrowserContextOptions} options
  */
 export async function openPage(browser, url, options = {}) {
-  const context = await browser.newContext({ acceptDownloads: true, ...options });
+  const context = await browser.newContext({ acceptDownloads: true, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
   /** @type {string[]} */
