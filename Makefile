@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check bench stack train evaluate programs release clean
+.PHONY: help serve demo test test-fast test-lab check check-types check-rest bench stack train evaluate programs release clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -50,16 +50,20 @@ test: programs check ## set up, run every check and every test of what the produ
 test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
 	$(PYTEST) -m fast $(ARGS)
 
-# In one process: what these measure has the machine to itself.
 test-lab: TIER := lab
 test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of measurements made once (ARGS=...)
-	$(PYTEST) -n 0 -m lab $(ARGS)
+	$(PYTEST) -m lab $(ARGS)
 
 check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts, structure
+	@$(MAKE) --no-print-directory -j 2 check-types check-rest
+
+check-types:
+	$(BIN)/mypy
+
+check-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.repo.report
 	node_modules/.bin/tsc --project web

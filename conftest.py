@@ -46,6 +46,9 @@ TIERS: Mapping[str, Sequence[str]] = {
 A module whose own marker is ``product`` is that and nothing else.
 """
 
+LONG = ("web", "stock", "docs", "lab/bench")
+"""Folders with tests of up to a minute: they come first, so that no worker has one left at the end."""
+
 MISPLACED = pytest.StashKey[str]()
 """Why a test is in no tier."""
 
@@ -80,7 +83,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with its tier; one that is misplaced is the product's, and fails there."""
+    """Give every test its tier, long ones first; one that is misplaced is the product's, and fails there."""
     for item in items:
         folder = _folder(item.path, config)
         own = {mark.name for mark in item.iter_markers()} & {*FAST, *LAB}
@@ -90,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.stash[MISPLACED] = f"a marker {own - {*PRODUCT}}; only TIERS of conftest.py gives it"
         for name in PRODUCT if own else TIERS.get(folder, PRODUCT):
             item.add_marker(name)
+    items.sort(key=lambda item: _folder(item.path, config) not in LONG)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -253,7 +253,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of torch, in both servers [as each does by itself]")
     parser.add_argument("--backend", default="reference", help="ours [%(default)s]")
     options = parser.parse_args(argv)
-    base = Settings(callers=(1, 2), seconds=3.0, patience_s=1.5, runs=1) if options.quick else Settings()
+    base = Settings(callers=(1, 2), seconds=3.0, patience_s=5.0, runs=1) if options.quick else Settings()
     options.settings = Settings(
         checkpoint=options.checkpoint,
         callers=tuple(options.callers) if options.callers else base.callers,

@@ -107,7 +107,7 @@ def test_a_batch_equals_its_sessions_alone(
     """Sessions join at random ticks, on random rows, and have random gaps; rows are used again."""
     info = driver.info
     random = np.random.default_rng(seed)
-    sessions = {number: voice(100 * seed + number, FRAMES, info) for number in range(2 * SLOTS)}
+    sessions = {number: voice(100 * seed + number, FRAMES, info) for number in range(SLOTS + 2)}
     for row in range(SLOTS):
         driver.backend.set_parameters(row, parameters)
     wanted = {number: driver.run(0, frames, fixed=True) for number, frames in sessions.items()}

@@ -45,7 +45,7 @@ def _pretend_to_set_up(checkout: Path, verb: str) -> None:
         ("serve", "antiphon serve"),
         ("test", "python -m pytest -n 2 --dist worksteal -m product"),
         ("test-fast", "python -m pytest -n 2 --dist worksteal -m fast"),
-        ("test-lab", "python -m pytest -n 2 --dist worksteal -n 0 -m lab"),
+        ("test-lab", "python -m pytest -n 2 --dist worksteal -m lab"),
     ],
 )
 def test_what_is_set_up_is_not_set_up_again(checkout: Path, verb: str, command: str) -> None:

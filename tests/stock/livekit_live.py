@@ -94,21 +94,26 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
     session.on("conversation_item_added", added)
     await session.start(Agent(instructions=""))
 
-    async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
-        before = len(met["audio"])
+    async def say(pcm: bytes, *, until: str = "") -> None:
+        heard, quiet_s = len(met["audio"]), 0.0
         for start in range(0, len(pcm), STEP_BYTES):
             data = pcm[start : start + STEP_BYTES].ljust(STEP_BYTES, b"\0")
             microphone.frames.put_nowait(rtc.AudioFrame(data, 24000, 1, STEP_BYTES // 2))
             await asyncio.sleep(STEP_S)
-            if until_it_speaks and any(level > 1000 for level in met["audio"][before:]):
+            new, heard = met["audio"][heard:], len(met["audio"])
+            is_loud = any(level > 1000 for level in new)
+            quiet_s = 0.0 if is_loud or not met["transcript"] else quiet_s + STEP_S
+            if (until == "it speaks" and is_loud) or (until == "it has spoken" and quiet_s > 2):
                 return
 
-    silence = bytes(48_000 * 4)
-    await say(question + silence)
+    silence = bytes(48_000 * 60)
+    await say(question)
+    await say(silence, until="it has spoken")
     met["answer"] = met["transcript"]
     await say(question)
-    await say(silence, until_it_speaks=True)
-    await say(question + silence)
+    await say(silence, until="it speaks")
+    await say(question)
+    await say(silence, until="it has spoken")
     await session.aclose()
     await live.aclose()
     return met

@@ -51,20 +51,26 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         listening = asyncio.create_task(listen())
         await asyncio.wait_for(started.wait(), 120)
 
-        async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
+        async def say(pcm: bytes, *, until: str = "") -> None:
+            heard, quiet_s = len(met["audio"]), 0.0
             for start in range(0, len(pcm), STEP_BYTES):
                 audio = base64.b64encode(pcm[start : start + STEP_BYTES]).decode()
                 await connection.session.input_audio.append(audio=audio)
                 await asyncio.sleep(STEP_S)
-                if until_it_speaks and met["audio"][-1] > 1000:
+                new, heard = met["audio"][heard:], len(met["audio"])
+                is_loud = any(level > 1000 for level in new)
+                quiet_s = 0.0 if is_loud or not met["transcript"] else quiet_s + STEP_S
+                if (until == "it speaks" and is_loud) or (until == "it has spoken" and quiet_s > 2):
                     return
 
-        silence = bytes(48_000 * 4)
-        await say(question + silence)
+        silence = bytes(48_000 * 60)
+        await say(question)
+        await say(silence, until="it has spoken")
         met["answer"] = met["transcript"]
         await say(question)
-        await say(silence, until_it_speaks=True)
-        await say(question + silence)
+        await say(silence, until="it speaks")
+        await say(question)
+        await say(silence, until="it has spoken")
         await connection.session.close()
         await asyncio.wait_for(closed.wait(), 15)
         await asyncio.wait_for(listening, 120)

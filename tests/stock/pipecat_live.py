@@ -72,24 +72,30 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
     async def _error(_worker: Any, frame: ErrorFrame) -> None:
         met["errors"].append(frame.error)
 
-    async def say(pcm: bytes, *, until_it_speaks: bool = False) -> None:
+    async def say(pcm: bytes, *, until: str = "") -> None:
+        heard, quiet_s = len(met["audio"]), 0.0
         for start in range(0, len(pcm), STEP_BYTES):
             await worker.queue_frame(
                 InputAudioRawFrame(audio=pcm[start : start + STEP_BYTES], sample_rate=24000, num_channels=1)
             )
             await asyncio.sleep(STEP_S)
-            if until_it_speaks and met["audio"][-1] > 1000:
+            new, heard = met["audio"][heard:], len(met["audio"])
+            is_loud = any(level > 1000 for level in new)
+            quiet_s = 0.0 if is_loud or not met["transcript"] else quiet_s + STEP_S
+            if (until == "it speaks" and is_loud) or (until == "it has spoken" and quiet_s > 2):
                 return
 
     async def caller() -> None:
         await worker.queue_frame(LLMContextFrame(LLMContext()))
         await asyncio.wait_for(started.wait(), 120)
-        silence = bytes(48_000 * 4)
-        await say(question + silence)
+        silence = bytes(48_000 * 60)
+        await say(question)
+        await say(silence, until="it has spoken")
         met["answer"] = met["transcript"]
         await say(question)
-        await say(silence, until_it_speaks=True)
-        await say(question + silence)
+        await say(silence, until="it speaks")
+        await say(question)
+        await say(silence, until="it has spoken")
         await worker.queue_frame(EndFrame())
 
     runner = WorkerRunner()

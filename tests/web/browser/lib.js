@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { chromium, firefox } from "playwright-core";
 
 /** Nothing is waited for longer: reached only when something is broken, or the machine very busy. */
-export const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 180_000;
 
 /** @param {string} name */
 function given(name) {
@@ -167,7 +167,7 @@ class SoundServer {
  * @param {import("playwright-core").BrowserContextOptions} options
  */
 export async function openPage(browser, url, options = {}) {
-  const context = await browser.newContext({ acceptDownloads: true, ...options });
+  const context = await browser.newContext({ acceptDownloads: true, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
   /** @type {string[]} */

@@ -324,10 +324,10 @@ def test_a_language_model_says_the_same(tmp_path: Path, shape: str, is_int8: boo
     near = 1e-2 if is_int8 else 1e-4  # a key that is rounded the other way is felt
     random = torch.Generator().manual_seed(1)
     heard = pair.spec.n_q - pair.spec.dep_q
-    for tick in range(5):
+    for tick in range(3):
         codes = torch.randint(pair.spec.card, (3, heard), generator=random)
-        rows = [2 if tick > 2 else NO_ROW, 0, NO_ROW if tick % 3 == 1 else 1]
-        reset = torch.tensor([False, tick == 3, False])
+        rows = [2 if tick > 1 else NO_ROW, 0, NO_ROW if tick == 1 else 1]
+        reset = torch.tensor([False, tick == 2, False])
         want, got = plain.tick(codes, rows, reset), kernels.tick(codes, rows, reset)
         assert torch.equal(got[0], want[0])
         assert torch.allclose(got[1], want[1], rtol=1e-3, atol=near)
