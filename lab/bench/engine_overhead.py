@@ -23,7 +23,6 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.null import NullBackend
-from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
@@ -31,6 +30,7 @@ from antiphon.engine.tick import least_tick_s
 from antiphon.engine.wake import Wake
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from tests.support.bulk_owner import BulkOwner
 
 SPEC = ModelSpec(
     name="nothing",
@@ -69,8 +69,7 @@ class Owner:
         least_s = least_tick_s(engine.config.least_tick_ms / 1000.0, sessions)
         self._longest_s = LONGEST_TURN * least_s
         opened = [engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(sessions)]
-        self._engine = engine
-        self._bulk: BulkOwner = engine.bulk(opened)
+        self._bulk = BulkOwner(engine, opened)
         phases = np.sort(np.random.default_rng(0).random(sessions))
         self._due_s = time.monotonic() + phases * FRAME_S
         self._pcm = np.zeros((sessions, SPEC.frame_samples), np.float32)
@@ -84,7 +83,6 @@ class Owner:
             if due.size:
                 self._bulk.push(due, self._pcm[: due.size], self._due_s[due])
                 self._due_s[due] += FRAME_S
-                self._engine.nudge()
             if self._turn_s is None:
                 self._bell.wait(self._longest_s)
             else:

@@ -13,13 +13,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.null import NullBackend
-from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.tick import least_tick_s
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from tests.support.bulk_owner import BulkOwner
 
 SLOTS = 64
 SPEC = ModelSpec(
@@ -64,7 +64,7 @@ class Bulk:
         self.engine.prepare()
         sessions = [self.engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(SLOTS)]
         self.engine.loop.tick_once()
-        self.owner: BulkOwner = self.engine.bulk(sessions)
+        self.owner = BulkOwner(self.engine, sessions)
         self.pcm = np.zeros((SLOTS, SPEC.frame_samples), np.float32)
         self.exchange(SLOTS)  # rows, first audio, metrics: what comes once
 

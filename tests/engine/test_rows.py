@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from antiphon.backends.base import RowSnapshot
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.flush_padding import FlushPadding
-from antiphon.engine.leases import LEASES_PER_ROW
+from antiphon.engine.guests import Guest
+from antiphon.engine.leases import Leases
 from antiphon.engine.rows import Rows
 from antiphon.ipc.arena import Counts
 from antiphon.ipc.rings import RingReplies
@@ -29,6 +32,10 @@ def rows_of(bench: Bench) -> Rows:
 def lease_of(session: Session) -> int:
     assert session.lease is not None
     return session.lease
+
+
+def a_guest(*, pool: int | None) -> Guest:
+    return cast("Guest", SimpleNamespace(pool=pool, is_notified=False))
 
 
 def assert_adds_up(stats: SessionStats) -> None:
@@ -186,12 +193,10 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
     waiting: list[Session] = []
 
     def come_and_go() -> None:
-        last = session
-        for _ in range(LEASES_PER_ROW - 1):
-            last.close()
-            last = bench.submit()
-            rows_of(bench).leases.hold(last)  # as if a tick used each of them
-        last.close()
+        leases = rows_of(bench).leases
+        while leases.has_free():  # as if resumed calls had the others
+            leases.take(a_guest(pool=None))
+        session.close()
         waiting.append(bench.submit(wait_s=60))
 
     bench.backend.during_step = come_and_go
@@ -214,26 +219,22 @@ def test_the_engine_leaves_a_lease_alone_that_it_has_not_attached() -> None:
     assert rows.ledger.flushed_in[lease] == 3
 
 
-def test_a_held_lease_gives_its_row_back_and_ends_when_let_go() -> None:
-    bench = Bench(FakeBackend(slots=1))
-    rows = rows_of(bench)
-    session = bench.submit()
-    bench.push(session, 1)
-    bench.ticks()
-    lease = rows.leases.hold(session)
+def test_a_lease_of_a_front_end_leaves_its_row_and_ends_when_let_go() -> None:
+    cleared: list[int] = []
+    detached: list[int] = []
+    leases = Leases(np.zeros(2, np.bool_), cleared.append)
+    lease = leases.take(a_guest(pool=0))
     assert lease is not None
-    session.close()
-    assert rows.leases.hold(session) is None
-    for value in range(2 * LEASES_PER_ROW):
-        newcomer = bench.submit()
-        assert lease_of(newcomer) != lease
-        bench.push(newcomer, value)
-        bench.ticks()
-        assert heard(newcomer.take()) == [value]
-        newcomer.close()
-    assert rows.outputs.written[lease] == 1, "what its owner may still read is there"
-    rows.leases.let_go([lease])
-    assert rows.outputs.written[lease] == 0
+    leases.settle(lambda lease, guest: None, detached.append)
+    leases.release(lease)
+    leases.settle(lambda lease, guest: None, detached.append)
+    assert (detached, cleared) == ([lease], []), "what its front end may still read is there"
+    other = leases.take(a_guest(pool=0))
+    assert other not in (None, lease)
+    assert not leases.has_free()
+    leases.let_go([lease])
+    assert cleared == [lease]
+    assert leases.take(a_guest(pool=0)) == lease
 
 
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:

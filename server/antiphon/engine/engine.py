@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
-from antiphon.engine.bulk import BulkOwner
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.deliveries import MeteredDeliveries
@@ -333,15 +332,6 @@ class Engine:
             taken.set_exception(HandOverError("no calls are taken here: there is no hand_over_secret"))
             return taken
         return self.handing_over.take(read)
-
-    def bulk(self, sessions: Sequence[Session]) -> BulkOwner:
-        """The side of an owner who feeds and reads these active sessions as arrays."""
-        frame_s = self.info.spec.frame_ms / 1000.0
-        return BulkOwner(sessions, self.rows, frame_s=frame_s, deliveries=self.deliveries)
-
-    def nudge(self) -> None:
-        """Have the engine thread look for ready frames: what a bulk owner calls after it pushed."""
-        self.wake.nudge()
 
     def note_host(self, host: str, lag_s: float) -> None:
         """Tell admission how late the event loop of a process that feeds this engine runs."""

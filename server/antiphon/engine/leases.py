@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from antiphon.backends.base import BoolArray
 from antiphon.engine.guests import Guest
 
 LEASES_PER_ROW: Final = 3
-"""One of a session that left during a tick, one of the next session, one that its owner still holds."""
-
-
-class Leased(Protocol):
-    """What has a lease, or had."""
-
-    @property
-    def lease(self) -> int | None:
-        """The lease in use."""
-        ...
+"""One of a session that left during a tick, one of the next session, one of a connection that resumes it."""
 
 
 class Leases:
     """Places ``0 .. count-1``; may be used from any thread.
 
-    ``is_closed`` bool ``[count]``: the session has ended, and the engine thread or an owner may still look.
+    ``is_closed`` bool ``[count]``: the session has ended, and one of its sides may still look.
     """
 
     def __init__(self, is_closed: BoolArray, clear: Callable[[int], None], *, pools: int = 1) -> None:
@@ -73,17 +64,8 @@ class Leases:
             else:
                 self._end(lease)
 
-    def hold(self, session: Leased) -> int | None:
-        """Keep a session's lease from ending before :meth:`let_go`; None where it has ended already."""
-        with self._lock:
-            lease = session.lease
-            if lease is None or self.is_closed[lease]:
-                return None
-            self._held.add(lease)
-            return lease
-
     def let_go(self, leases: Iterable[int]) -> None:
-        """End what :meth:`hold` began."""
+        """The front end uses these leases no more."""
         with self._lock:
             for lease in leases:
                 self._held.discard(lease)

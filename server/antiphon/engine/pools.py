@@ -54,4 +54,4 @@ class Pools:
     def let_go(self, leases: Sequence[int]) -> None:
         """Front ends use these leases no more."""
         self.engine.rows.leases.let_go(leases)
-        self.engine.nudge()  # who waits for a lease may have one
+        self.engine.wake.nudge()  # who waits for a lease may have one

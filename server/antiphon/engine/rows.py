@@ -2,8 +2,8 @@
 
 A session takes a lease when it is admitted; the engine thread attaches it between two ticks, gives it a row
 with its first frame, and detaches it between two ticks after the session has closed. Until then the lease
-belongs to no other session, so what a running tick writes for a session that has left reaches no other. An
-owner that reads rings without the session's lock holds the leases: these end when both have let them go.
+belongs to no other session, so what a running tick writes for a session that has left reaches no other. A
+front end of another process holds the leases of its calls: these end when both have let them go.
 """
 
 from __future__ import annotations
