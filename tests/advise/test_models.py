@@ -241,7 +241,7 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
 
 
 def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("--fits 141GB --modality duplex --sessions 64".split()) == 0
+    assert main(["--fits", "141GB", "--modality", "duplex", "--sessions", "64"]) == 0
     text = capsys.readouterr().out
     for card in CARDS:
         (line,) = [line for line in text.splitlines() if line.startswith(f"  on {card.name} ")]
@@ -254,5 +254,5 @@ def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.Capture
         family = next(one for one in FAMILIES.speech if one.name == "personaplex-7b")
         assert float(found[1]) == pytest.approx(family.work("int8").tick_ms(64, card), abs=0.05)
         assert int(found[2]) > 64
-    assert main("--fits 16GB --modality text --sessions 4".split()) == 0
+    assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
     assert "computed" not in capsys.readouterr().out
