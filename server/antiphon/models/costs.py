@@ -11,7 +11,7 @@ from typing import Final
 
 from antiphon.models.cards import Card
 
-FEW_ROWS: Final = 2
+FEW_ROWS: Final = 4
 """Rows up to which a product makes its own input (``backends.torch.kernels.fused``)."""
 
 RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
