@@ -13,12 +13,8 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized, memory_facts, with_rings
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.arena import Shape
-<<<<<<< HEAD
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
-=======
-from antiphon.ipc.memory import Plan, RingBytes, leases_of, ring_bytes
 from antiphon.models.costs import TickWork
->>>>>>> f66a9cf (Cost model: a card's constants give slots = auto its first number, --fits its milliseconds, and each measurement on a card its prediction)
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 

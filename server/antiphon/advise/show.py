@@ -9,14 +9,10 @@ from pathlib import Path
 from antiphon.advise.fit import OVERHEAD, Fit, FitRequest, TextFit
 from antiphon.advise.here import Memory, sessions_here
 from antiphon.backends.registry import BACKENDS
-<<<<<<< HEAD
-from antiphon.models.families import ModelFamilies, SpeechFamily
-=======
 from antiphon.engine.computed import slots_on
 from antiphon.engine.config import EngineConfig
 from antiphon.models.cards import CARDS
-from antiphon.models.families import Families, PocketFamily, SpeechFamily
->>>>>>> f66a9cf (Cost model: a card's constants give slots = auto its first number, --fits its milliseconds, and each measurement on a card its prediction)
+from antiphon.models.families import ModelFamilies, PocketFamily, SpeechFamily
 from antiphon.models.manifest import Manifest
 
 FRAME_MS = 80.0
@@ -182,9 +178,6 @@ def speech_advice(fit: Fit, wish: FitRequest, others: Iterable[Fit]) -> str:
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
-<<<<<<< HEAD
-def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> str:
-=======
 def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
     """Of each card whose constants are known: a tick's milliseconds, and the sessions that are in time."""
     work, lines = family.work(fit.precision), list[str]()
@@ -197,8 +190,7 @@ def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
     return lines
 
 
-def text_advice(fit: TextFit, wish: Wish, others: Iterable[TextFit]) -> str:
->>>>>>> f66a9cf (Cost model: a card's constants give slots = auto its first number, --fits its milliseconds, and each measurement on a card its prediction)
+def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> str:
     """The recommendation of a text model."""
     lines = [
         f"{fit.family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
