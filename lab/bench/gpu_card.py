@@ -13,6 +13,8 @@ import torch
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
+from antiphon.models.cards import Card
+from lab.bench.gpu_costs import card_of
 from lab.bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, reads, small_size
 
 Values: TypeAlias = dict[str, Any]
@@ -55,6 +57,11 @@ class Task:
 def device() -> torch.device:
     """The card, or the CPU where there is none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def card_here() -> Card:
+    """The constants that are printed beside what is measured here; an H200's on a CPU."""
+    return card_of(torch.cuda.get_device_name() if device().type == "cuda" else "")
 
 
 def fitted(task: Task) -> Task:

@@ -15,11 +15,13 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import Wake
 from lab.bench.engine_overhead import FRAME_S, Owner
-from lab.bench.gpu_card import Task, Values, make_backend
+from lab.bench.gpu_card import Task, Values, card_here, make_backend
+from lab.bench.gpu_simulation import simulate
 from lab.bench.gpu_ticks import fill_context
 
 TURN_S = 0.005
 SETTLE_S, COUNTED_S = 8.0, 30.0
+SIMULATED_S = 10.0
 SMALL_SETTLE_S, SMALL_COUNTED_S = 1.0, 2.0
 
 
@@ -73,6 +75,7 @@ def paced(task: Task) -> Values:
     owner.run(counted_s)
     engine.stop(5.0)
     latencies_ms = 1000 * np.concatenate(owner.latencies_s)
+    p50_ms, p99_ms, _ = simulate(task.size, task.batch, card_here(), seconds=SIMULATED_S)
     return {
         "calls": task.batch,
         "warm_up_s": warm_s,
@@ -80,6 +83,7 @@ def paced(task: Task) -> Values:
         "frames_due": round(task.batch * counted_s / FRAME_S),
         "late": owner.late - late,
         "latency_ms": _quantiles(latencies_ms),
+        "computed_latency_ms": {"p50": p50_ms, "p99": p99_ms},
         "step_ms": _quantiles(np.array(backend.steps_ms)),
         "rows_a_step": float(np.mean(backend.rows)),
     }

@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 
 from antiphon.backends.torch.places import row_buckets
-from lab.bench.gpu_costs import H100, H200, Card, stage_costs, tick_ms
+from antiphon.models.cards import H100, H200, Card
+from lab.bench.gpu_costs import stage_costs, tick_ms
 from lab.bench.gpu_models import Size, published_sizes
 
 FRAME_MS = 80.0

@@ -16,7 +16,8 @@ from antiphon.backends.torch.kernels.rows import LEAST_ROWS, linear_rows, multip
 from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
-from lab.bench.gpu_card import Task, Values, device, graphed, median_ms, note
+from antiphon.models.costs import product_s, ring_issue_s
+from lab.bench.gpu_card import Task, Values, card_here, device, graphed, median_ms, note
 
 BEYOND_CACHE_BYTES = 300_000_000
 SHAPES = ((4096, 12288), (4096, 4096), (4096, 22528), (11264, 4096), (1024, 3072), (2816, 1024))
@@ -60,7 +61,10 @@ def attention(task: Task) -> Values:
         except Exception as error:
             found[f"split {split}, block {block}"] = f"{type(error).__name__}: {error}"[:200]
         note(found)
-    return {"rows": rows, "ring_gb": read_bytes / 1e9, "gb_s": found}
+    card = card_here()
+    computed_s = max(read_bytes / card.copy_bytes_per_s, ring_issue_s(read_bytes, card, is_int8=True))
+    computed = {"computed_gb_s": read_bytes / (computed_s + 2 * card.node_s) / 1e9}
+    return {"rows": rows, "ring_gb": read_bytes / 1e9, **computed, "gb_s": found}
 
 
 def products(task: Task) -> Values:
@@ -90,7 +94,8 @@ def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: in
         forms["int_mm"] = lambda index: torch._int_mm(values, linears[index].weight.t())
     for tile in () if task.is_small else TILES:
         forms[f"tile {tile}"] = partial(_tiled, linears, values, scale, x, tile)
-    entry: Values = {}
+    card, weights = card_here(), linears[0].weight.numel()
+    entry: Values = {"ours, computed": 1e6 * (product_s(weights, rows, card) + card.node_s)}
     for name, form in forms.items():
         try:
             each = partial(_over_all, form, len(linears))

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from antiphon.backends.torch.state import State
+from antiphon.models.costs import CODEC_LAUNCHES, Launches, codec_cost
 from lab.bench import gpu_chain
-from lab.bench.gpu_card import Task, Values, device, graphed, make_backend, median_ms, note
-from lab.bench.gpu_costs import card_called, stage_costs, tick_ms
+from lab.bench.gpu_card import Task, Values, card_here, device, graphed, make_backend, median_ms, note
+from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import make_modules, reads
 from lab.bench.gpu_ticks import fill_context, our_tick, time_ticks
 from lab.bench.gpu_upstream import upstream_tick
@@ -30,8 +31,8 @@ def ticks(task: Task) -> Values:
     backend = make_backend(task)
     found: Values = {"model": task.model, "batch": task.batch, "made_s": time.perf_counter() - start_s}
     cost, tick = reads(task.size, task.form), our_tick(backend, task.batch)
-    card = card_called(torch.cuda.get_device_name() if device().type == "cuda" else "")
-    found["computed_for"] = card.name
+    card = card_here()
+    found["computed_for"] = f"{card.name}, {card.label}"
     with torch.no_grad():
         fills = (("full", context), ("half", context // 2), ("empty", 1))
         for name, frames in fills[:1] if task.is_small else fills:
@@ -59,7 +60,7 @@ def ticks(task: Task) -> Values:
 def profile(task: Task) -> Values:
     """Where a full tick goes, by kernel. In a process of its own: a profiler slows what comes after it."""
     backend = make_backend(task)
-    tick, kinds = our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
+    card, tick, kinds = card_here(), our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
     if device().type == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.no_grad():
@@ -76,16 +77,22 @@ def profile(task: Task) -> Values:
     top = sorted(table.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
     return {
         "batch": task.batch,
+        "computed_kernels": sum(nodes.of(task.batch, is_int8=True) for nodes in _stage_nodes(task)),
+        "computed_ms": tick_ms(stage_costs(task.size, task.batch, task.size.lm["context"], card), card),
         "kernels": sum(map(len, table.values())) // PROFILED_TICKS,
         "busy_ms": sum(map(sum, table.values())) / PROFILED_TICKS / 1000,
         "top": [[name, len(us) // PROFILED_TICKS, sum(us) / PROFILED_TICKS] for name, us in top],
     }
 
 
+def _stage_nodes(task: Task) -> list[Launches]:
+    return [nodes for (model, _), nodes in NODES.items() if model == task.model]
+
+
 def nodes(task: Task) -> Values:
     """Microseconds that one more kernel costs in a graph: torch's, Triton's, and with programmatic launch."""
     count = 3 if task.is_small else CHAIN
-    x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values()
+    x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values(computed=1e6 * card_here().node_s)
 
     def chain(launch: Any) -> Any:
         return graphed(lambda: [launch() for _ in range(count)])
@@ -123,6 +130,7 @@ def mimi(task: Task) -> Values:
                     ("decode", lambda codes=codes, step=step: codec.decode(codes, step)),
                 ):
                     found[f"{name}, {rows} rows, {precision}"] = median_ms(graphed(run), 0.1)
+            found[f"computed, {rows} rows, ieee"] = codec_cost(rows, card_here(), CODEC_LAUNCHES).ms
             note(found)
     return found
 

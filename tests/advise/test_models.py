@@ -16,6 +16,7 @@ from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
 from antiphon.backends.machine import Gpu
 from antiphon.errors import ConfigError
+from antiphon.models.cards import CARDS
 from antiphon.models.families import AudioFamily, load_families
 from antiphon.serve.hosting.options import parse_command_line
 from tests.support.stack.composefile import read_compose, services
@@ -237,3 +238,21 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     assert main([*command[:-1], "-"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == override
+
+
+def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "141GB", "--modality", "duplex", "--sessions", "64"]) == 0
+    text = capsys.readouterr().out
+    for card in CARDS:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  on {card.name} ")]
+        found = re.fullmatch(
+            r"  on H\d00 +([\d.]+) ms   a tick of 64 ready sessions at full context; time would hold "
+            r"(\d+) sessions \(computed, not measured\)",
+            line,
+        )
+        assert found, line
+        family = next(one for one in FAMILIES.speech if one.name == "personaplex-7b")
+        assert float(found[1]) == pytest.approx(family.work("int8").tick_ms(64, card), abs=0.05)
+        assert int(found[2]) > 64
+    assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
+    assert "computed" not in capsys.readouterr().out

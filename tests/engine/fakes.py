@@ -97,6 +97,8 @@ class FakeBackend:
         step_s: Callable[[int], float] = lambda rows: 0.0,
         clock: FakeClock | None = None,
         memory: dict[str, int] | None = None,
+        device_name: str = "",
+        work: dict[str, int] | None = None,
     ) -> None:
         self.spec = spec or fake_spec()
         self._info = BackendInfo(
@@ -106,6 +108,8 @@ class FakeBackend:
             slots=slots,
             can_prime=self.spec.kind in (PipelineKind.DUPLEX, PipelineKind.TTS),
             memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
+            device_name=device_name,
+            work=work or {},
         )
         self.rows = [Row() for _ in range(slots)]
         self.clock = clock

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from antiphon.engine.capacity import rows_that_fit
+from antiphon.engine.computed import computed_slots
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized, memory_facts, with_rings
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
+from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 
@@ -29,7 +31,10 @@ class Workshop:
         step_s: Callable[[int], float] = lambda rows: 0.0,
         kind: PipelineKind = PipelineKind.CODEC,
         is_packed: bool = True,
+        device_name: str = "",
+        work: dict[str, int] | None = None,
     ) -> None:
+        self.device_name, self.work = device_name, work
         self.clock = FakeClock()
         self.memory = memory
         self.step_s = step_s
@@ -45,6 +50,8 @@ class Workshop:
             clock=self.clock,
             step_s=self.step_s,
             memory=self.memory,
+            device_name=self.device_name,
+            work=self.work,
         )
         self.made.append(backend)
         return backend
@@ -264,3 +271,68 @@ def test_rings_take_no_more_than_is_counted(pools: int, kind: PipelineKind) -> N
     for slots in (1, 7, 64, 2048):
         total = MemoryLayout(shape, pools, leases_of(slots, pools)).total_bytes
         assert total <= rings.fixed + slots * rings.row <= 1.1 * total + pools * 20 * shape.block.itemsize
+
+
+MILLISECOND_A_ROW = asdict(
+    TickWork(
+        weights_bytes=0, frame_bytes=4_300_000, context=1000, row_bytes=0, passes=0,
+        layers=0, cross_layers=0, steps=0, step_layers=0, int8_weights=0, int8_ring=0,
+    )
+)  # fmt: skip
+"""4.3 GB a row, which an H200 copies in 1 ms; the host's 0.3 ms and 38 launches of 2.2 us come once."""
+
+FAST = {"total": 10**9, "weights": 0, "state_per_row": 1}
+
+
+@pytest.mark.parametrize(
+    ("card", "ready", "tick_ms"),
+    [("NVIDIA H200", 39, 0.3836 + 39), ("NVIDIA H100 80GB HBM3", 27, 0.3874 + 27 * 4.3 / 3)],
+)
+def test_a_known_cards_constants_give_the_slots_by_hand_arithmetic(
+    card: str, ready: int, tick_ms: float
+) -> None:
+    """Ticks of 40 ms hold 39 rows of a millisecond, and are met by half of all calls."""
+    info = Workshop(FAST, device_name=card, work=MILLISECOND_A_ROW)(1).info
+    found = computed_slots(info, replace(AUTO, max_slots=500))
+    assert found is not None
+    assert (found.ready_rows, found.slots) == (ready, 2 * ready)
+    assert found.tick_ms == pytest.approx(tick_ms)
+    assert not found.card.is_measured
+    halved = computed_slots(info, replace(AUTO, max_slots=500), models=2)
+    assert halved is not None
+    assert halved.ready_rows == (20 - 0.39) // (1 if "H200" in card else 4.3 / 3)
+
+
+def test_what_is_computed_is_the_first_that_is_timed(caplog: pytest.LogCaptureFixture) -> None:
+    workshop = Workshop(
+        FAST, step_s=lambda rows: 0.0003 * rows, device_name="NVIDIA H200", work=MILLISECOND_A_ROW
+    )
+    with caplog.at_level("INFO"):
+        assert workshop.size(replace(AUTO, max_slots=500)) == 266
+    assert [made.info.slots for made in workshop.made] == [1, 78, 500, 266]
+    first, last = (record for record in caplog.records if record.name == "antiphon.engine.sizing")
+    assert (first.message, last.message) == ("slots computed", "slots chosen")
+    fields = first.__dict__["fields"]
+    assert fields["constants"] == "computed, not measured"
+    assert (fields["card"], fields["slots"], fields["ready_rows"]) == ("H200", 78, 39)
+
+
+def test_a_measured_tick_overrules_what_is_computed() -> None:
+    workshop = Workshop(
+        FAST, step_s=lambda rows: 0.005 * rows, device_name="NVIDIA H200", work=MILLISECOND_A_ROW
+    )
+    assert workshop.size(replace(AUTO, max_slots=500)) == 16
+    assert [made.info.slots for made in workshop.made] == [1, 78, 16]
+
+
+def test_rows_of_text_to_speech_are_those_computed() -> None:
+    """All are ready in every tick, which may take the frame: 79 of a millisecond in 80."""
+    words = {"device_name": "NVIDIA H200", "work": MILLISECOND_A_ROW}
+    workshop = Workshop(FAST, kind=PipelineKind.TTS, **words)  # type: ignore[arg-type]
+    assert workshop.size(replace(AUTO, max_slots=500)) == 79
+
+
+def test_an_unknown_card_is_only_timed() -> None:
+    workshop = Workshop(FAST, device_name="NVIDIA L4", work=MILLISECOND_A_ROW)
+    assert workshop.size() == 64
+    assert [made.info.slots for made in workshop.made] == [1, 2, 64]

@@ -7,16 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lab.bench.gpu_costs import H100, H200, NODES, card_called, stage_costs, tick_ms
-from lab.bench.gpu_models import Form, published_sizes
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.work import tick_work
+from antiphon.models.cards import CARDS, H100, H200, card_called
+from antiphon.models.families import load_families
+from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
+from lab.bench.gpu_models import Form, lm_spec, meta_modules, published_sizes
 from lab.bench.gpu_simulation import simulate
 
 MOSHI = published_sizes()["moshi-7b"]
 
 
 def test_no_constant_is_a_cards_own_yet() -> None:
-    assert not H100.is_measured
-    assert not H200.is_measured
+    assert CARDS == (H200, H100)
+    assert [card.label for card in CARDS] == ["computed, not measured"] * 2
 
 
 @pytest.mark.parametrize("name", published_sizes())
@@ -58,4 +62,32 @@ def test_simulated_calls_wait_between_one_tick_and_two() -> None:
 
 def test_a_card_is_known_by_its_name() -> None:
     assert card_called("NVIDIA H100 80GB HBM3") == H100
-    assert card_called("NVIDIA H200") == card_called("something new") == H200
+    assert card_called("NVIDIA H200") == H200
+    assert card_called("something new") is None
+    assert card_of("something new") == H200
+
+
+@pytest.mark.parametrize("name", published_sizes())
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_what_a_backend_says_of_itself_is_what_shapes_say(name: str, is_int8: bool) -> None:
+    """Bytes within 3 %: shared sets of the depformer weigh their mean. Launches within 7 %."""
+    size, form = published_sizes()[name], Form(is_int8, is_int8, torch.bfloat16)
+    mimi, model = meta_modules(size, form)
+    generator = Generator(model.prepare(int8=is_int8), lm_spec(size))
+    said, wanted = tick_work(size.kind, mimi, generator), work_of(size, form)
+    assert said.weights_bytes == pytest.approx(wanted.weights_bytes, rel=0.03)
+    assert replace(said, weights_bytes=0, passes=0) == replace(wanted, weights_bytes=0, passes=0)
+    for rows in (1, 3, 16, 64):
+        counted = NODES[name, "lm"].of(rows, is_int8=is_int8)
+        assert said.launches(rows) == pytest.approx(counted, rel=0.07)
+
+
+@pytest.mark.parametrize(("published", "name"), [("moshiko", "moshi-7b"), ("stt-1b-en_fr", "stt-1b")])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_published_model_is_the_size_that_is_measured(published: str, name: str, precision: str) -> None:
+    family = next(one for one in load_families().speech if one.name == published)
+    is_int8 = precision == "int8"
+    wanted = work_of(published_sizes()[name], Form(is_int8, is_int8, torch.bfloat16))
+    work = family.work(precision)
+    assert work.weights_bytes == pytest.approx(wanted.weights_bytes, rel=0.02)
+    assert replace(work, weights_bytes=0) == replace(wanted, weights_bytes=0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from antiphon.models.cards import H200
 from lab.bench import gpu_card, gpu_session
 from lab.bench.gpu_session import PARITY_DIFFERS, PLANS, Entry, reason_to_leave_out, run_plan
 from lab.tests.bench.only_these import bare_environment
@@ -55,7 +56,14 @@ def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> N
         again = run(tmp_path, "--plan", plan, "--small", "--out", str(tmp_path), "--resume")
         assert again.stderr == ""
         assert json.loads((tmp_path / "first.json").read_text()) == found
+        assert results["profile"]["computed_kernels"] > 1000
+    elif plan == "kernels":
+        assert results["nodes"]["computed"] == pytest.approx(1e6 * H200.node_s)
+        assert results["mimi"]["computed, 1 rows, ieee"] > 0
+        assert results["attention"]["computed_gb_s"] > 0
+        assert all(entry["ours, computed"] > 0 for entry in results["products"].values())
     elif plan == "capacity":
+        assert results["paced"]["computed_latency_ms"]["p99"] > 0
         assert results["paced"]["frames"] > 0
         assert set(results["paced"]["latency_ms"]) == {"p50", "p99", "p99.9"}
 

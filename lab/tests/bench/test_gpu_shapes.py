@@ -17,14 +17,15 @@ from antiphon.backends.torch.kernels.rows import MOST_ROWS, linear_rows, plain_r
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout
 from antiphon.backends.torch.quantised.int8 import Int8Linear
-from lab.bench.gpu_costs import NODES, Nodes
+from antiphon.models.costs import Launches
+from lab.bench.gpu_costs import NODES
 from lab.bench.gpu_models import Form, lm_spec, meta_modules, model_spec, published_sizes
 from tests.backends.torch.compiled import launch_nothing
 from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of
 from tests.backends.torch.test_capture import places_of, stages_of
 
 ROWS = 2 * FEW_ROWS
-COUNTED = {**NODES, ("tts-1.6b", "encode"): Nodes(563, 563, 563)}
+COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(563, 563, 563)}
 """What costs are computed of: they may only become fewer. Served, text to speech has no encoder."""
 
 STAGE_NAMES = {"think": "lm"}

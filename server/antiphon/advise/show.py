@@ -9,8 +9,14 @@ from pathlib import Path
 from antiphon.advise.fit import OVERHEAD, Fit, FitRequest, TextFit
 from antiphon.advise.here import Memory, sessions_here
 from antiphon.backends.registry import BACKENDS
-from antiphon.models.families import ModelFamilies, SpeechFamily
+from antiphon.engine.computed import slots_on
+from antiphon.engine.config import EngineConfig
+from antiphon.models.cards import CARDS
+from antiphon.models.families import ModelFamilies, PocketFamily, SpeechFamily
 from antiphon.models.manifest import Manifest
+
+FRAME_MS = 80.0
+"""Of every published speech model."""
 
 GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
 
@@ -165,9 +171,23 @@ def speech_advice(fit: Fit, wish: FitRequest, others: Iterable[Fit]) -> str:
         f"  sessions   {gigabytes(wish.sessions * facts.row_bytes)}   {wish.sessions} x "
         f"({kv / 1e6:.0f} MB keys and values + {(facts.row_bytes - kv) / 1e6:.0f} MB codec)",
         *_sum(together, wish.memory_bytes, fit.rows),
+        *([] if isinstance(family, PocketFamily) else time_lines(family, fit, wish.sessions)),
+        "  --slots auto measures how many are answered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
+
+
+def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
+    """Of each card whose constants are known: a tick's milliseconds, and the sessions that are in time."""
+    work, lines = family.work(fit.precision), list[str]()
+    for card in CARDS:
+        found = slots_on(card, work, family.kind, FRAME_MS, EngineConfig())
+        lines.append(
+            f"  on {card.name:<8}{work.tick_ms(sessions, card):.1f} ms   a tick of {sessions} ready sessions "
+            f"at full context; time would hold {found.slots} sessions ({card.label})"
+        )
+    return lines
 
 
 def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> str:
@@ -179,6 +199,7 @@ def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> st
         f"  sessions   {gigabytes(wish.sessions * fit.facts.row_bytes)}   {wish.sessions} x "
         f"{fit.facts.row_bytes / 1e6:.0f} MB keys and values",
         *_sum(fit.facts.needed(wish.sessions), wish.memory_bytes, fit.rows),
+        "  memory is half of the answer: the text model's own server says how many are answered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
@@ -189,5 +210,4 @@ def _sum(together: int, memory_bytes: int, rows: int) -> list[str]:
         f"  overhead   {gigabytes(OVERHEAD * together)}   {OVERHEAD:.0%}: activations, framework",
         f"  needed     {gigabytes((1 + OVERHEAD) * together)}   of {gigabytes(memory_bytes)}; memory would "
         f"hold {rows} sessions",
-        "  memory is half of the answer: --slots auto measures how many are answered in time",
     ]

@@ -124,7 +124,8 @@ class BackendInfo:
     ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row", and
     "caches", the most that prompts and voices kept for later rows take), for admission arithmetic and the
     report. ``row_ms`` is what each row adds to a tick, where the backend
-    knows it and the engine cannot measure it (tts).
+    knows it and the engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and
+    ``work`` what a tick asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing.
     """
 
     name: str
@@ -137,6 +138,8 @@ class BackendInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
     row_ms: float | None = None
+    device_name: str = ""
+    work: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> PipelineKind:

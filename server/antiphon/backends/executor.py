@@ -23,8 +23,8 @@ class ExecutorFacts:
     """What an executor says of itself, for :class:`antiphon.backends.base.BackendInfo`.
 
     ``memory`` has at least "weights", the bytes of all weights, and on a GPU "total", the device's bytes;
-    "state_per_row" and "caches" only where the host cannot know them (see :class:`RowHost`). ``row_ms`` is as
-    in :class:`antiphon.backends.base.BackendInfo`.
+    "state_per_row" and "caches" only where the host cannot know them (see :class:`RowHost`). ``row_ms``,
+    ``device_name`` and ``work`` are as in :class:`antiphon.backends.base.BackendInfo`.
     """
 
     name: str
@@ -34,6 +34,8 @@ class ExecutorFacts:
     versions: Mapping[str, str]
     memory: Mapping[str, int]
     row_ms: float | None = None
+    device_name: str = ""
+    work: Mapping[str, int] = field(default_factory=dict)
 
 
 class Work(NamedTuple):

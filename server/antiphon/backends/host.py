@@ -75,6 +75,8 @@ class RowHost(Generic[E]):
             versions=facts.versions,
             memory={"state_per_row": row_bytes, "caches": caches, **facts.memory},
             row_ms=facts.row_ms,
+            device_name=facts.device_name,
+            work=facts.work,
         )
 
     @property

@@ -65,6 +65,11 @@ def device_bytes(device: torch.device) -> dict[str, int]:
     return {"total": torch.cuda.get_device_properties(device).total_memory}
 
 
+def device_name(device: torch.device) -> str:
+    """What the driver calls a GPU; nothing of a CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+
+
 def memory_in_use() -> dict[str, tuple[int, int]]:
     """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread."""
     if not torch.cuda.is_initialized():

@@ -19,6 +19,7 @@ from antiphon.engine.capacity import (
     rows_that_fit,
     tick_limit_s,
 )
+from antiphon.engine.computed import computed_slots
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
@@ -71,7 +72,8 @@ def make_sized(
     For the latter, backends are made (or resized, where they can be) and timed with more and more ready
     rows, up to what memory holds. A backend whose ticks always compute all its rows (:meth:`Backend.plan`)
     is doubled until it is too slow. Of another the ready rows of a tick are timed, and more calls fit than
-    that. A tts model cannot be timed without a text: there memory decides, and what the backend says a row
+    that. On a card whose constants are known the first number timed is the one computed for it. A tts model
+    cannot be timed without a text: there memory decides, what is computed, and what the backend says a row
     takes. ``rings`` says what calls take of the machine's memory, beside the model's on its device.
 
     Raises:
@@ -97,21 +99,24 @@ def make_sized(
         )
         for each in facts
     )
+    expected = _expected(backend.info, config, share, fitting)
     if backend.info.kind is PipelineKind.TTS:
-        return _remake(backend, factory, min(fitting, _spoken_in_time(backend.info, config, share)))
+        spoken = _spoken_in_time(backend.info, config, share)
+        return _remake(backend, factory, min(fitting, expected or fitting, spoken))
     limit_s = tick_limit_s(
         backend.info.spec.frame_ms / 1000.0,
         reserve_fraction=config.tick_reserve_fraction,
         models=share.models,
     )
     ticks = measure_ticks(backend, [1], clock, limit_s)
-    is_packed = False
+    is_packed, wanted = False, min(fitting, max(2, expected or 0))
     while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
         timed = backend.info.slots
-        backend = _remake(backend, factory, fitting if is_packed else min(2 * timed, fitting))
+        backend = _remake(backend, factory, wanted)
         is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
         larger = [rows for rows in tick_sizes(backend.info.slots) if rows > timed]
         ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, limit_s)
+        wanted = fitting if is_packed else min(2 * wanted, fitting)
     ready = rows_in_time(ticks, limit_s)
     timely = ready
     if is_packed and not config.fixed_batch:
@@ -127,6 +132,25 @@ def make_sized(
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
     return _remake(backend, factory, slots)
+
+
+def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:
+    """The slots computed for a card whose constants are known, as far as they fit into memory."""
+    computed = computed_slots(info, config, share.models)
+    if computed is None:
+        return None
+    slots = min(computed.slots, fitting)
+    Log(__name__).info(
+        "slots computed",
+        slots=slots,
+        by_memory=fitting,
+        by_time=computed.slots,
+        ready_rows=computed.ready_rows,
+        tick_ms=computed.tick_ms,
+        card=computed.card.name,
+        constants=computed.card.label,
+    )
+    return slots
 
 
 def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:

@@ -13,6 +13,7 @@ from datetime import date
 from importlib import resources
 from typing import Any, ClassVar, Final, TypeAlias
 
+from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
 
 CARD: Final = 2048
@@ -31,6 +32,9 @@ MIMI_STATE_BYTES: Final = 16_400_000
 
 INT8_SCALES: Final = 1.002
 """Bytes of an INT8 weight with its share of the scale of its row."""
+
+HEAD_DIM: Final = 128
+"""Of the large transformer: a scale of 4 bytes goes with as many INT8 keys, or values."""
 
 PRECISIONS: Final = ("bf16", "int8")
 
@@ -136,6 +140,32 @@ class SpeechFamily:
     def row_bytes(self, precision: str) -> int:
         """All that one session takes: keys and values, and the codec's state."""
         return self.kv_bytes(precision) + MIMI_STATE_BYTES
+
+    def work(self, precision: str) -> TickWork:
+        """What a tick asks of a card: of embeddings it reads a line each, of sets all that its steps use."""
+        is_int8 = precision == "int8"
+        size, kept, dep = (
+            INT8_SCALES if is_int8 else 2.0,
+            1 + 4 / HEAD_DIM if is_int8 else 2.0,
+            self.depformer,
+        )
+        inner, plain = float(self.temporal_parameters), float(self.text_card * self.dim)
+        if dep is not None:
+            inner += (4 * DEPFORMER_DIM**2 + 3 * DEPFORMER_DIM * dep.hidden) * dep.layers * self.dep_q
+            plain += self.dim * DEPFORMER_DIM * dep.sets + self.dep_q * DEPFORMER_DIM * CARD
+        return TickWork(
+            weights_bytes=round(size * inner + 2 * plain) + self.codec_bytes,
+            frame_bytes=round(2 * self.dim * self.layers * kept),
+            context=self.context,
+            row_bytes=4 * self.dim * self.layers * self.cross_context,
+            passes=2 if self.kind is PipelineKind.DUPLEX else 1,
+            layers=self.layers,
+            cross_layers=self.layers if self.cross_context else 0,
+            steps=0 if dep is None else self.dep_q,
+            step_layers=0 if dep is None else dep.layers,
+            int8_weights=int(is_int8),
+            int8_ring=int(is_int8),
+        )
 
 
 @dataclass(frozen=True, slots=True)

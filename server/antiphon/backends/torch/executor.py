@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ from antiphon.backends.torch.stages import StageRunner
 from antiphon.backends.torch.state import State
 from antiphon.backends.torch.step import NO_ROW
 from antiphon.backends.torch.weights.loading import quantization_of
-from antiphon.backends.torch_devices import device_bytes, device_probe, to_numpy
+from antiphon.backends.torch.work import tick_work
+from antiphon.backends.torch_devices import device_bytes, device_name, device_probe, to_numpy
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
@@ -68,7 +69,8 @@ class TorchRows:
     @property
     def facts(self) -> ExecutorFacts:
         """What does not change while it lives."""
-        model = None if self._generator is None else self._generator.model
+        generator = self._generator
+        model = None if generator is None else generator.model
         modules = [self._mimi] if model is None else [self._mimi, model]
         return ExecutorFacts(
             name="torch",
@@ -77,6 +79,8 @@ class TorchRows:
             quantization="none" if model is None else quantization_of(model),
             versions={"torch": torch.__version__},
             memory={"weights": sum(map(weight_bytes, modules)), **device_bytes(self._mimi.device)},
+            device_name=device_name(self._mimi.device),
+            work={} if generator is None else asdict(tick_work(self._spec.kind, self._mimi, generator)),
         )
 
     @property

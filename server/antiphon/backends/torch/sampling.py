@@ -137,7 +137,7 @@ class Sampler:
         if self._spec.dep_q:
             self._voice = _Voice(temperature[1], inverse[1], topk[1], voice)
         if self._kernels is not None and noise is not None and logits.shape[1] <= self._kernels.MOST_TOKENS:
-            words = self._kernels.Words(
+            words = self._kernels.TextWeights(
                 step.whole("lm.recent"), step.at, inverse[0], *penalty, pad_mult[0], context[0],
                 self._spec.text_padding_id,
             )  # fmt: skip

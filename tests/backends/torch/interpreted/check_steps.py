@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from antiphon.backends.torch.delays import DelayCache
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
-from antiphon.backends.torch.kernels.fused import FEW_ROWS
+from antiphon.backends.torch.kernels.fused import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from antiphon.backends.torch.kernels.rows import (
     embedded,
     embedded_streams,
@@ -49,6 +51,15 @@ SHAPES = (("moshi", True), ("moshi-gqa", False), ("moshi-halves", True), ("hibik
 @pytest.fixture(autouse=True)
 def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "DEVICES", ("cpu",))
+    monkeypatch.setattr(InterpreterBuilder, "create_fma", fused_multiply_add)
+
+
+def fused_multiply_add(
+    _: InterpreterBuilder, x: TensorHandle, y: TensorHandle, z: TensorHandle
+) -> TensorHandle:
+    """Of float32, rounded once as a card rounds it; Triton's interpreter rounds the product too."""
+    exact = x.data.astype(np.float64) * y.data + z.data
+    return TensorHandle(exact.astype(x.data.dtype), z.dtype.scalar)
 
 
 def int8_linear(out_features: int, in_features: int, *, bias: bool = False) -> Int8Linear:
@@ -70,7 +81,7 @@ def test_an_int8_linear_is_the_same_to_the_bit(
     x[-1] = 0
     residual = torch.randn(count, columns).to(dtype)
     prepared = plain_rows(x, linear)
-    assert prepared.is_unmade is (count <= FEW_ROWS)
+    assert prepared.is_unmade is makes_rows(count, depth)
     if prepared.scale is not None:
         values, scale = quantize_tokens(x)
         assert torch.equal(prepared.values, values)
@@ -98,7 +109,7 @@ def test_linears_that_round_nothing_are_torchs_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 3, SHORT_ROWS])
 def test_a_few_rows_are_what_they_are_among_many(count: int, dtype: torch.dtype) -> None:
     """To the bit, though one launch makes and multiplies them: normed, gated, with a residual."""
     norm, block = (
@@ -110,7 +121,8 @@ def test_a_few_rows_are_what_they_are_among_many(count: int, dtype: torch.dtype)
         randomize(module, seed=3)
     for name in ("linear_in", "linear_out"):
         block.add_module(name, Int8Linear.quantize(getattr(block, name)))
-    many = (torch.randn(FEW_ROWS + 1, 400)[:, :300] * torch.logspace(-2, 1, FEW_ROWS + 1)[:, None]).to(dtype)
+    rows = SHORT_ROWS + 1
+    many = (torch.randn(rows, 400)[:, :300] * torch.logspace(-2, 1, rows)[:, None]).to(dtype)
     many[1] = 0
 
     def fed(x: Tensor) -> Tensor:
@@ -129,7 +141,7 @@ def test_norms_and_gates_are_those_of_the_modules(is_int8: bool) -> None:
     if is_int8:
         linear = Int8Linear.quantize(block.linear_in)
         block.add_module("linear_out", Int8Linear.quantize(block.linear_out))
-    count = FEW_ROWS + 1
+    count = SHORT_ROWS + 1
     x = torch.randn(count, 192)[:, :96] * 5
     normed = normed_rows(x, norm, linear)
     want = norm(x[:, None])[:, 0]
@@ -335,3 +347,25 @@ def test_a_language_model_says_the_same(tmp_path: Path, shape: str, is_int8: boo
         ours, theirs = tensor[:3].double(), kernels.state.tensors[name][:3].double()
         apart = (ours - theirs).abs()
         assert float(apart.max()) <= (4 if tensor.dtype == torch.int8 else near), name
+
+
+def test_long_rows_are_made_on_the_way_up_to_a_few() -> None:
+    assert makes_rows(FEW_ROWS, 4096)
+    assert not makes_rows(FEW_ROWS + 1, 4096)
+    assert makes_rows(SHORT_ROWS, SHORT_DEPTH)
+    assert not makes_rows(SHORT_ROWS + 1, SHORT_DEPTH)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 3e-14, 7e8])
+def test_a_product_rounds_by_a_reciprocal_as_by_the_division(scale: float) -> None:
+    """Halves and their neighbours too: there a quotient that is off by its last bit goes the other way."""
+    step = torch.tensor(scale) * torch.linspace(0.7, 1.3, 64)[:, None]
+    halves = (torch.arange(127) + 0.5) * step
+    x = torch.cat([torch.nextafter(halves, halves * 2), halves, torch.nextafter(halves, -halves)], dim=1)
+    x = torch.cat([x, -x, 127 * step], dim=1)
+    linear = int8_linear(16, x.shape[1])
+    for some in x.split(SHORT_ROWS):
+        values, _ = quantize_tokens(some)
+        wanted = linear(some)
+        assert values.abs().max() == 127
+        assert torch.equal(linear_rows(linear, plain_rows(some, linear)), wanted)

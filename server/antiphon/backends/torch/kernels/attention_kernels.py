@@ -78,6 +78,18 @@ def attend_split(
 
 
 @triton.jit
+def joined(parts_ptr, peaks_ptr, totals_ptr, part, is_used, WIDTH: tl.constexpr):
+    """Splits of one query into ``[WIDTH]``, all at once; zeros where none is used."""
+    column = tl.arange(0, WIDTH)
+    peak = tl.load(peaks_ptr + part, mask=is_used, other=-1e30)
+    total = tl.load(totals_ptr + part, mask=is_used, other=0.0)
+    values = tl.load(parts_ptr + part[:, None] * WIDTH + column[None, :], mask=is_used[:, None], other=0.0)
+    grow = tl.exp2(peak - tl.max(peak, 0))
+    total = tl.sum(total * grow, 0)
+    return tl.sum(values * grow[:, None], 0) / tl.where(total > 0, total, 1.0)
+
+
+@triton.jit
 def join_splits(
     out_ptr,
     first_ptr,
@@ -103,14 +115,7 @@ def join_splits(
     used = tl.where(row < 0, 0, tl.minimum(tl.cdiv(filled, SPLIT), splits))
     split, column = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
     part = (place * tl.num_programs(0) + line_of_q) * splits + split
-    is_used = split < used
-    peak = tl.load(sums_ptr + part, mask=is_used, other=-1e30)
-    total = tl.load(sums_ptr + sums_stride + part, mask=is_used, other=0.0)
-    parts_at = parts_ptr + part[:, None] * WIDTH + column[None, :]
-    values = tl.load(parts_at, mask=is_used[:, None], other=0.0)
-    grow = tl.exp2(peak - tl.max(peak, 0))
-    total = tl.sum(total * grow, 0)
-    mixed = tl.sum(values * grow[:, None], 0) / tl.where(total > 0, total, 1.0)
+    mixed = joined(parts_ptr, sums_ptr, sums_ptr + sums_stride, part, split < used, WIDTH)
     head, turn = line_of_q // COUNT, line_of_q % COUNT
     at = place * out_row_stride + head * out_head_stride + turn * out_count_stride
     tl.store(out_ptr + at + column * out_width_stride, mixed.to(out_ptr.dtype.element_ty))

@@ -1,10 +1,10 @@
 """Decode attention over the key-value ring as two Triton kernels, in the ring's dtype or its INT8.
 
-Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own, and a
-second kernel joins them. Rows are read where they lie in the ring, up to each one's filled length; a place
-without a row reads nothing. An INT8 ring is multiplied by integer matrix units, a program a query: queries
-that share a key-value head share its keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on
-a CPU, slowly.
+Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own. A second
+kernel joins them; of an INT8 ring the last split does, and the last query rounds its place's row. Rows are
+read where they lie in the ring, up to each one's filled length; a place without a row reads nothing. An INT8
+ring is multiplied by integer matrix units, a program a query: queries that share a key-value head share its
+keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
 from antiphon.backends.torch.kernels.limb_kernels import attend_limbs
+from antiphon.backends.torch.kernels.rows import LinearInput
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 
 SPLIT_SLOTS = 256
@@ -39,6 +40,11 @@ def block_slots_of(width: int, element_bytes: int) -> int:
     return min(MOST_BLOCK_SLOTS, BLOCK_BYTES // (width * element_bytes))
 
 
+def new_tickets(places: int, queries: int, device: torch.device) -> Tensor:
+    """Tickets of so many queries of each place, all 0: the last program that takes one finishes the work."""
+    return torch.zeros(places, queries + 1, dtype=torch.int32, device=device)
+
+
 def decode_attention(
     q: Tensor,
     ring: RingView,
@@ -48,6 +54,8 @@ def decode_attention(
     *,
     split_slots: int = SPLIT_SLOTS,
     block_slots: int | None = None,
+    tickets: Tensor | None = None,
+    rounded: LinearInput | None = None,
 ) -> Tensor:
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
@@ -57,7 +65,8 @@ def decode_attention(
     ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card; of an INT8 ring always
     PAGE_SLOTS). Query t sees what
     the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
-    (``transformer.py``).
+    (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries
+    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
@@ -67,7 +76,18 @@ def decode_attention(
     sums = q.new_empty(2, places, heads, count, splits, dtype=torch.float32)
     log2_scale = math.log2(math.e) / math.sqrt(width)
     of_ring = {"COUNT": count, "CAPACITY": capacity, "WIDTH": width, "SPLIT": split_slots}
-    if ring.k_scale is None:
+    if ring.k_scale is not None:
+        if tickets is None:
+            tickets = new_tickets(places, heads * count, q.device)
+        values, scale = (out, sums) if rounded is None else (rounded.values, rounded.scale)
+        attend_limbs[(splits, heads * count, places)](
+            q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, parts, sums, tickets, out,
+            values, scale, log2_scale, *q.stride(), sums.stride(0), *out.stride()[:3],
+            GROUP=heads // kv_heads, PAGE=PAGE_SLOTS, SPLITS=triton.next_power_of_2(splits),
+            IS_ROUNDED=rounded is not None, ROUNDED_WIDTH=heads * width,
+            ROUNDED_BLOCK=triton.next_power_of_2(heads * width), **of_ring, enable_fp_fusion=True,
+        )  # fmt: skip
+    else:
         group = heads // kv_heads
         attend_split[(splits, kv_heads, places)](
             q, ring.k, ring.v, first, rows, parts, sums, log2_scale, *q.stride(), sums.stride(0),
@@ -75,14 +95,8 @@ def decode_attention(
             BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), **of_ring,
             enable_fp_fusion=True,
         )  # fmt: skip
-    else:
-        attend_limbs[(splits, heads * count, places)](
-            q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, parts, sums, log2_scale,
-            *q.stride(), sums.stride(0), GROUP=heads // kv_heads, PAGE=PAGE_SLOTS, **of_ring,
-            enable_fp_fusion=True,
+        join_splits[(heads * count, places)](
+            out, first, rows, parts, sums, *out.stride(), sums.stride(0), splits,
+            SPLITS=triton.next_power_of_2(splits), **of_ring, enable_fp_fusion=True,
         )  # fmt: skip
-    join_splits[(heads * count, places)](
-        out, first, rows, parts, sums, *out.stride(), sums.stride(0), splits,
-        SPLITS=triton.next_power_of_2(splits), **of_ring, enable_fp_fusion=True,
-    )  # fmt: skip
     return out

@@ -26,9 +26,21 @@ DEVICES: Final = ("cuda",)
 
 LEAST_HEAD_DIM: Final = 16
 
-FEW_ROWS: Final = 2
-"""Rows up to which a product makes them itself. Counted in machine code, not measured: with two of them its
-programs read weights as fast as memory gives them, with four they issue a third too many instructions."""
+FEW_ROWS: Final = 4
+"""Rows up to which a product makes them itself, however long. Counted in machine code, not measured: of
+four rows its programs issue up to 32 instructions a KiB of weights, and memory's full rate leaves time for
+33."""
+
+
+SHORT_DEPTH: Final = 1024
+SHORT_ROWS: Final = 16
+"""Of rows of at most so many elements (the depformer's), a product makes up to so many itself: its weights
+are few, and another launch costs more than rounding 16,384 elements in every program."""
+
+
+def makes_rows(count: int, depth: int) -> bool:
+    """Whether a product of so many rows, of so many elements each, norms and rounds them itself."""
+    return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
 
 
 @cache

@@ -7,6 +7,9 @@
 import triton
 import triton.language as tl
 
+from antiphon.backends.torch.kernels.attention_kernels import joined
+from antiphon.backends.torch.kernels.row_kernels import is_last, round_row
+
 
 @triton.jit
 def whole(values):
@@ -38,34 +41,55 @@ def attend_limbs(
     rows_ptr,
     parts_ptr,
     sums_ptr,
+    ticket_ptr,
+    out_ptr,
+    rounded_ptr,
+    rounded_scale_ptr,
     log2_scale,
     q_row_stride,
     q_head_stride,
     q_count_stride,
     q_width_stride,
     sums_stride,
+    out_row_stride,
+    out_head_stride,
+    out_count_stride,
     COUNT: tl.constexpr,
     GROUP: tl.constexpr,
     CAPACITY: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLIT: tl.constexpr,
     PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    ROUNDED_WIDTH: tl.constexpr,
+    ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One split for one query: sums not yet divided. K is by slots, V in pages of ``[WIDTH, PAGE]``.
+    """One split for one query. K is by slots, V in pages of ``[WIDTH, PAGE]``.
 
-    The query and the softmax weights are two limbs each, in the first two of the sixteen rows that a matrix
-    unit takes at least. So nothing is converted element by element.
+    A query's last split joins them all; a place's last query rounds them, where that is asked for. Tickets
+    are one a query and one more, for each place. The query and the softmax weights are two limbs each, in the
+    first two of the sixteen rows that a matrix unit takes at least. So nothing is converted element by
+    element.
     """
     split, line_of_q, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
+    lines = tl.num_programs(1)
+    head, turn, column = line_of_q // COUNT, line_of_q % COUNT, tl.arange(0, WIDTH)
+    out_at = out_ptr + place * out_row_stride + head * out_head_stride + turn * out_count_stride + column
+    rounded_at = rounded_ptr + place * lines * WIDTH
     if row < 0:
+        if split == 0:
+            tl.store(out_at, tl.zeros((WIDTH,), out_ptr.dtype.element_ty))
+            if IS_ROUNDED:
+                tl.store(rounded_at + line_of_q * WIDTH + column, tl.zeros((WIDTH,), tl.int8))
+                tl.store(rounded_scale_ptr + place, 1.0)
         return
     filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
     begin = split * SPLIT
     if begin >= filled:
         return
-    head, turn = line_of_q // COUNT, line_of_q % COUNT
-    column, line, slots = tl.arange(0, WIDTH), tl.arange(0, 16), tl.arange(0, PAGE)
+    line, slots = tl.arange(0, 16), tl.arange(0, PAGE)
     q_at = q_ptr + place * q_row_stride + head * q_head_stride + turn * q_count_stride
     q = tl.load(q_at + column * q_width_stride).to(tl.float32)
     largest = tl.maximum(tl.max(tl.abs(q), 0), 1e-20)
@@ -107,7 +131,18 @@ def attend_limbs(
         mixed = mixed * shrink + products.to(tl.float32) * (unit * (heaviest / 127.0))[:, None]
         highest = higher
 
-    part = (place * tl.num_programs(1) + line_of_q) * tl.num_programs(0) + split
+    first_part = (place * lines + line_of_q) * tl.num_programs(0)
+    part = first_part + split
     tl.store(sums_ptr + part, highest)
     tl.store(sums_ptr + sums_stride + part, total)
     tl.store(parts_ptr + part * WIDTH + column, tl.sum(mixed, 0))
+    used = tl.minimum(tl.cdiv(filled, SPLIT), tl.num_programs(0))
+    ticket_at = ticket_ptr + place * (lines + 1)
+    if is_last(ticket_at + line_of_q, used):
+        one = tl.arange(0, SPLITS)
+        seen = joined(parts_ptr, sums_ptr, sums_ptr + sums_stride, first_part + one, one < used, WIDTH)
+        tl.store(out_at, seen.to(out_ptr.dtype.element_ty))
+        if IS_ROUNDED:  # noqa: SIM102 - Triton evaluates both sides of an "and"
+            if is_last(ticket_at + lines, lines):
+                whole_at = out_ptr + place * out_row_stride
+                round_row(whole_at, rounded_at, rounded_scale_ptr + place, ROUNDED_WIDTH, ROUNDED_BLOCK)

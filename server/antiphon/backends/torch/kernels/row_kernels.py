@@ -23,6 +23,65 @@ def gated(x, value, dtype):
 
 
 @triton.jit
+def rounded_by(values, scale, inverse):
+    """:func:`rounded` in fewer instructions, by ``inverse``, the scale's reciprocal rounded to nearest.
+
+    A quotient and what it leaves, both exact (Markstein 1990), are the correctly rounded quotient.
+    """
+    quotient = values * inverse
+    quotient = tl.fma(tl.fma(-quotient, scale, values), inverse, quotient)
+    whole = (quotient + 12582912.0) - 12582912.0
+    return tl.clamp(whole, -127.0, 127.0).to(tl.int8)
+
+
+@triton.jit
+def is_last(ticket_ptr, programs):
+    """Whether all other programs that share a ticket have come here; what they stored can be read then.
+
+    The ticket is 0 before the first and after the last of them.
+    """
+    tl.debug_barrier()  # a release by one thread covers what all of the program's threads stored
+    before = tl.atomic_add(ticket_ptr, 1, sem="acq_rel", scope="gpu")
+    if before == programs - 1:
+        tl.store(ticket_ptr, 0)
+    return before == programs - 1
+
+
+@triton.jit
+def round_row(x_ptr, out_ptr, scale_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """One row to INT8, as :func:`prepare_rows` rounds it."""
+    column = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
+    tl.store(scale_ptr, step)
+    tl.store(out_ptr + column, rounded(x, step), mask=column < WIDTH)
+
+
+@triton.jit
+def mean_squares(
+    x_ptr,
+    place,
+    count,
+    row_stride,
+    DEPTH: tl.constexpr,
+    PLACES: tl.constexpr,
+    LANES: tl.constexpr = 128,
+    HALVINGS: tl.constexpr = 6,
+):
+    """:func:`mean_square` of several rows at once, to the same bits."""
+    lane = tl.arange(0, LANES)
+    at = x_ptr + tl.minimum(place, count - 1).to(tl.int64)[:, None] * row_stride + lane[None, :]
+    total = tl.zeros((PLACES, LANES), tl.float32)
+    for start in tl.static_range(0, DEPTH, LANES):
+        x = tl.load(at + start, mask=(start + lane < DEPTH)[None, :], other=0.0).to(tl.float32)
+        total += x * x
+    for _ in tl.static_range(0, HALVINGS):
+        left, right = tl.split(tl.reshape(total, (PLACES, total.shape[1] // 2, 2)))
+        total = left + right
+    return tl.div_rn(tl.sum(total, 1), DEPTH * 1.0)
+
+
+@triton.jit
 def mean_square(at, DEPTH: tl.constexpr, LANES: tl.constexpr = 128, HALVINGS: tl.constexpr = 6):
     """The mean square of DEPTH values, added in an order that is the same whatever the program's warps."""
     lane = tl.arange(0, LANES)
@@ -164,15 +223,14 @@ def make_and_multiply(
     is_column = column < columns
     norm = tl.zeros((PLACES,), tl.float32)
     if IS_NORMED:
-        for one in tl.static_range(0, PLACES):
-            square = mean_square(x_ptr + tl.minimum(one, count - 1) * x_row_stride, DEPTH)
-            norm = tl.where(place == one, tl.rsqrt(square + eps), norm)
+        norm = tl.rsqrt(mean_squares(x_ptr, place, count, x_row_stride, DEPTH, PLACES) + eps)
     largest = tl.full((PLACES,), 1e-12, tl.float32)
     for start in range(0, DEPTH, BLOCK):
         depth = start + tl.arange(0, BLOCK)
         x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
         largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
     step = tl.div_rn(largest, 127.0)
+    inverse = tl.div_rn(1.0, step)
     weight_at = weight_ptr + column.to(tl.int64)[:, None] * DEPTH
     second_at = weight_at + columns.to(tl.int64) * DEPTH
     total = tl.zeros((ROWS, COLUMNS), tl.int32)
@@ -180,7 +238,11 @@ def make_and_multiply(
     for start in range(0, DEPTH, BLOCK):
         depth = start + tl.arange(0, BLOCK)
         x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
-        few = rounded(x, tl.broadcast_to(step[:, None], (PLACES, BLOCK)))
+        few = rounded_by(
+            x,
+            tl.broadcast_to(step[:, None], (PLACES, BLOCK)),
+            tl.broadcast_to(inverse[:, None], (PLACES, BLOCK)),
+        )
         # A maximum of one number each: what stands before it is computed once, not for every copy of a row.
         few = tl.max(tl.reshape(few, (PLACES, BLOCK, 1)), 2).to(tl.int8)
         rows = tl.reshape(tl.broadcast_to(few[:, None, :], (PLACES, TIMES, BLOCK)), (ROWS, BLOCK))

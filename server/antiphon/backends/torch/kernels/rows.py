@@ -17,7 +17,7 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.fused import FEW_ROWS
+from antiphon.backends.torch.kernels.fused import makes_rows
 from antiphon.backends.torch.kernels.row_kernels import (
     embed_rows,
     embed_streams,
@@ -93,13 +93,13 @@ def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]`` for a linear: one launch where it wants many of them rounded, else none."""
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
-    return _unmade(x) if x.shape[0] <= FEW_ROWS else _prepared(x, x.shape[1], is_rounded=True)
+    return _unmade(x) if makes_rows(*x.shape) else _prepared(x, x.shape[1], is_rounded=True)
 
 
 def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm our models have."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
-        if x.shape[0] <= FEW_ROWS and rounds(linear):
+        if makes_rows(*x.shape) and rounds(linear):
             return _unmade(x, norm)
         return _prepared(x, x.shape[1], norm=norm, is_rounded=rounds(linear))
     return plain_rows(norm(x[:, None])[:, 0], linear)
@@ -109,7 +109,7 @@ def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
     """Rows of ``linear_in`` to those of ``linear_out``: the product gates few of them, a launch more."""
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
-        return _unmade(_made_and_multiplied(block.linear_in, rows, is_gated=True))
+        return plain_rows(_made_and_multiplied(block.linear_in, rows, is_gated=True), block.linear_out)
     return gated_rows(linear_rows(block.linear_in, rows), block)
 
 
@@ -120,6 +120,12 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
         return _prepared(projected, hidden, is_gated=True, is_rounded=rounds(linear))
     gate, value = projected.chunk(2, dim=1)
     return plain_rows(block.activation(gate) * value, linear)
+
+
+def empty_rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> LinearInput:
+    """Memory for rounded rows, which a kernel before the product writes."""
+    values = torch.empty(count, width, dtype=torch.int8, device=device)
+    return LinearInput(values, torch.empty(count, dtype=torch.float32, device=device), dtype)
 
 
 def _unmade(x: Tensor, norm: RMSNorm | None = None) -> LinearInput:

@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from antiphon.backends.torch.kernels.row_kernels import rounded
+from antiphon.backends.torch.kernels.row_kernels import is_last, round_row, rounded
 
 
 @triton.jit
@@ -88,6 +88,9 @@ def attend_steps(
     projected_ptr,
     past_ptr,
     out_ptr,
+    rounded_ptr,
+    rounded_scale_ptr,
+    ticket_ptr,
     scale,
     step,
     projected_row_stride,
@@ -96,9 +99,11 @@ def attend_steps(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDTH: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    ROUNDED_BLOCK: tl.constexpr,
 ):
     """One head of one row: attend to the steps before, kept in ``past [n, 2, kv_heads, STEPS, WIDTH]``, and
-    to this one, whose key and value are kept with them."""
+    to this one, whose key and value are kept with them. A row's last head rounds all of them."""
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     kv_heads: tl.constexpr = HEADS // GROUP
     kv_head = head // GROUP
@@ -121,4 +126,9 @@ def attend_steps(
     scores = tl.where(turn <= step, tl.sum(k * q[None, :], 1) * scale, float("-inf"))
     weights = tl.exp(scores - tl.max(scores, 0))
     mixed = tl.sum(v * weights[:, None], 0) / tl.sum(weights, 0)
-    tl.store(out_ptr + (row * HEADS + head) * WIDTH + column, mixed.to(out_ptr.dtype.element_ty))
+    out_at = out_ptr + row * HEADS * WIDTH
+    tl.store(out_at + head * WIDTH + column, mixed.to(out_ptr.dtype.element_ty))
+    if IS_ROUNDED:  # noqa: SIM102 - Triton evaluates both sides of an "and"
+        if is_last(ticket_ptr + row, HEADS):
+            rounded_at = rounded_ptr + row * HEADS * WIDTH
+            round_row(out_at, rounded_at, rounded_scale_ptr + row, HEADS * WIDTH, ROUNDED_BLOCK)

@@ -16,13 +16,16 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.kernels.decode_attention import decode_attention, new_tickets
 from antiphon.backends.torch.kernels.rows import (
+    LinearInput,
     embedded,
     embedded_streams,
+    empty_rows,
     linear_rows,
     normed_rows,
     plain_rows,
+    rounds,
     widened_rows,
 )
 from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
@@ -48,12 +51,18 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
     ring = attention.ring.view(step)
-    seen = decode_attention(q, ring, window.first, step.rows, window.length)
-    merged = seen.transpose(1, 2).flatten(1)
+    rounded = None
+    if ring.k_scale is not None and rounds(attention.out_proj):
+        rounded = empty_rows(*flat.shape, flat.dtype, flat.device)
+    seen = decode_attention(
+        q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=rounded
+    )
+    merged = rounded or plain_rows(seen.transpose(1, 2).flatten(1), attention.out_proj)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
     if layer.cross_attention is not None:
         seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
-        flat = _add(layer.cross_attention.out_proj, seen, flat, layer.layer_scale_cross)
+        out_proj = layer.cross_attention.out_proj
+        flat = _add(out_proj, plain_rows(seen, out_proj), flat, layer.layer_scale_cross)
     return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
 
 
@@ -111,9 +120,8 @@ def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor
     return decode_attention(q, voice, last, step.rows, positions).transpose(1, 2).flatten(1)
 
 
-def _add(linear: nn.Module, x: Tensor, residual: Tensor, layer_scale: nn.Module) -> Tensor:
-    """``[n, in]`` through a linear, added to ``residual [n, dim]``."""
-    rows = plain_rows(x, linear)
+def _add(linear: nn.Module, rows: LinearInput, residual: Tensor, layer_scale: nn.Module) -> Tensor:
+    """Rows ``[n, in]`` through a linear, added to ``residual [n, dim]``."""
     if isinstance(layer_scale, nn.Identity):
         return linear_rows(linear, rows, residual)
     scaled: Tensor = layer_scale(linear_rows(linear, rows))
@@ -137,6 +145,7 @@ def depformer_steps(
     heads = config.heads // config.kv_repeat
     shape = (len(depformer.layers), flat.shape[0], 2, heads, config.steps, config.head_dim)
     pasts, inputs = flat.new_empty(shape), None
+    tickets = new_tickets(flat.shape[0], 0, flat.device)
     if depformer.joined_inputs is not None:
         inputs = functional.linear(flat, depformer.joined_inputs).split(config.dim, dim=1)
     for step, which in enumerate(config.schedule):
@@ -149,23 +158,29 @@ def depformer_steps(
         else:
             x = embedded(table, chosen[-1], inputs[number])
         for layer, past in zip(depformer.layers, pasts, strict=True):
-            x = _depformer_layer(layer, x, which, past, step)
+            x = _depformer_layer(layer, x, which, past, tickets, step)
         norm, head = depformer.norms[step], depformer.linears[step]
         rows = plain_rows(x, head) if isinstance(norm, nn.Identity) else normed_rows(x, norm, head)
         chosen.append(choose(step, linear_rows(head, rows)))
     return torch.stack(chosen[1:], dim=1)
 
 
-def _depformer_layer(layer: nn.Module, x: Tensor, which: int, past: Tensor, step: int) -> Tensor:
+def _depformer_layer(
+    layer: nn.Module, x: Tensor, which: int, past: Tensor, tickets: Tensor, step: int
+) -> Tensor:
     """One layer and one step: ``[n, dim]`` to the same; ``past [n, 2, kv_heads, steps, D]`` is written."""
     assert isinstance(layer, DepformerLayer)
-    linear = layer.in_projs[which]
+    linear, out_proj = layer.in_projs[which], layer.out_projs[which]
     projected = linear_rows(linear, normed_rows(x, layer.norm1, linear))
     mixed, heads = x.new_empty(x.shape), layer.dim // layer.head_dim
+    rows = empty_rows(*x.shape, x.dtype, x.device) if rounds(out_proj) else LinearInput(mixed, None, x.dtype)
     attend_steps[(heads, x.shape[0])](
         projected,
         past,
         mixed,
+        rows.values,
+        mixed if rows.scale is None else rows.scale,
+        tickets,
         1.0 / math.sqrt(layer.head_dim),
         step,
         projected.stride(0),
@@ -174,8 +189,10 @@ def _depformer_layer(layer: nn.Module, x: Tensor, which: int, past: Tensor, step
         STEPS=past.shape[3],
         BLOCK=triton.next_power_of_2(past.shape[3]),
         WIDTH=layer.head_dim,
+        IS_ROUNDED=rows.scale is not None,
+        ROUNDED_BLOCK=triton.next_power_of_2(layer.dim),
         num_warps=1,
         enable_fp_fusion=False,
     )
-    x = _add(layer.out_projs[which], mixed, x, layer.layer_scale_1)
+    x = _add(out_proj, rows, x, layer.layer_scale_1)
     return _feed(layer.gating[which], layer.norm2, layer.layer_scale_2, x)

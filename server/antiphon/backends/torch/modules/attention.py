@@ -65,7 +65,8 @@ class Window:
     ``first`` int64 ``[n]``: the position of this pass's first query. ``slots [n, W]``: where its last W
     positions go. ``looks``: None where the attention is fused, which reads up to ``length`` ring slots.
     ``wide``: attend to the ring as it was plus this pass's own keys (several frames at once), instead of
-    writing first and reading the ring only (one frame).
+    writing first and reading the ring only (one frame). ``tickets``: of the fused attention's programs over
+    INT8 rings (``kernels/decode_attention.py``).
     """
 
     first: Tensor
@@ -74,6 +75,7 @@ class Window:
     length: int
     wide: bool
     rotation: Rotation | None
+    tickets: Tensor | None = None
 
 
 def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -154,7 +156,8 @@ class SelfAttention(nn.Module):
         if looks is None:
             assert isinstance(step, PackedStep)
             decode = load_decode_attention()
-            return decode(q, self.ring.view(step), window.first, step.rows, window.length)
+            ring = self.ring.view(step)
+            return decode(q, ring, window.first, step.rows, window.length, tickets=window.tickets)
         out = attend_by_runs(q, [look.run for look in looks], attend)
         if window.wide:
             self.ring.write(step, window.slots, k[:, :, -written:], v[:, :, -written:])

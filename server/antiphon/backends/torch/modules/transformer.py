@@ -51,7 +51,10 @@ class StreamingTransformer(nn.Module):
         slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
         if not wide and step.in_place and self.is_fused(positions.device):
             length = self._length(step.filled)
-            return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn)
+            tickets = None
+            if self.compute.int8_kv:
+                tickets = load_steps().new_tickets(positions.shape[0], config.heads * count, positions.device)
+            return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn, tickets)
         looks = tuple(self._look(positions, run, wide=wide) for run in step.runs)
         return Window(positions[:, 0], slots, looks, config.context, wide, turn)
 

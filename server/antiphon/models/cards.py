@@ -1,0 +1,49 @@
+"""What is known of a card: its rates, from which costs are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card's constants. ``issue_share`` is what of its issue slots a kernel that is bound by them fills.
+
+    ``cache_bytes_per_s`` is of its second cache, ``node_s`` what one more kernel in a graph costs, ``host_s``
+    what the host adds to a tick. ``is_measured``: a run on this card has confirmed them.
+    """
+
+    name: str
+    copy_bytes_per_s: float
+    cache_bytes_per_s: float
+    units: int
+    clock_hz: float
+    float32_flop_per_s: float
+    node_s: float
+    host_s: float
+    issue_share: float
+    is_measured: bool
+
+    @property
+    def instructions_per_s(self) -> float:
+        """Of warps, that a kernel bound by them issues."""
+        return self.units * WARP_SCHEDULERS * self.clock_hz * self.issue_share
+
+    @property
+    def label(self) -> str:
+        """What a number made of these constants is."""
+        return f"on {self.name}'s measured constants" if self.is_measured else "computed, not measured"
+
+
+WARP_SCHEDULERS: Final = 4
+
+H200: Final = Card("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
+H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
+CARDS: Final = (H200, H100)
+"""Those whose constants are written down."""
+
+
+def card_called(name: str) -> Card | None:
+    """The card of a device of this name, as the driver gives it; None where its constants are not known."""
+    return next((card for card in CARDS if card.name in name), None)

@@ -1,0 +1,148 @@
+"""What a tick should take on a card: bytes, instructions and launches to milliseconds.
+
+Everything here is computed, from constants that no run on a card has confirmed (``Card.is_measured``). A
+stage takes its launches and the longest of what its bytes, instructions and arithmetic take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.models.cards import Card
+
+FEW_ROWS: Final = 4
+"""Rows up to which a product makes its own input (``backends.torch.kernels.fused``)."""
+
+RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
+"""Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
+
+RING_WARPS: Final = 4
+"""Of a program of attention, which take a KiB together."""
+
+CODEC_FLOP: Final = 0.43e9
+"""Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
+with an addition."""
+
+CODEC_LAUNCHES: Final = 430
+"""Of a direction of Mimi; 443 of the encoder with eight codebooks, 419 of the decoder."""
+
+PRODUCT_COLUMNS: Final = {False: 32, True: 64}
+"""Of a tile of our product, the second of more than 64 rows: each reads all rows once more from the cache."""
+
+LEAST_ROWS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Of one stage, milliseconds: by bytes, by instructions, by arithmetic, by launches, and in all."""
+
+    bytes_ms: float
+    issue_ms: float
+    arithmetic_ms: float
+    nodes_ms: float
+
+    @property
+    def ms(self) -> float:
+        """All of it: launches do not overlap with work, the rest does."""
+        return self.nodes_ms + max(self.bytes_ms, self.issue_ms, self.arithmetic_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Kernels of a part of the language model: in bfloat16, in INT8, and in INT8 of :data:`FEW_ROWS`."""
+
+    bfloat16: int
+    int8: int
+    few_int8: int
+
+    def of(self, rows: int, *, is_int8: bool) -> int:
+        """Those of a tick over so many rows."""
+        if not is_int8:
+            return self.bfloat16
+        return self.few_int8 if rows <= FEW_ROWS else self.int8
+
+
+LAYER: Final = Launches(10, 11, 7)
+CROSS: Final = Launches(6, 8, 6)
+DEPFORMER_LAYER: Final = Launches(8, 9, 5)
+STEP_LAUNCHES: Final = 3
+"""Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
+
+OTHER_LAUNCHES: Final = 38
+"""Of delays, embeddings, text and positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickWork:
+    """What a tick of a model asks of a card, all rows at full context.
+
+    ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
+    row whatever its age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
+    ``cross_layers`` see a voice, and a depformer of ``steps`` of ``step_layers`` each. ``int8_weights`` and
+    ``int8_ring`` are 1 or 0: a backend tells all of it as numbers (``BackendInfo.work``).
+    """
+
+    weights_bytes: int
+    frame_bytes: int
+    context: int
+    row_bytes: int
+    passes: int
+    layers: int
+    cross_layers: int
+    steps: int
+    step_layers: int
+    int8_weights: int
+    int8_ring: int
+
+    def launches(self, rows: int) -> int:
+        """Kernels of the language model."""
+        is_int8 = bool(self.int8_weights)
+        parts = (
+            (self.layers, LAYER),
+            (self.cross_layers, CROSS),
+            (self.steps * self.step_layers, DEPFORMER_LAYER),
+        )
+        layers = sum(count * part.of(rows, is_int8=is_int8) for count, part in parts)
+        return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
+
+    def tick_ms(self, rows: int, card: Card) -> float:
+        """A tick in which so many rows are ready: the stages one after another, and the host's part."""
+        codec = codec_cost(rows, card, CODEC_LAUNCHES)
+        return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
+
+    def model_cost(self, rows: int, frames: int, card: Card, launches: int | None = None) -> StageCost:
+        """Of the language model, over rows that have seen so many frames; of counted launches, if given."""
+        ring_bytes = rows * self.frame_bytes * min(frames, self.context)
+        weights_s = product_s(self.weights_bytes, rows, card)
+        bytes_s = weights_s + (ring_bytes + rows * self.row_bytes) / card.copy_bytes_per_s
+        issue_s = weights_s + ring_issue_s(ring_bytes, card, is_int8=bool(self.int8_ring))
+        nodes = self.launches(rows) if launches is None else launches
+        return StageCost(1000 * bytes_s, 1000 * issue_s, 0.0, 1000 * nodes * card.node_s)
+
+
+def product_s(weights_bytes: int, rows: int, card: Card) -> float:
+    """Weights from memory, and all rows of a tile from the cache once more for each tile of columns."""
+    tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
+    through_cache = weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64])
+    return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
+
+
+def ring_issue_s(ring_bytes: int, card: Card, *, is_int8: bool) -> float:
+    """What the instructions of attention over so much of a ring take."""
+    return RING_WARPS * ring_bytes / 1024 * RING_INSTRUCTIONS[is_int8] / card.instructions_per_s
+
+
+def codec_cost(rows: int, card: Card, launches: int) -> StageCost:
+    """Of one direction of Mimi."""
+    arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
+    return StageCost(0.0, 0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
+
+
+def rows_computed(work: TickWork, card: Card, limit_ms: float, at_most: int) -> int:
+    """The most ready rows, up to ``at_most``, whose tick is computed to take no longer; at least 1."""
+    low, high = 1, max(1, at_most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if work.tick_ms(middle, card) <= limit_ms else (low, middle - 1)
+    return low
