@@ -33,15 +33,21 @@ def start(tmp_path: Path, certificate: Path) -> Start:
     """Starts a stack: ``async with start(duplex=2, echo=1) as stack``; every row is free and seen to be.
 
     Without ``agents`` nobody answers the load balancer's agent checks.
+    ``balancer`` is more of its environment.
     """
 
     @asynccontextmanager
     async def start(
-        *, agents: bool = True, values: Mapping[str, str] | None = None, **counts: int
+        *,
+        agents: bool = True,
+        values: Mapping[str, str] | None = None,
+        balancer: Mapping[str, str] | None = None,
+        **counts: int,
     ) -> AsyncIterator[Stack]:
-        balancer = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
+        ports = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
+        environment = {**ports, **(balancer or {})}
         values = {**VALUES, **(values or {})}
-        async with running_stack(tmp_path, counts, values, certificate, balancer, [PATIENT]) as stack:
+        async with running_stack(tmp_path, counts, values, certificate, environment, [PATIENT]) as stack:
             for service in counts:
                 rows = 2 if agents else 100
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})

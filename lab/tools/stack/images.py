@@ -105,7 +105,7 @@ def build_twice(
 def _build(engine: ContainerEngine, recipe: ImageRecipe, name: str, epoch_s: int) -> float:
     lent = pip_settings(engine) if recipe.installs_wheels else []
     return engine.timed(
-        *("nice", "buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never"),
+        *("buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never"),
         *("--no-cache", "--timestamp", str(epoch_s), *lent, *recipe.arguments),
         *("-f", recipe.dockerfile, "-t", name, str(ROOT)),
     )
