@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.protocol import moshi
+from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
@@ -98,6 +100,30 @@ async def test_new_connections_beyond_the_rate_wait() -> None:
         assert time.monotonic() - begun_s >= 0.4
         for _, writer in connections:
             writer.close()
+
+
+def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.connection_limits.open_file_limit", lambda: 4096)
+    assert connection_limits(ServerConfig()).connections == 4096 - OTHER_FILES
+    assert connection_limits(ServerConfig(), processes=4).connections == 10_000
+    assert connection_limits(ServerConfig(limits=Limits(max_connections=7))).connections == 7
+
+
+@pytest.mark.parametrize("piece", [b"", b"a", b"X: 1\r\n"], ids=["silence", "bytes", "lines"])
+async def test_a_header_that_does_not_end_is_cut_however_it_trickles(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.app.KEEPALIVE_TIMEOUT_S", 0.3)
+    async with serving() as server:
+        reader, writer = await connected(server.port)
+        writer.write(b"GET / HTTP/1.1\r\n" if piece else b"")
+        reading = asyncio.ensure_future(reader.read())
+        async with asyncio.timeout(PATIENCE_S):
+            while not reading.done():
+                writer.write(piece)
+                await asyncio.sleep(0.05)
+        assert await reading == b""
+        writer.close()
 
 
 async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
