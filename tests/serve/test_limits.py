@@ -15,12 +15,14 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.metrics import MetricFamilies
-from antiphon.protocol import moshi
+from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
-from tests.serve.harness import PATIENCE_S, serving
+from tests.serve.harness import PATIENCE_S, Closed, serving
+from tests.serve.tts_fakes import listening as listening_to_speech
+from tests.serve.tts_fakes import speaking
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 TLS = Path(__file__).parent / "tls"
@@ -151,6 +153,15 @@ async def test_bytes_beyond_the_rate_are_read_later() -> None:
         await client.send(moshi.Ping())
         await client.until(lambda it: isinstance(it, moshi.Ping))
         assert time.monotonic() - begun_s > 0.9  # of 192 KiB two seconds' worth waited
+
+
+async def test_a_message_may_be_larger_where_it_may_hold_a_voice() -> None:
+    limits = {"max_message_bytes": 2048, "max_voice_bytes": 8192}
+    async with speaking(limits=limits) as (server, _), listening_to_speech(server) as client:
+        await client.send(kyutai_tts.Text("word " * 1000))
+        await client.until(kyutai.Audio)
+        await client.ws.send_bytes(bytes(9000))
+        assert (await client.until(Closed)).code == 1009
 
 
 # Addresses.
