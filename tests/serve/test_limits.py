@@ -9,16 +9,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.metrics import MetricFamilies
-from antiphon.protocol import moshi
+from antiphon.protocol import kyutai, kyutai_tts, moshi
+from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
-from tests.serve.harness import PATIENCE_S, serving
+from tests.serve.harness import PATIENCE_S, Closed, serving
+from tests.serve.tts_fakes import listening as listening_to_speech
+from tests.serve.tts_fakes import speaking
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 TLS = Path(__file__).parent / "tls"
@@ -100,6 +104,30 @@ async def test_new_connections_beyond_the_rate_wait() -> None:
             writer.close()
 
 
+def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.connection_limits.open_file_limit", lambda: 4096)
+    assert connection_limits(ServerConfig()).connections == 4096 - OTHER_FILES
+    assert connection_limits(ServerConfig(), processes=4).connections == 10_000
+    assert connection_limits(ServerConfig(limits=Limits(max_connections=7))).connections == 7
+
+
+@pytest.mark.parametrize("piece", [b"", b"a", b"X: 1\r\n"], ids=["silence", "bytes", "lines"])
+async def test_a_header_that_does_not_end_is_cut_however_it_trickles(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.app.KEEPALIVE_TIMEOUT_S", 0.3)
+    async with serving() as server:
+        reader, writer = await connected(server.port)
+        writer.write(b"GET / HTTP/1.1\r\n" if piece else b"")
+        reading = asyncio.ensure_future(reader.read())
+        async with asyncio.timeout(PATIENCE_S):
+            while not reading.done():
+                writer.write(piece)
+                await asyncio.sleep(0.05)
+        assert await reading == b""
+        writer.close()
+
+
 async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")
@@ -125,6 +153,15 @@ async def test_bytes_beyond_the_rate_are_read_later() -> None:
         await client.send(moshi.Ping())
         await client.until(lambda it: isinstance(it, moshi.Ping))
         assert time.monotonic() - begun_s > 0.9  # of 192 KiB two seconds' worth waited
+
+
+async def test_a_message_may_be_larger_where_it_may_hold_a_voice() -> None:
+    limits = {"max_message_bytes": 2048, "max_voice_bytes": 8192}
+    async with speaking(limits=limits) as (server, _), listening_to_speech(server) as client:
+        await client.send(kyutai_tts.Text("word " * 1000))
+        await client.until(kyutai.Audio)
+        await client.ws.send_bytes(bytes(9000))
+        assert (await client.until(Closed)).code == 1009
 
 
 # Addresses.

@@ -53,7 +53,7 @@ def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.
         front_ends=front_ends,
         task=pickle.dumps((config, front_ends, secrets.token_bytes(32))),  # it signs ephemeral keys
         listeners=listeners,
-        limits=connection_limits(config),
+        limits=connection_limits(config, front_ends),
         counted_address=counted_addresses(config.trusted_proxy),
         announce=lambda lines: print(  # noqa: T201
             banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True

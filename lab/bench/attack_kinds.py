@@ -1,0 +1,266 @@
+"""What one address can try against a server: each attack says what it holds at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import aiohttp
+import numpy as np
+
+from antiphon.protocol import kyutai, kyutai_tts, moshi
+
+PIECE_S = 0.5
+"""How often a trickle goes on."""
+
+
+@dataclass
+class Target:
+    """A server, and how long it is attacked."""
+
+    host: str
+    port: int
+    seconds: float
+    http: aiohttp.ClientSession
+
+    def url(self, path: str, scheme: str = "ws") -> str:
+        """The address of a path."""
+        return f"{scheme}://{self.host}:{self.port}{path}"
+
+    @property
+    def end_s(self) -> float:
+        """When an attack that begins now is over."""
+        return asyncio.get_running_loop().time() + self.seconds
+
+
+Attack: TypeAlias = Callable[[Target], Awaitable[str]]
+Socket: TypeAlias = aiohttp.ClientWebSocketResponse
+
+SESSIONS = 8
+
+
+async def trickle(target: Target, path: str, begin: list[Any], piece: Any) -> str:
+    """Sessions that send ``begin`` and then ``piece`` now and then, and answer pings; how many are held."""
+
+    async def say(ws: Socket, message: Any) -> None:
+        await (ws.send_bytes(message) if isinstance(message, bytes) else ws.send_str(json.dumps(message)))
+
+    async def one() -> bool:
+        end_s, loop = target.end_s, asyncio.get_running_loop()
+        try:
+            async with target.http.ws_connect(target.url(path), max_msg_size=0) as ws:
+                reading = asyncio.ensure_future(_drain(ws))
+                for message in begin:
+                    await say(ws, message)
+                    await asyncio.sleep(0.2)
+                while loop.time() < end_s and not reading.done():
+                    await say(ws, piece)
+                    await asyncio.sleep(PIECE_S)
+                held = not reading.done()
+                reading.cancel()
+                return held
+        except (aiohttp.ClientError, ConnectionError):
+            return False
+
+    held = await asyncio.gather(*(one() for _ in range(SESSIONS)))
+    return f"{sum(held)} of {SESSIONS} rows held"
+
+
+async def _drain(ws: Socket) -> None:
+    async for _ in ws:
+        pass
+
+
+def chat(target: Target) -> Awaitable[str]:
+    """A frame, then three bytes now and then."""
+    frame, piece = (moshi.encode(moshi.Audio(bytes(size))) for size in (3840, 2))
+    return trickle(target, "/api/chat?ext=1&format=pcm_s16le", [frame], piece)
+
+
+def recogniser(target: Target) -> Awaitable[str]:
+    """A frame, then a sample now and then."""
+    frame, piece = (kyutai.encode(kyutai.Audio(np.zeros(n, np.float32))) for n in (1920, 1))
+    return trickle(target, kyutai.PATH, [frame], piece)
+
+
+def listener(target: Target) -> Awaitable[str]:
+    """A word, then spaces."""
+    word, piece = (kyutai_tts.encode_client(kyutai_tts.Text(text)) for text in ("one ", " "))
+    return trickle(target, f"{kyutai_tts.PATH}?format=PcmMessagePack", [word], piece)
+
+
+def live(target: Target) -> Awaitable[str]:
+    """OpenAI Live: a sample now and then."""
+    start = {"type": "session.start", "session": {"model": "echo"}}
+    piece = {"type": "session.input_audio.append", "audio": base64.b64encode(bytes(2)).decode()}
+    return trickle(target, "/v1/live/sessions?model=echo", [start], piece)
+
+
+def realtime(target: Target) -> Awaitable[str]:
+    """OpenAI Realtime: turns by hand, and nothing but a sample now and then."""
+    change = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    piece = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(2)).decode()}
+    update = {"type": "session.update", "session": change}
+    return trickle(target, "/v1/realtime?model=echo", [update], piece)
+
+
+async def connections(target: Target) -> str:
+    """Open connections as fast as they are taken, and hold them."""
+    end_s, loop = target.end_s, asyncio.get_running_loop()
+    held: list[asyncio.StreamWriter] = []
+    readers: list[asyncio.StreamReader] = []
+    tried = 0
+
+    async def many() -> None:
+        nonlocal tried
+        while loop.time() < end_s:
+            tried += 1
+            try:
+                async with asyncio.timeout(5):
+                    reader, writer = await asyncio.open_connection(target.host, target.port)
+            except (OSError, TimeoutError):
+                await asyncio.sleep(0.05)
+                continue
+            held.append(writer)
+            readers.append(reader)
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(many() for _ in range(10)))
+    alive = sum(not reader.at_eof() and reader.exception() is None for reader in readers)
+    for writer in held:
+        writer.close()
+    return f"{alive} of {tried} connections held"
+
+
+async def slow_headers(target: Target) -> str:
+    """Requests whose header comes a byte a second."""
+    return await _slow(target, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+
+
+async def slow_handshakes(target: Target) -> str:
+    """TLS handshakes that stop after their first bytes, and go on by one a second."""
+    return await _slow(target, b"\x16\x03\x01")
+
+
+async def _slow(target: Target, first: bytes) -> str:
+    end_s, loop = target.end_s, asyncio.get_running_loop()
+
+    async def one() -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(target.host, target.port)
+        except OSError:
+            return False
+        try:
+            writer.write(first)
+            while loop.time() < end_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await reader.read()
+                        return False
+                writer.write(b"a")
+            return True
+        except ConnectionError:
+            return False
+        finally:
+            writer.close()
+
+    held = [asyncio.ensure_future(one()) for _ in range(200)]
+    return f"{sum(await asyncio.gather(*held))} of {len(held)} connections held"
+
+
+async def uploads(target: Target) -> str:
+    """Recordings by POST that come with a byte a second."""
+    loop, end_s = asyncio.get_running_loop(), target.end_s
+
+    async def slowly() -> Any:
+        yield b"RIFF"
+        while loop.time() < end_s:
+            await asyncio.sleep(1.0)
+            yield b"x"
+
+    async def one() -> str:
+        try:
+            async with (
+                asyncio.timeout(target.seconds),
+                target.http.post(target.url(kyutai.PATH, "http"), data=slowly()) as response,
+            ):
+                return str(response.status)
+        except TimeoutError:
+            return "held"
+        except (aiohttp.ClientError, ConnectionError):
+            return "cut"
+
+    found = Counter(await asyncio.gather(*(one() for _ in range(20))))
+    return "of 20 recordings " + ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+
+
+async def messages(target: Target) -> str:
+    """Small messages as fast as the socket takes them."""
+    piece, sent = moshi.encode(moshi.Audio(bytes(2))), 0
+    end_s, loop = target.end_s, asyncio.get_running_loop()
+    with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
+        async with target.http.ws_connect(target.url("/api/chat?ext=1&format=pcm_s16le")) as ws:
+            while loop.time() < end_s:
+                async with asyncio.timeout(max(0.1, end_s - loop.time())):
+                    for _ in range(100):
+                        await ws.send_bytes(piece)
+                sent += 100
+                await asyncio.sleep(0)
+    return f"{sent / target.seconds:,.0f} messages a second written"
+
+
+async def texts(target: Target) -> str:
+    """Texts of 200 KB, one after the other, each on a connection of its own."""
+    message = kyutai_tts.encode_client(kyutai_tts.Text("word " * 40_000))
+    closed: Counter[str] = Counter()
+    end_s, loop = target.end_s, asyncio.get_running_loop()
+    while loop.time() < end_s:
+        try:
+            async with target.http.ws_connect(target.url(f"{kyutai_tts.PATH}?format=PcmMessagePack")) as ws:
+                await ws.send_bytes(message)
+                async with asyncio.timeout(5):
+                    await _drain(ws)
+                closed[str(ws.close_code)] += 1
+        except TimeoutError:
+            closed["taken"] += 1
+        except (aiohttp.ClientError, ConnectionError):
+            closed["cut"] += 1
+    return ", ".join(f"{count} closed with {code}" for code, count in sorted(closed.items()))
+
+
+async def sessions(target: Target) -> str:
+    """As many conversations as there are rows."""
+    held: list[Socket] = []
+    refused = 0
+    for _ in range(16):
+        try:
+            ws = await target.http.ws_connect(target.url("/api/chat?format=pcm_s16le"))
+        except aiohttp.WSServerHandshakeError:
+            refused += 1
+        else:
+            held.append(ws)
+    for ws in held:
+        await ws.close()
+    return f"{len(held)} of 16 rows, {refused} refused"
+
+
+ATTACKS: dict[str, Attack] = {
+    "rows of /api/chat, three bytes now and then": chat,
+    "rows of /api/asr-streaming, a sample now and then": recogniser,
+    "rows of /api/tts_streaming, a space now and then": listener,
+    "rows of OpenAI Live, a sample now and then": live,
+    "rows of OpenAI Realtime, turns by hand": realtime,
+    "as many sessions as there are rows": sessions,
+    "connections, as fast as they are taken": connections,
+    "headers, a byte a second": slow_headers,
+    "TLS handshakes, a byte a second": slow_handshakes,
+    "recordings, a byte a second": uploads,
+    "messages of a call, as fast as they are taken": messages,
+    "texts of 200 KB": texts,
+}

@@ -1,0 +1,59 @@
+"""Lists and texts of JSON events are bounded field by field; the refusal has both numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.errors import FieldError
+from antiphon.protocol import live, realtime
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.live_session import MAX_INSTRUCTIONS_CHARS, MAX_MESSAGES
+from antiphon.protocol.realtime import MAX_METADATA
+from antiphon.protocol.realtime_session import MAX_TOOLS, RealtimeSession, change
+
+Decode = Callable[[str], Any]
+
+
+def session_of(**fields: Any) -> dict[str, Any]:
+    return {"type": "session.start", "session": {"model": "echo", **fields}}
+
+
+def respond(**fields: Any) -> dict[str, Any]:
+    return {"type": "response.create", "response": fields}
+
+
+def entries(count: int) -> list[dict[str, Any]]:
+    return [{"type": "message", "role": "user", "content": []} for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("decode", "event", "words"),
+    [
+        (live.decode, session_of(input=entries(MAX_MESSAGES + 1)), "has 129 entries, the limit is 128"),
+        (
+            live.decode,
+            session_of(instructions="x" * (MAX_INSTRUCTIONS_CHARS + 1)),
+            "65537 characters, the limit is 65536",
+        ),
+        (realtime.decode, respond(metadata={str(n): "" for n in range(MAX_METADATA + 1)}), "has 17 keys"),
+        (live.decode, {"type": "x" * MAX_EVENT_CHARS}, f"the limit is {MAX_EVENT_CHARS}"),
+    ],
+    ids=["messages", "instructions", "metadata", "an event"],
+)
+def test_a_field_beyond_its_bound_is_refused_with_both_numbers(
+    decode: Decode, event: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FieldError, match=words):
+        decode(json.dumps(event))
+
+
+def test_tools_are_bounded() -> None:
+    session = {"type": "realtime", "tools": [{}] * (MAX_TOOLS + 1)}
+    update = realtime.decode(json.dumps({"type": "session.update", "session": session}))
+    assert isinstance(update, realtime.Update)
+    with pytest.raises(FieldError, match="has 129 entries, the limit is 128"):
+        change(RealtimeSession("echo"), update.session)
