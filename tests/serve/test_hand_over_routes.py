@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -70,10 +71,7 @@ async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path
             (SECRET.sign("GET", PATH, 4, now_s), wrong),
             (SECRET.sign("POST", "/api/drain", 4, now_s), wrong),
             (SECRET.sign("POST", PATH, 5, now_s), wrong),
-            (
-                SECRET.sign("POST", PATH, 4, now_s - 100),
-                "the request is 100 s old, or the clocks differ; 60 s may",
-            ),
+            (SECRET.sign("POST", PATH, 4, now_s - 900), old),
         ):
             assert await ask(server, b"call", header=header, tag=bytes(32)) == (403, words)
         assert await ask(server, b"call", tag=bytes(32)) == (403, "the body is not what was signed")
@@ -112,9 +110,8 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
             400,
             'the body is not {"target": "https://HOST:PORT"}',
         )
-        with pytest.raises(
-            HandOverError, match="answered 400: http://10.0.0.1: calls leave this machine over TLS"
-        ):
+        words = re.escape("answered 400: http://10.0.0.1: calls leave this machine over TLS alone")
+        with pytest.raises(HandOverError, match=words):
             await asyncio.to_thread(asked.drain, "http://10.0.0.1")
         assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": "b"}
         assert began == ["https://10.0.0.1"]
