@@ -226,7 +226,9 @@ def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None
     assert isinstance(second.error, SessionFailedError)
 
 
-def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind() -> None:
+def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench(FakeBackend(slots=1))
     armed(bench).detach()
     second = bench.engine.resume(claim(), notify=lambda: None)
@@ -236,9 +238,9 @@ def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_b
         second.close()
         return move(*facts)
 
-    bench.engine.rows.move = move_and_leave  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(bench.engine.rows, "move", move_and_leave)
     bench.tick()
-    bench.engine.rows.move = move  # type: ignore[method-assign]
+    monkeypatch.undo()
     assert bench.engine.health().active == 1
     third = resume(bench, claim(KEY, THIRD))
     assert third.state is SessionState.ACTIVE

@@ -18,7 +18,8 @@ BUILT = [
     events.ready(
         session="s", model="m", sample_rate=1, frame_samples=2, slots=3, parameters=PARAMETERS, resume={}
     ),
-    events.resumed(session="s", token="t", input_frame=1, missed_frames=2, replay_from=3),
+    events.resumed(session="s", token="t", input_frame=1, missed_frames=2, replay_from=3, worker="b"),
+    events.moved("b"),
     events.resume_failed("expired"),
     events.replaced(),
     events.interrupted(4),
@@ -67,6 +68,8 @@ ERRORS = {
     "SessionTimeoutError": 1008,
     "SessionFailedError": 1011,
     "ReplacedError": 4409,
+    "MovedError": 4307,
+    "HandOverError": 1011,
     "ResumeError": 4404,
 }
 

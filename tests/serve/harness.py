@@ -25,6 +25,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.hosting.app import build_app, make_runner
+from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.routes.call import ChatCall
@@ -234,7 +235,8 @@ async def serving(
     served: list[ServedModel] = []
     cores: list[Engine] = []
     for name, files, rows in given:
-        core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name))
+        plan = hand_over_plan(config, name, files)
+        core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan)
         core.start()
         cores.append(core)
         served.append(serve_model(config.served[0], name, files, LocalEngine(core), families))

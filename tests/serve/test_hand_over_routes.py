@@ -1,0 +1,186 @@
+"""What workers ask of each other over HTTP: who may, how much, and the words of every refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antiphon.config import ServerConfig
+from antiphon.errors import ConfigError, HandOverError
+from antiphon.serve.access.other_worker import OtherWorker, check_target
+from antiphon.serve.access.shared_secret import HEADER, SharedSecret
+from antiphon.serve.operator.drain import check_pair
+from antiphon.serve.routes import hand_over
+from tests.serve.harness import Server, serving
+
+SECRET = SharedSecret(b"a secret of two workers")
+PATH = "/api/hand-over"
+
+
+@asynccontextmanager
+async def worker(folder: Path, **settings: Any) -> AsyncIterator[Server]:
+    """A server that takes calls."""
+    file = folder / "secret"
+    file.write_bytes(SECRET.key + b"\n")
+    async with serving(hand_over_secret=str(file), worker="b", **settings) as server:
+        yield server
+
+
+async def ask(
+    server: Server, body: bytes, *, path: str = PATH, header: str | None = None, tag: bytes | None = None
+) -> tuple[int, str]:
+    """POST a body that is signed, unless something about it is to be wrong."""
+    header = header or SECRET.sign("POST", path, len(body), time.time())
+    if tag is None:
+        signing = SECRET.tag(header)
+        signing.update(body)
+        tag = signing.digest()
+    async with server.http.post(
+        server.url(path), data=io.BytesIO(body + tag), headers={HEADER: header}
+    ) as response:
+        return response.status, (await response.json()).get("error", "")
+
+
+async def test_a_server_without_a_secret_has_no_such_routes() -> None:
+    async with serving() as server:
+        for path in (PATH, "/api/drain"):
+            async with server.http.post(server.url(path), data=b"") as response:
+                assert response.status == 405
+
+
+async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path) -> None:
+    other = SharedSecret(b"the secret of somebody else")
+    now_s = time.time()
+    wrong = "the signature is not one of the secret of this worker (hand_over_secret)"
+    old = "the request is 900 s old, or the clocks differ; 60 s may"
+    async with worker(tmp_path) as server:
+        for header, words in (
+            ("", wrong),
+            ("v1 x y z", wrong),
+            ("v1 nan 00 ff", wrong),
+            (other.sign("POST", PATH, 4, now_s), wrong),
+            (SECRET.sign("GET", PATH, 4, now_s), wrong),
+            (SECRET.sign("POST", "/api/drain", 4, now_s), wrong),
+            (SECRET.sign("POST", PATH, 5, now_s), wrong),
+            (SECRET.sign("POST", PATH, 4, now_s - 900), old),
+        ):
+            assert await ask(server, b"call", header=header, tag=bytes(32)) == (403, words)
+        assert await ask(server, b"call", tag=bytes(32)) == (403, "the body is not what was signed")
+
+
+async def test_what_is_no_call_or_too_much_is_refused(tmp_path: Path) -> None:
+    async with worker(tmp_path, limits={"max_hand_overs": 1}) as server:
+        limit = server.engine.call_bytes
+        assert await ask(server, b"call") == (
+            409,
+            "4 bytes are no state of a row: Expecting value: line 1 column 1 (char 0)",
+        )
+        assert await ask(server, bytes(limit + 1)) == (
+            403,
+            f"a body of {limit + 1} bytes, the limit is {limit}",
+        )
+        path = PATH + "?model=nobody"
+        status, words = await ask(server, b"call", path=path)
+        assert (status, words.startswith("no model 'nobody'")) == (404, True), words
+        server.services.arrivals = 1
+        assert await ask(server, b"call") == (
+            503,
+            "1 calls arrive, which is the most at once (max_hand_overs)",
+        )
+
+
+async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address(tmp_path: Path) -> None:
+    async with worker(tmp_path) as server:
+        began: list[str] = []
+        server.services.begin_drain = began.append
+        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
+        facts = await asyncio.to_thread(asked.facts)
+        assert facts["worker"] == "b"
+        assert facts["models"]["null-echo"]["backend"].startswith("null numpy ")
+        assert await ask(server, b"{}", path="/api/drain") == (
+            400,
+            'the body is not {"target": "https://HOST:PORT"}',
+        )
+        words = re.escape("answered 400: http://10.0.0.1: calls leave this machine over TLS alone")
+        with pytest.raises(HandOverError, match=words):
+            await asyncio.to_thread(asked.drain, "http://10.0.0.1")
+        assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": "b"}
+        assert began == ["https://10.0.0.1"]
+
+
+async def test_a_plain_request_of_another_machine_is_refused() -> None:
+    transport = SimpleNamespace(get_extra_info=lambda _: ("10.0.0.1", 1))
+    request: Any = SimpleNamespace(secure=False, transport=transport)
+    with pytest.raises(HandOverError, match="over TLS alone, or from this machine"):
+        hand_over._check(request, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (
+            "http://b.example:8998",
+            "http://b.example:8998: calls leave this machine over TLS alone; write https://b.example:8998, "
+            "of a worker with --tls-cert and --tls-key",
+        ),
+        ("b:8998", "'b:8998' is no address of a worker; write https://HOST:PORT"),
+        ("https://b/m/x", "'https://b/m/x' is no address of a worker; write https://HOST:PORT"),
+    ],
+)
+def test_an_address_that_calls_may_not_go_to(target: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_target(target)
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize(
+    "target", ["https://b.example", "http://127.0.9.1:1", "http://localhost", "http://[::1]:1"]
+)
+def test_an_address_that_calls_may_go_to(target: str) -> None:
+    check_target(target)
+
+
+def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_drained() -> None:
+    identity = {"model": "a1", "backend": "onnx 1", "dtype": "float32", "quantization": "none", "schema": 1}
+    ours = {"worker": "a", "models": {"tiny": identity}}
+    for theirs, words in (
+        ({"worker": "b", "models": {}}, "tiny is not served there; there is: none"),
+        (
+            {"worker": "b", "models": {"tiny": {**identity, "model": "b2"}}},
+            "calls of tiny are of model a1, the other worker has b2",
+        ),
+        (
+            {"worker": "b", "models": {"tiny": {**identity, "backend": "onnx 2"}}},
+            "calls of tiny are of backend onnx 1, the other worker has onnx 2",
+        ),
+        (
+            ours,
+            "both workers have the name 'a', so no load balancer can tell them apart: "
+            "give each its own --worker",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            check_pair(ours, theirs)
+        assert str(error.value) == words
+    assert check_pair(ours, {**ours, "worker": "b"}) == "b"
+
+
+def test_a_secret_that_is_short_or_missing_and_a_name_that_is_none(tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_text("short\n")
+    with pytest.raises(ConfigError, match="short has 5 bytes, 16 or more are needed; make one with: openssl"):
+        SharedSecret.read(short)
+    with pytest.raises(ConfigError, match=r"cannot read .*none: No such file or directory"):
+        SharedSecret.read(tmp_path / "none")
+    with pytest.raises(ConfigError, match="worker = 'a b': a name has 1 to 64 letters, digits, dots, dashes"):
+        ServerConfig(worker="a b")
+    assert SECRET.key.decode() not in repr(SECRET)
