@@ -87,3 +87,10 @@ def test_a_step_is_about_a_second() -> None:
     sizes = [piece.size for piece in decode_steps(io.BytesIO(data), RATE)]
     assert 9 <= len(sizes) <= 11
     assert max(sizes) < 2 * RATE
+
+
+def test_sound_of_a_codec_that_is_not_named_is_refused_in_words() -> None:
+    assert WHOLE["mp4"].count(b"stbl") == 1
+    unnamed = WHOLE["mp4"].replace(b"stbl", b"free")
+    with pytest.raises(AudioError, match="audio of an unknown kind is not read; there are: PCM, aac"):
+        stated_seconds(io.BytesIO(unnamed))

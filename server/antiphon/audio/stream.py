@@ -126,6 +126,8 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
             if not container.streams.audio:
                 raise AudioError("there is no audio in this file")
             stream = container.streams.audio[0]
+            if stream.codec_context is None:
+                raise AudioError("audio of an unknown kind is not read; there are: PCM, " + ", ".join(CODECS))
             name = stream.codec_context.name
             if name not in CODECS and not name.startswith("pcm_"):
                 raise AudioError(f"audio of kind {name!r} is not read; there are: PCM, {', '.join(CODECS)}")
