@@ -49,7 +49,7 @@ def test_a_refusal_of_many_words_is_a_finding() -> None:
 
 def test_another_error_than_a_refusal_passes_through() -> None:
     with pytest.raises(ZeroDivisionError):
-        try_input(Target(lambda _: print(1 / 0), (ProtocolError,)), b"")
+        try_input(Target(lambda data: data.hex(str(1 // len(data))), (ProtocolError,)), b"")
 
 
 def test_the_words_of_a_corpus_are_a_dictionary() -> None:

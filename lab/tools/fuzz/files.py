@@ -1,4 +1,4 @@
-"""Readers of files from elsewhere: configuration, keys, models' manifests, weights, voices, states of rows."""
+"""Readers of files from elsewhere: configuration, keys, manifests, weights, voices, states of rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_manifest(path: Path) -> None:
 
 
 def read_folder(data: bytes) -> None:
-    """A model's folder: between zero bytes ``config.json``, the header of all weights, ``mimi_config.json``."""
+    """A model's folder: ``config.json``, weights' header and ``mimi_config.json``, zero bytes between."""
     config, header, mimi, *_ = (*data.split(b"\0", 2), b"{}", b"{}")
     folder = _folder() / "model"
     folder.mkdir(exist_ok=True)

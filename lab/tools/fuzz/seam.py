@@ -51,7 +51,7 @@ class ScriptedPost:
         data = next(self._values, b"")
         return (messages.unpack(data), []) if data else None
 
-    def send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: messages.Message, _descriptors: Sequence[int] = ()) -> None:
         """A message to the front end: it can be packed."""
         messages.pack(message)
 

@@ -69,7 +69,7 @@ def stated_seconds(file: BinaryIO) -> float | None:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
     with _opened(file) as (container, stream):
-        if container.format.name not in _STATED or not stream.duration:
+        if container.format.name not in _STATED or (stream.duration or 0) <= 0:  # MP4 may state any
             return None
         seconds = float(stream.duration * stream.time_base)
         bits_per_s = stream.codec_context.bit_rate
