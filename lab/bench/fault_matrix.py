@@ -34,6 +34,9 @@ from lab.bench.fault_talker import FRAME_S, Fate, Talker
 from lab.bench.harness import tell
 
 FAULT_AT_S: Final = 3.0
+NEWCOMER_S: Final = 60.0
+"""How long a new caller tries."""
+
 COMMON: Final = ("--slots", "24", "--late-refuse-fraction", "1", "--host-lag-ms", "10000")
 """A row for each caller of any fault; a machine that is busy with other work refuses none."""
 
@@ -94,7 +97,7 @@ async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -
         running = [asyncio.ensure_future(talker.run()) for talker in talkers]
         scene = Scene(service, http, talkers, folder, proxy)
         await asyncio.sleep(FAULT_AT_S)
-        until_s = time.monotonic() + 2 * seconds
+        until_s = time.monotonic() + NEWCOMER_S
         injecting = asyncio.ensure_future(fault.inject(scene))
         await asyncio.sleep(0.05)
         new = asyncio.ensure_future(newcomer_ms(url, until_s))
