@@ -2,9 +2,9 @@
 
     python -m lab.bench.fault_matrix [FAULT...] [--calls N] [--seconds S] [--write]
 
-For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it again
-after a second) with calls in real time that can be resumed; the fault comes three seconds later. ``--write``
-puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which it is root;
+For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it
+again after a second) with calls in real time that can be resumed; the fault comes three seconds later.
+``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which it is root;
 ``clock_step`` needs Debian's libfaketime. Rows that cannot be run here are left out and named.
 """
 
@@ -37,14 +37,14 @@ FAULT_AT_S: Final = 3.0
 NEWCOMER_S: Final = 60.0
 """How long a new caller tries."""
 
-COMMON: Final = ("--slots", "24", "--late-refuse-fraction", "1", "--host-lag-ms", "10000")
-"""A row for each caller of any fault; a machine that is busy with other work refuses none."""
+COMMON: Final = ("--slots", "24", "--input-frames", "16", "--output-frames", "25")
+"""A row for each caller of any fault, and the queues of a server without options."""
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
 HEAD: Final = (
-    "| fault | what is done | lost, of due | late | longest silence, p50, most | resumed | ended | a new caller "
-    "is answered after | |\n|---|---|---|---|---|---|---|---|---|"
+    "| fault | what is done | lost, of due | late | longest silence, p50, most | resumed | ended | a new "
+    "caller is answered after | beside |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 

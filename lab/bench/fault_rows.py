@@ -154,7 +154,7 @@ def _slow_ticks() -> NullFaults:
     return NullFaults(slow_ms=dict.fromkeys(range(60, 100000, 40), 150.0))
 
 
-async def _step_clock(scene: Scene) -> None:
+async def _step_clock(_: Scene) -> None:
     """The wall clock goes an hour forward, two back, and is right again; the monotonic clock goes on."""
     for shift_s in (SHIFT_S, -SHIFT_S, 0):
         _clock_file().write_text(f"{shift_s:+d}\n")
@@ -187,9 +187,7 @@ async def _stalls(scene: Scene) -> None:
 
 async def _slow_readers(scene: Scene) -> None:
     """Every other caller takes a tenth of what it is sent."""
-    for talker in scene.talkers[::2]:
-        transport: Any = talker.transport
-        asyncio.ensure_future(_sip(transport))
+    await asyncio.gather(*(_sip(talker.transport) for talker in scene.talkers[::2]))
 
 
 async def _sip(transport: Any) -> None:

@@ -102,7 +102,7 @@ class Service:
 
 
 class Proxy:
-    """TCP in user space before a server: every piece ``delay_s`` later, nothing while :attr:`open` is clear."""
+    """TCP in user space: every piece ``delay_s`` later, nothing while :attr:`open` is clear."""
 
     def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
         """Pass on to ``port``; replies no faster than ``bytes_per_s``, 0 for any pace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket as sockets
 import struct
 import time
@@ -14,7 +15,7 @@ import numpy as np
 from antiphon.backends.null import hash_frames, read_stamp
 from antiphon.errors import AudioError, ProtocolError
 from antiphon.protocol import events, moshi
-from antiphon_client.thread import CallThread, resuming_url
+from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES, speech
 
 FRAME_S = 0.08
@@ -100,7 +101,8 @@ class Talker:
 
     async def run(self) -> Fate:
         """Talk until all is said, over as many connections as it takes."""
-        url, claim = f"{self.url}/api/chat?{self.query}", None
+        base = f"{self.url}/api/chat?{self.query}"
+        url, claim = base, None
         while True:
             resumptions = self.thread.resumptions
             try:
@@ -113,7 +115,7 @@ class Talker:
             if self._is_over() or not self.thread.is_resumable or now_s > self._lost_s + self.thread.window_s:
                 return self._fate()
             await asyncio.sleep(RETRY_S)
-            url, claim = resuming_url(url), self.thread.claim(max(0, self._due() - HELD_FRAMES))
+            url, claim = self.thread.resuming_url(base), self.thread.claim(max(0, self._due() - HELD_FRAMES))
 
     def _due(self) -> int:
         """Frames whose last sample has been spoken."""
@@ -195,7 +197,7 @@ class Talker:
     def _fate(self) -> Fate:
         heard_s = sorted(self._answered_s.values())
         ends = (self._start_s, *heard_s, time.monotonic() if self._ended else heard_s[-1] if heard_s else 0.0)
-        longest_s = max((b - a for a, b in zip(ends, ends[1:], strict=False)), default=0.0)
+        longest_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
         return Fate(
             due=self.frames if self._start_s else 0,
             answered=len(self._answered_s),

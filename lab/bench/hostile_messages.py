@@ -2,9 +2,9 @@
 
     python -m lab.bench.hostile_messages [--messages N] [--talkers N] [--raiders N]
 
-The messages are the inputs of the fuzzer's corpora and mutations of them: events over sessions of OpenAI Live,
-which stay open after an error, and messages over `/api/chat`, of which each connection ends with the first. Both
-runs have the same server and calls of 20 s in real time, again and again; the quiet run goes first.
+The messages are the inputs of the fuzzer's corpora and mutations of them: events over sessions of OpenAI
+Live, which stay open after an error, and messages over `/api/chat`, of which each connection ends with the
+first. Both runs have the same server and calls of 20 s in real time, again and again; the quiet run goes first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ class Raid:
     def __post_init__(self) -> None:
         """Read what there is to send."""
         self._events = [*read_corpus("live"), *read_corpus("realtime"), *read_corpus("rest_json")]
-        self._binary = [*read_corpus("chat"), *read_corpus("resume"), *read_corpus("tts"), *read_corpus("ogg")]
+        self._binary = [
+            *read_corpus("chat"),
+            *read_corpus("resume"),
+            *read_corpus("tts"),
+            *read_corpus("ogg"),
+        ]
 
     async def run(self, raiders: int) -> None:
         """Send them all."""
@@ -120,7 +125,9 @@ def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
     return bytes(data)
 
 
-async def talk(http: aiohttp.ClientSession, url: str, talkers: int, is_over: Callable[[], bool]) -> list[Fate]:
+async def talk(
+    http: aiohttp.ClientSession, url: str, talkers: int, is_over: Callable[[], bool]
+) -> list[Fate]:
     """Calls of so many talkers, again and again until it is over."""
     fates: list[Fate] = []
 
@@ -140,8 +147,8 @@ def shown(name: str, fates: Sequence[Fate]) -> str:
     foreign, ended = sum(fate.foreign for fate in fates), sum(bool(fate.ended) for fate in fates)
     longest_ms = max(fate.silence_ms for fate in fates)
     return (
-        f"{name:<8} {len(fates)} calls, {due:,} frames: {lost} lost, {late} late ({late / due:.3%}), {foreign} foreign, "
-        f"{ended} calls ended, longest silence {longest_ms:.0f} ms"
+        f"{name:<8} {len(fates)} calls, {due:,} frames: {lost} lost, {late} late ({late / due:.3%}), "
+        f"{foreign} foreign, {ended} calls ended, longest silence {longest_ms:.0f} ms"
     )
 
 
@@ -188,7 +195,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000, help="[%(default)s]")
     parser.add_argument("--talkers", type=int, default=16, help="[%(default)s]")
-    parser.add_argument("--raiders", type=int, default=10, help="connections that send nonsense [%(default)s]")
+    parser.add_argument(
+        "--raiders", type=int, default=10, help="connections of nonsense [%(default)s]"
+    )
     parser.add_argument("--raid", metavar="URL", help="send them to this server, and measure nothing")
     args = parser.parse_args(argv)
     if args.raid is not None:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.front_end import FrontEnd
+from antiphon.engine.front_end import FrontEndRequests
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pools import Pools
 from antiphon.engine.wake import EventWake
@@ -78,7 +78,7 @@ class Bench:
 
     def hear(self, data: bytes) -> None:
         """Let a front end say this; afterwards the engine ticks, and has a row for a caller again."""
-        front_end = FrontEnd(0, cast("Post", ScriptedPost(data)), [self.pools])
+        front_end = FrontEndRequests(0, cast("Post", ScriptedPost(data)), [self.pools])
         refusal: ProtocolError | None = None
         try:
             front_end.read()

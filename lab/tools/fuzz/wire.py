@@ -15,8 +15,8 @@ from antiphon.protocol.events import Sender, check_event
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType
 from antiphon.protocol.realtime_session import change as change_session
-from antiphon.protocol.speech_order import parse_order
-from antiphon.protocol.transcription_order import parse_form
+from antiphon.protocol.speech_request import parse_speech_request
+from antiphon.protocol.transcription_request import parse_form
 from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import chosen_subprotocol, presented_key
@@ -125,7 +125,7 @@ def read_translation(data: bytes) -> None:
 
 def read_rest_json(data: bytes) -> None:
     """The body of ``POST /v1/audio/speech``."""
-    order = parse_order(data)
+    order = parse_speech_request(data)
     require(bool(order.text.strip()), "a text without words")
 
 
