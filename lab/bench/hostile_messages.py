@@ -4,7 +4,7 @@
 
 The messages are the inputs of the fuzzer's corpora and mutations of them: events over sessions of OpenAI
 Live, which stay open after an error, and messages over `/api/chat`, of which each connection ends with the
-first. Both runs have the same server and calls of 20 s in real time, again and again; the quiet run goes first.
+first. Both runs have the same server and calls of 20 s in real time, again and again; the quiet run is first.
 """
 
 from __future__ import annotations
@@ -195,9 +195,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000, help="[%(default)s]")
     parser.add_argument("--talkers", type=int, default=16, help="[%(default)s]")
-    parser.add_argument(
-        "--raiders", type=int, default=10, help="connections of nonsense [%(default)s]"
-    )
+    parser.add_argument("--raiders", type=int, default=10, help="connections of nonsense [%(default)s]")
     parser.add_argument("--raid", metavar="URL", help="send them to this server, and measure nothing")
     args = parser.parse_args(argv)
     if args.raid is not None:
