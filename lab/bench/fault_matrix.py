@@ -4,8 +4,8 @@
 
 For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it
 again after a second) with calls in real time that can be resumed; the fault comes three seconds later.
-``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which it
-is root; ``clock_step`` needs Debian's libfaketime. Rows that cannot be run here are left out and named.
+``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which
+it is root; ``clock_step`` needs Debian's libfaketime. Rows that cannot be run here are left out and named.
 """
 
 from __future__ import annotations

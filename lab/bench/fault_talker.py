@@ -131,6 +131,7 @@ class Talker:
         async with self.http.ws_connect(url, max_msg_size=0, timeout=patience) as ws:
             self.socket = ws
             if claim is not None:
+                self.resumed.clear()  # its answer says what is to be sent
                 await ws.send_bytes(claim)
             sending = asyncio.ensure_future(self._send(ws, is_first=claim is None))
             try:
