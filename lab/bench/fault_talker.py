@@ -7,6 +7,7 @@ import itertools
 import socket as sockets
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -67,6 +68,7 @@ class Talker:
     seed: int
     frames: int
     query: str = QUERY + "&resume=1"
+    on_reply: Callable[[float, float], None] = lambda _now_s, _latency_ms: None
     thread: CallThread = field(default_factory=CallThread)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -193,7 +195,9 @@ class Talker:
         self._foreign += not is_own
         if frame not in self._answered_s:
             self._answered_s[frame] = now_s
-            self._late += now_s > self._start_s + (frame + 2) * FRAME_S
+            latency_ms = 1000 * (now_s - self._start_s - (frame + 1) * FRAME_S)
+            self._late += latency_ms > 1000 * FRAME_S
+            self.on_reply(now_s, latency_ms)
 
     def _fate(self) -> Fate:
         heard_s = sorted(self._answered_s.values())

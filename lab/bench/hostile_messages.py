@@ -51,6 +51,7 @@ class Raid:
     http: aiohttp.ClientSession
     url: str
     messages: int
+    pause_s: float = 0.0  # of each connection, between bursts
     sent: int = 0
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -82,7 +83,7 @@ class Raid:
             await ws.send_str(START)
             listening = asyncio.ensure_future(self._listen(ws))
             while self.sent < self.messages and not listening.done():
-                await asyncio.sleep(0)  # the answers' turn
+                await asyncio.sleep(self.pause_s)  # the answers' turn
                 for _ in range(BURST):
                     if ws.closed or listening.done():
                         break
@@ -108,6 +109,7 @@ class Raid:
             async for _ in ws:
                 pass
             self.answers[f"closed {ws.close_code}"] += 1
+            await asyncio.sleep(self.pause_s)
 
 
 def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
