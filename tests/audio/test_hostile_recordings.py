@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import tracemalloc
+from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,3 +89,18 @@ def test_a_step_is_about_a_second() -> None:
     sizes = [piece.size for piece in decode_steps(io.BytesIO(data), RATE)]
     assert 9 <= len(sizes) <= 11
     assert max(sizes) < 2 * RATE
+
+
+def test_sound_of_a_codec_that_is_not_named_is_refused_in_words() -> None:
+    assert WHOLE["mp4"].count(b"stbl") == 1
+    unnamed = WHOLE["mp4"].replace(b"stbl", b"free")
+    with pytest.raises(AudioError, match="audio of an unknown kind is not read; there are: PCM, aac"):
+        stated_seconds(io.BytesIO(unnamed))
+
+
+def test_a_length_below_zero_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FFmpeg gives one for some files of MP4 whose tables overflow."""
+    stated = SimpleNamespace(duration=-5, time_base=Fraction(1, 24_000))
+    opened = contextlib.nullcontext((SimpleNamespace(format=SimpleNamespace(name="mp4")), stated))
+    monkeypatch.setattr("antiphon.audio.stream._opened", lambda file: opened)
+    assert stated_seconds(io.BytesIO()) is None

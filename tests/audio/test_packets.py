@@ -116,6 +116,7 @@ def test_a_packet_that_lies_about_its_frames_is_refused(packet: bytes) -> None:
         (b"\xbb", "a packet of 1 bytes is padded, or ends before its frames"),
         (b"\xbb\x42\x00ab", "a packet of 5 bytes is padded, or ends before its frames"),
         (b"\xbb\x00", "0 frames in a packet of 2 bytes do not add up"),
+        (b"\xbb\x80", "0 frames in a packet of 2 bytes do not add up"),
         (b"\xbb\x02abc", "2 frames in a packet of 5 bytes do not add up"),
         (b"\xbb\x82\x09ab", "2 frames in a packet of 5 bytes do not add up"),
         (b"\xbb\x82\xff", "a packet of 3 bytes ends in a length"),

@@ -253,6 +253,8 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
         messages.Words("spoilt", [((1,), "word", 10**9, False)], 0.0),
         messages.Words("spoilt", [((1,) * 300, "word", 0, False)], 0.0),
         messages.Words("spoilt", [((), "", 1, False)] * 300, 0.0),
+        messages.Words("spoilt", [((1,), "word", 0, False)], "c"),  # type: ignore[arg-type]
+        messages.Words("spoilt", [((1,), "word", 0, False)], NAN),
         messages.ListenAside("spoilt", 0, 3, MAX_ASIDE_FRAMES + 1, b"", 0.0),
         messages.ListenAside("spoilt", 0, 3, 3, bytes(4 * 10_000), 0.0),
         messages.ListenAside("spoilt", -1, 3, 3, b"", 0.0),

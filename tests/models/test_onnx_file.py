@@ -29,3 +29,15 @@ def test_anything_else_is_said_to_be_no_graph(tmp_path: Path, content: bytes) ->
     path.write_bytes(content)
     with pytest.raises(CheckpointFormatError, match="is no ONNX graph"):
         read_opset(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "limit"),
+    [(b"\x42\xff\xff\xff\xff\x0f", 2**32 - 1, 4096), (b"\x3a" + b"\xff" * 9 + b"\x01", 2**64 - 1, 2**31)],
+)
+def test_a_stated_length_takes_no_memory(tmp_path: Path, content: bytes, length: int, limit: int) -> None:
+    path = tmp_path / "graph.onnx"
+    path.write_bytes(content)
+    sentence = f"is no ONNX graph: it states a field of {length} bytes, the limit is {limit}"
+    with pytest.raises(CheckpointFormatError, match=sentence):
+        read_opset(path)

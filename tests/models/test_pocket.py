@@ -91,6 +91,12 @@ def test_weights_may_be_in_two_parts(tmp_path: Path, config: dict[str, Any]) -> 
         ({"weights_path": None, "weights_path_without_voice_cloning": None}, "names no weights"),
         ({"weights_path": "https://x/y", "weights_path_without_voice_cloning": None}, "names https://x/y"),
         ({"mimi": {"sample_rate": 0, "frame_rate": 12.5}}, "mimi.sample_rate is 0, expected at least 1"),
+        ({"mimi": {"sample_rate": 24000, "frame_rate": 0.0}}, "mimi.frame_rate is 0.0, expected 1 to 24000"),
+        (
+            {"mimi": {"sample_rate": 24000, "frame_rate": float("nan")}},
+            "mimi.frame_rate is nan, expected 1 to",
+        ),
+        ({"flow_lm": {"lookup_table": {"tokenizer_path": "my.yaml"}}}, "flow_lm lacks transformer"),
         ({"default_temperature": "hot"}, "default_temperature is 'hot', expected float"),
     ],
 )

@@ -243,6 +243,7 @@ def test_faulty_config_is_refused_with_its_numbers(raw: dict[str, Any], message:
         ({"dim": 16}, {}, "'emb.0.weight' has shape [2049, 8], the config says [2049, 16]"),
         ({}, {"steps": 1}, "the weights hold 1 depformer steps, the config says 2"),
         ({"extra_heads_num_heads": 4}, {}, "the weights hold 0 extra heads, the config says 4"),
+        ({"extra_heads_num_heads": "4"}, {}, "extra_heads_num_heads is '4', expected int"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_with_both_numbers(
@@ -258,6 +259,8 @@ def test_weights_of_another_layout_are_refused() -> None:
     with pytest.raises(CheckpointFormatError, match="the weights hold 3 audio streams"):
         lm_spec(LM, "moshi", header, "name")
     header = {name.removesuffix(".weight"): info for name, info in lm_header().items()}
+    with pytest.raises(CheckpointFormatError, match=r"the weights hold no matrix 'extra_heads\.0\.weight'"):
+        lm_spec(LM, "stt", {**lm_header(), "extra_heads.0.bias": TensorInfo("BF16", (6,))}, "x")
     with pytest.raises(CheckpointFormatError, match=r"the weights hold no 'emb\.0\.weight'"):
         lm_spec(LM, "moshi", header, "name")
 

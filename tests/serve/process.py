@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
+from antiphon.backends.null import NullFaults
 from tests.serve.harness import PATIENCE_S, Client
 from tests.support.calm import CALM_OPTIONS
 
@@ -31,7 +33,7 @@ def make_backend(*_, slots, **__):
     # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
     os.write(1, b"making the backend\\n")
     time.sleep({make_s})
-    return NullBackend(SPEC, slots, step_ms=2, faults=NullFaults(lose_device_at={lose_device_at}))
+    return NullBackend(SPEC, slots, step_ms=2, faults={faults!r})
 
 served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
 role, *arguments = sys.argv[1:]
@@ -98,16 +100,20 @@ async def start_process(
     make_s: float = 0.0,
     open_files: tuple[int, int] | None = None,
     spec: str = "CODEC",
+    faults: NullFaults | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit.
 
-    ``spec`` is the harness's name of the model.
+    ``spec`` is the harness's name of the model; ``faults`` are those of its backend, where it is not only to
+    lose its device. ``environment`` is what is added to ours.
     """
-    facts = {"lose_device_at": lose_device_at, "make_s": make_s, "open_files": open_files, "spec": spec}
-    script = SCRIPT.format(**facts, calm=CALM_OPTIONS, room=ROOM)
+    facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
+    script = SCRIPT.format(**facts, open_files=open_files, spec=spec, calm=CALM_OPTIONS, room=ROOM)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,
+        env={**os.environ, **(environment or {})},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

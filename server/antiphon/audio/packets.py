@@ -63,8 +63,10 @@ def _sizes(packet: bytes) -> tuple[list[int], int]:
     if len(packet) < 2 or packet[1] & _PADDED:
         raise AudioError(f"a packet of {len(packet)} bytes is padded, or ends before its frames")
     frames, position = packet[1] & _COUNT, 2
+    if not frames:
+        return [], position
     if not packet[1] & _VARIABLE:
-        return [(len(packet) - position) // max(frames, 1)] * frames, position
+        return [(len(packet) - position) // frames] * frames, position
     sizes: list[int] = []
     for _ in range(frames - 1):
         size, position = _read_size(packet, position)

@@ -69,7 +69,7 @@ def stated_seconds(file: BinaryIO) -> float | None:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
     with _opened(file) as (container, stream):
-        if container.format.name not in _STATED or not stream.duration:
+        if container.format.name not in _STATED or (stream.duration or 0) <= 0:  # MP4 may state any
             return None
         seconds = float(stream.duration * stream.time_base)
         bits_per_s = stream.codec_context.bit_rate
@@ -126,6 +126,8 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
             if not container.streams.audio:
                 raise AudioError("there is no audio in this file")
             stream = container.streams.audio[0]
+            if stream.codec_context is None:
+                raise AudioError("audio of an unknown kind is not read; there are: PCM, " + ", ".join(CODECS))
             name = stream.codec_context.name
             if name not in CODECS and not name.startswith("pcm_"):
                 raise AudioError(f"audio of kind {name!r} is not read; there are: PCM, {', '.join(CODECS)}")

@@ -194,6 +194,7 @@ class FrontEndRequests:
             case messages.Prime(_, number, parts):
                 guest.prime(number, messages.unpack_prompt(parts, read_bytes(descriptors)))
             case messages.Words(_, entries, received_s):
+                check_number("received_s", received_s, MAX_COUNT)
                 words = messages.unpack_words(entries)
                 check_words(words, engine.info, room=engine.config.text_entries - guest.text.waiting)
                 guest.push_text(words, received_s)

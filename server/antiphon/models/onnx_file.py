@@ -18,6 +18,12 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT: Final = 10
 
+MAX_ENTRY_BYTES: Final = 4096
+"""Of an operator set: a domain and a version."""
+
+MAX_FIELD_BYTES: Final = 2**31
+"""No message of protobuf is longer."""
+
 
 def read_opset(path: Path) -> int:
     """The version of ONNX's own operators that a file is written in.
@@ -28,7 +34,7 @@ def read_opset(path: Path) -> int:
     with path.open("rb") as file:
         while (key := _varint(file, path)) is not None:
             if key >> 3 == _OPSET_IMPORT and key & 7 == _BYTES:
-                version = _opset_version(io.BytesIO(file.read(_varint(file, path) or 0)), path)
+                version = _opset_version(io.BytesIO(file.read(_length(file, path))), path)
                 if version is not None:
                     return version
             else:
@@ -44,7 +50,7 @@ def _opset_version(entry: BinaryIO, path: Path) -> int | None:
         if key >> 3 == _VERSION:
             version = value
         elif key >> 3 == _DOMAIN:
-            domain = entry.read(value or 0)
+            domain = entry.read(min(value or 0, MAX_ENTRY_BYTES))
     return version if domain in (b"", b"ai.onnx") else None
 
 
@@ -52,11 +58,21 @@ def _skip(file: BinaryIO, kind: int, path: Path) -> None:
     if kind == _VARINT:
         _varint(file, path)
     elif kind == _BYTES:
-        file.seek(_varint(file, path) or 0, 1)
+        file.seek(_length(file, path, MAX_FIELD_BYTES), 1)
     elif kind in _FIXED_BYTES:
         file.seek(_FIXED_BYTES[kind], 1)
     else:
         raise CheckpointFormatError(f"{path} is no ONNX graph: it has a field of kind {kind}")
+
+
+def _length(file: BinaryIO, path: Path, most: int = MAX_ENTRY_BYTES) -> int:
+    """The length of a field, which its file states and need not have."""
+    length = _varint(file, path) or 0
+    if length > most:
+        raise CheckpointFormatError(
+            f"{path} is no ONNX graph: it states a field of {length} bytes, the limit is {most}"
+        )
+    return length
 
 
 def _varint(file: BinaryIO, path: Path) -> int | None:

@@ -41,6 +41,9 @@ PREFIX: Final = "pocket://"
 MAX_VOICE_S: Final = 30.0
 """Of a recording no more is heard; an exported voice may be so long."""
 
+MIN_FRAME_RATE: Final = 1.0
+"""Frames a second: the published models have 12.5."""
+
 _NO_CLONING: Final = "weights_path_without_voice_cloning"
 _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|offset|current_end|pad)")
 
@@ -68,15 +71,19 @@ class PocketShape:
         """
         if spec.family != FAMILY:
             return None
-        transformer = spec.generation["flow_lm"]["transformer"]
+        transformer = _table(spec.generation["flow_lm"], "transformer", f"{spec.name}: flow_lm")
         where = f"{spec.name}: flow_lm.transformer"
         layers, heads, dim = (
             _number(transformer, key, where) for key in ("num_layers", "num_heads", "d_model")
         )
+        kv_heads, attention_dim = (
+            _number(transformer, key, where) if transformer.get(key) else default
+            for key, default in (("num_kv_heads", heads), ("attn_dim", dim))
+        )
         return cls(
             layers,
-            transformer.get("num_kv_heads") or heads,
-            (transformer.get("attn_dim") or dim) // heads,
+            kv_heads,
+            attention_dim // heads,
             round(MAX_VOICE_S * spec.mimi.frame_rate) + 1,  # one more begins it
             bool(spec.generation["clones_voices"]),
         )
@@ -198,6 +205,10 @@ def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
     table["tokenizer_path"] = str(files["tokenizer"])
     rate = _number(mimi, "sample_rate", f"{path}: mimi")
     check_type(mimi.get("frame_rate"), float, f"{path}: mimi.frame_rate")
+    if not MIN_FRAME_RATE <= mimi["frame_rate"] <= rate:
+        raise CheckpointFormatError(
+            f"{path}: mimi.frame_rate is {mimi['frame_rate']}, expected {MIN_FRAME_RATE:g} to {rate}"
+        )
     temperature = raw.get("default_temperature", 0.3)
     check_type(temperature, float, f"{path}: default_temperature")
     spec = ModelSpec(

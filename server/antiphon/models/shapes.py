@@ -144,6 +144,7 @@ def _check_generation(settings: Mapping[str, Any], where: str) -> None:
 
 
 def _weights_win(config: Mapping[str, Any], header: Mapping[str, TensorInfo], where: str) -> dict[str, int]:
+    check_type(config.get("extra_heads_num_heads", 0), int, f"{where}: extra_heads_num_heads")
     linears = SLICES if is_mlx_layout(header) else "linears"
     steps, heads = count_modules(header, linears), count_modules(header, "extra_heads")
     for what, found, said in (
@@ -154,8 +155,10 @@ def _weights_win(config: Mapping[str, Any], header: Mapping[str, TensorInfo], wh
             raise CheckpointFormatError(f"{where}: the weights hold {found} {what}, the config says {said}")
     if not heads:
         return {"dep_q": steps}
-    width = header["extra_heads.0.weight"].shape[0]
-    return {"dep_q": steps, "extra_heads_num_heads": heads, "extra_heads_dim": width}
+    head = header.get("extra_heads.0.weight")
+    if head is None or not head.shape:
+        raise CheckpointFormatError(f"{where}: the weights hold no matrix 'extra_heads.0.weight'")
+    return {"dep_q": steps, "extra_heads_num_heads": heads, "extra_heads_dim": head.shape[0]}
 
 
 def _check_shapes(config: Mapping[str, Any], header: Mapping[str, TensorInfo], where: str) -> None:

@@ -1,0 +1,197 @@
+"""What callers notice of each fault, in frames and milliseconds, and what recovers and when.
+
+    python -m lab.bench.fault_matrix [FAULT...] [--calls N] [--seconds S] [--write]
+
+For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it
+again after a second) with calls in real time that can be resumed; the fault comes three seconds later.
+``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which
+it is root; ``clock_step`` needs Debian's libfaketime. Rows that cannot be run here are left out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from lab.bench.fault_rows import FAULTS, FOLDER, LIBFAKETIME, Fault
+from lab.bench.fault_scene import Proxy, Scene, Service, newcomer_ms
+from lab.bench.fault_talker import FRAME_S, Fate, Talker
+from lab.bench.harness import tell
+
+FAULT_AT_S: Final = 3.0
+NEWCOMER_S: Final = 60.0
+"""How long a new caller tries."""
+
+COMMON: Final = ("--slots", "24", "--input-frames", "16", "--output-frames", "25")
+"""A row for each caller of any fault, and the queues of a server without options."""
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
+HEAD: Final = (
+    "| fault | what is done | lost, of due | late | longest silence, p50, most | resumed | ended | a new "
+    "caller is answered after | beside |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of one fault."""
+
+    fault: Fault
+    fates: tuple[Fate, ...]
+    newcomer_ms: float | None
+    facts: tuple[str, ...]
+
+    def total(self, name: str) -> int:
+        """A count of all calls."""
+        return sum(getattr(fate, name) for fate in self.fates)
+
+    def line(self) -> str:
+        """The row of the table."""
+        silences = sorted(fate.silence_ms for fate in self.fates)
+        ends = Counter(fate.ended for fate in self.fates if fate.ended)
+        ended = "; ".join(f"{number}: {why}" for why, number in ends.most_common(2)) or "none"
+        new = "never" if self.newcomer_ms is None else f"{self.newcomer_ms:.0f} ms"
+        cells = [
+            f"`{self.fault.name}`",
+            self.fault.words,
+            f"{self.total('lost')} of {self.total('due')}",
+            str(self.total("late")),
+            f"{silences[len(silences) // 2]:.0f}, {silences[-1]:.0f} ms",
+            f"{sum(fate.resumed > 0 for fate in self.fates)} of {len(self.fates)}",
+            ended,
+            new,
+            "; ".join(self.facts),
+        ]
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -> Row:
+    """One row: a server, its calls, the fault, and a caller who comes with the fault."""
+    options = [option.replace(FOLDER, str(folder)) for option in fault.options]
+    service = Service(*COMMON, *options, faults=fault.faults, environment=fault.environment())
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(service.running())
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
+        )
+        proxy = None if fault.delay_s is None else Proxy(service.port, delay_s=fault.delay_s)
+        url = service.url if proxy is None else await stack.enter_async_context(proxy.running())
+        frames = round(seconds / FRAME_S)
+        talkers = [Talker(http, url, seed, frames, query=fault.query) for seed in range(calls)]
+        running = [asyncio.ensure_future(talker.run()) for talker in talkers]
+        scene = Scene(service, http, talkers, folder, proxy)
+        await asyncio.sleep(FAULT_AT_S)
+        until_s = time.monotonic() + NEWCOMER_S
+        injecting = asyncio.ensure_future(fault.inject(scene))
+        await asyncio.sleep(0.05)
+        new = asyncio.ensure_future(newcomer_ms(url, until_s))
+        fates = await asyncio.gather(*running)
+        await injecting
+        newcomer = await new
+        await fault.after(scene)
+        if service.exits:
+            scene.facts.append(f"exit {service.exits[0]}, started {service.starts} times")
+        scene.facts += [f"{sum(fate.foreign for fate in fates)} foreign replies"] * any(
+            f.foreign for f in fates
+        )
+    return Row(fault, tuple(fates), newcomer, tuple(scene.facts))
+
+
+@contextmanager
+def folder_of(fault: Fault) -> Iterator[Path | None]:
+    """A folder for a row, None where this machine cannot run it."""
+    with tempfile.TemporaryDirectory(prefix="antiphon-faults-") as temporary:
+        folder = Path(temporary)
+        if fault.name == "clock_step" and not Path(os.environ.get("LIBFAKETIME", LIBFAKETIME)).is_file():
+            yield None
+        elif fault.name != "disk_hangs":
+            yield folder
+        else:
+            with _mounted(folder) as mounted:
+                yield mounted
+
+
+@contextmanager
+def _mounted(folder: Path) -> Iterator[Path | None]:
+    """A file system of its own, which can be frozen."""
+    image, mounted = folder / "image", folder / "mounted"
+    mounted.mkdir()
+    image.write_bytes(bytes(16 << 20))
+    commands = (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(mounted)])
+    if not all(_succeeds(command) for command in commands):
+        yield None
+        return
+    try:
+        yield mounted
+    finally:
+        _succeeds(["umount", "--lazy", str(mounted)])
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return False
+
+
+def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
+    """The table in Markdown, and how it was made."""
+    calls, load = len(rows[0].fates), os.getloadavg()[0]
+    lines = [f"`{command}`: {calls} calls a fault, load average {load:.1f} at the end.", "", HEAD]
+    lines += [row.line() for row in rows]
+    if left_out:
+        lines += ["", f"Not run there: {', '.join(left_out)}."]
+    return "\n".join(lines)
+
+
+def write(text: str) -> None:
+    """Put the table between its marks in the document."""
+    document = DOCUMENT.read_text(encoding="utf-8")
+    between = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    DOCUMENT.write_text(between.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", document), encoding="utf-8")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the faults named, or all; print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"[all]: {', '.join(FAULTS)}")
+    parser.add_argument("--calls", type=int, default=8, help="calls under way [%(default)s]")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each call [%(default)s]")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    args = parser.parse_args(argv)
+    unknown = sorted(set(args.faults) - set(FAULTS))
+    if unknown:
+        parser.error(f"there is no fault {unknown[0]}; there are: {', '.join(FAULTS)}")
+    rows: list[Row] = []
+    left_out: list[str] = []
+    for name in args.faults or FAULTS:
+        with folder_of(FAULTS[name]) as folder:
+            if folder is None:
+                left_out.append(f"`{name}`, which needs {FAULTS[name].needs}")
+                continue
+            rows.append(asyncio.run(run_fault(FAULTS[name], folder, calls=args.calls, seconds=args.seconds)))
+            tell(rows[-1].line())
+    text = table(rows, left_out, " ".join(["python -m lab.bench.fault_matrix", *argv]))
+    print(text)
+    if args.write:
+        write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,298 @@
+"""The faults of the matrix: what is done, to which server, and what is counted beside the calls.
+
+Where LiveKit's simulated scenarios have a name for one, it is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from antiphon.backends.null import NullFaults
+from lab.bench.fault_scene import Scene
+from lab.bench.fault_talker import QUERY
+
+FOLDER: Final = "FOLDER"
+"""In options: a folder of the row's own."""
+
+SPLIT: Final = ("--front-ends", "2")
+STOPPED_S: Final = 3.0
+UPGRADES_A_SECOND: Final = 200
+FLOOD_S: Final = 3.0
+FLOOD_FILES: Final = 300
+FREE_FILES: Final = 24
+SHIFT_S: Final = 3600
+LIBFAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+"""Of Debian's package libfaketime; the environment's ``LIBFAKETIME`` names another."""
+
+
+async def _nothing(_: Scene) -> None:
+    """The quiet run that the others are held against."""
+
+
+def _kill(role: str) -> Callable[[Scene], Awaitable[None]]:
+    async def inject(scene: Scene) -> None:
+        scene.signal(role, signal.SIGKILL)
+
+    return inject
+
+
+def _stop(role: str) -> Callable[[Scene], Awaitable[None]]:
+    async def inject(scene: Scene) -> None:
+        await scene.stop_for(role, STOPPED_S)
+
+    return inject
+
+
+async def _reset_all(scene: Scene) -> None:
+    for talker in scene.talkers:
+        talker.reset()
+
+
+async def _reset_again(scene: Scene) -> None:
+    """Each connection, and the next one as soon as the call goes on."""
+    await _reset_all(scene)
+    async with asyncio.timeout(10.0):
+        for talker in scene.talkers:
+            await talker.resumed.wait()
+    await _reset_all(scene)
+
+
+async def _reset_while_paused(scene: Scene) -> None:
+    """No reader takes a byte for two seconds, then the connections end with RST."""
+    for talker in scene.talkers:
+        if talker.transport is not None:
+            talker.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(2.0)
+    await _reset_all(scene)
+
+
+async def _leave(scene: Scene) -> None:
+    scene.signal("supervisor", signal.SIGTERM)
+
+
+async def _upgrades(scene: Scene) -> None:
+    """So many WebSockets a second, each of which asks for a row and leaves at once."""
+    answers: Counter[str] = Counter()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one() -> None:
+            try:
+                async with (
+                    asyncio.timeout(5.0),
+                    http.ws_connect(f"{scene.service.url}/api/chat?{QUERY}") as ws,
+                ):
+                    await ws.receive()
+                    answers["let in"] += 1
+            except aiohttp.WSServerHandshakeError as error:
+                answers[f"HTTP {error.status}"] += 1
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                answers[type(error).__name__] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(round(UPGRADES_A_SECOND * FLOOD_S)):
+                group.create_task(one())
+                await asyncio.sleep(1 / UPGRADES_A_SECOND)
+    scene.facts += [f"{number} {what}" for what, number in answers.most_common(4)]
+
+
+async def _no_open_files(scene: Scene) -> None:
+    """Every process may open only a few more files, and hundreds of connections come and stay."""
+    for process in scene.service.processes():
+        soft = process.num_fds() + FREE_FILES
+        process.rlimit(resource.RLIMIT_NOFILE, (soft, process.rlimit(resource.RLIMIT_NOFILE)[1]))
+    opened: list[asyncio.StreamWriter] = []
+    for _ in range(FLOOD_FILES):
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(0.5):
+                _, writer = await asyncio.open_connection("127.0.0.1", scene.service.port)
+            opened.append(writer)
+    await asyncio.sleep(STOPPED_S)
+    for writer in opened:
+        writer.transport.abort()
+    scene.facts.append(f"{len(opened)} connections, {len(scene.service.log)} lines of log")
+
+
+async def _disk_full(scene: Scene) -> None:
+    """No file of any process may become longer than it is, as on a full disk."""
+    for process in scene.service.processes():
+        process.rlimit(resource.RLIMIT_FSIZE, (65_536, resource.RLIM_INFINITY))
+
+
+async def _disk_hangs(scene: Scene) -> None:
+    """The file system with the recordings and the usage records takes no byte for three seconds."""
+    await _run("fsfreeze", "--freeze", str(scene.folder))
+    try:
+        await asyncio.sleep(STOPPED_S)
+    finally:
+        await _run("fsfreeze", "--unfreeze", str(scene.folder))
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command)
+    await process.wait()
+
+
+async def _recorded(scene: Scene) -> None:
+    failed = sum("recording failed" in line for line in scene.service.log)
+    scene.facts.append(f"{failed} recordings given up")
+
+
+def _slow_ticks() -> NullFaults:
+    return NullFaults(slow_ms=dict.fromkeys(range(60, 100000, 40), 150.0))
+
+
+async def _step_clock(_: Scene) -> None:
+    """The wall clock goes an hour forward, two back, and is right again; the monotonic clock goes on."""
+    for shift_s in (SHIFT_S, -SHIFT_S, 0):
+        _clock_file().write_text(f"{shift_s:+d}\n")
+        await asyncio.sleep(1.0)
+
+
+def _clock_file() -> Path:
+    return Path(tempfile.gettempdir()) / f"antiphon-faketime-{os.getpid()}"
+
+
+def _faked_time() -> dict[str, str]:
+    _clock_file().write_text("+0\n")
+    return {
+        "LD_PRELOAD": os.environ.get("LIBFAKETIME", LIBFAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(_clock_file()),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_CACHE_DURATION": "1",
+    }
+
+
+async def _stalls(scene: Scene) -> None:
+    """Packets are lost: nothing passes for 200 ms, five times, as TCP waits for one to come again."""
+    assert scene.proxy is not None
+    for _ in range(5):
+        scene.proxy.open.clear()
+        await asyncio.sleep(0.2)
+        scene.proxy.open.set()
+        await asyncio.sleep(0.8)
+
+
+async def _slow_readers(scene: Scene) -> None:
+    """Every other caller takes a tenth of what it is sent."""
+    await asyncio.gather(*(_sip(talker.transport) for talker in scene.talkers[::2]))
+
+
+async def _sip(transport: Any) -> None:
+    for _ in range(40):
+        with contextlib.suppress(RuntimeError):
+            transport.pause_reading()
+            await asyncio.sleep(0.18)
+            transport.resume_reading()
+            await asyncio.sleep(0.02)
+
+
+async def _slow_writers(scene: Scene) -> None:
+    """Beside the calls, 64 connections send a header at a byte a second."""
+    writers = []
+    for _ in range(64):
+        _, writer = await asyncio.open_connection("127.0.0.1", scene.service.port)
+        writers.append(writer)
+    for byte in b"GET /":
+        for writer in writers:
+            with contextlib.suppress(OSError):
+                writer.write(bytes((byte,)))
+        await asyncio.sleep(1.0)
+    for writer in writers:
+        writer.transport.abort()
+
+
+async def _metrics_of(scene: Scene) -> None:
+    """What the server itself says of its health, a moment later."""
+    await asyncio.sleep(1.0)
+    with contextlib.suppress(aiohttp.ClientError, OSError, json.JSONDecodeError):
+        async with scene.http.get(f"{scene.service.url}/healthz") as response:
+            scene.facts.append(f"/healthz {response.status}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row of the matrix: ``inject`` is done three seconds into the calls of a server with ``options``.
+
+    ``after`` looks at the server when the calls are over. ``delay_s`` puts a proxy before it.
+    """
+
+    name: str
+    words: str
+    inject: Callable[[Scene], Awaitable[None]] = _nothing
+    options: tuple[str, ...] = SPLIT
+    faults: NullFaults | None = None
+    environment: Callable[[], Mapping[str, str]] = dict
+    after: Callable[[Scene], Awaitable[None]] = _nothing
+    delay_s: float | None = None
+    needs: str = ""
+    query: str = field(default=QUERY + "&resume=1")
+
+
+FAULTS: Final = {
+    fault.name: fault
+    for fault in (
+        Fault("quiet", "nothing"),
+        Fault("front_end_killed", "kill -9 of one of two front ends", _kill("front-end")),
+        Fault("node_failure", "kill -9 of the engine's process", _kill("engine")),
+        Fault("supervisor_killed", "kill -9 of the supervisor", _kill("supervisor")),
+        Fault("front_end_stopped", "SIGSTOP of a front end for 3 s", _stop("front-end")),
+        Fault("engine_stopped", "SIGSTOP of the engine's process for 3 s", _stop("engine")),
+        Fault("supervisor_stopped", "SIGSTOP of the supervisor for 3 s", _stop("supervisor")),
+        Fault("server_leave", "SIGTERM, 2 s to drain", _leave, (*SPLIT, "--drain-timeout-s", "2")),
+        Fault("signal_reconnect", "RST of every connection", _reset_all),
+        Fault("disconnect_on_resume", "RST, and RST again when the call goes on", _reset_again),
+        Fault("reset_while_paused", "no caller reads for 2 s, then RST", _reset_while_paused),
+        Fault("no_open_files", "24 files left, 300 connections come and stay 3 s", _no_open_files),
+        Fault("upgrades", "200 WebSockets a second for 3 s", _upgrades),
+        Fault("subscriber_bandwidth", "every other caller reads a tenth", _slow_readers),
+        Fault("slow_writers", "64 headers at a byte a second", _slow_writers),
+        Fault("network_delay", "150 ms each way", _nothing, delay_s=0.15),
+        Fault("packet_loss", "nothing passes for 200 ms, five times in 5 s", _stalls, delay_s=0.0),
+        Fault(
+            "clock_step",
+            "the wall clock by +1 h, -1 h, 0",
+            _step_clock,
+            environment=_faked_time,
+            needs="faketime",
+        ),
+        Fault(
+            "disk_full",
+            "no file may grow beyond 64 KiB, calls are recorded",
+            _disk_full,
+            (*SPLIT, "--record", FOLDER),
+            after=_recorded,
+            query=QUERY + "&resume=1&consent=record",
+        ),
+        Fault(
+            "disk_hangs",
+            "the disk of recordings and usage takes nothing for 3 s",
+            _disk_hangs,
+            (*SPLIT, "--record", FOLDER, "--usage", f"{FOLDER}/usage"),
+            after=_recorded,
+            query=QUERY + "&resume=1&consent=record",
+            needs="a file system to freeze",
+        ),
+        Fault("device_lost", "the backend's device is lost", faults=NullFaults(lose_device_at=60)),
+        Fault(
+            "backend_nan",
+            "row 0 of the backend gives NaN from then on",
+            faults=NullFaults(nan_rows={60: (0,)}),
+        ),
+        Fault("backend_hangs", "one step takes 3 s", faults=NullFaults(slow_ms={60: 3000.0})),
+        Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),
+    )
+}
+"""All of them by name, in the order of the table."""

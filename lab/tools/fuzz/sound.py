@@ -1,0 +1,125 @@
+"""Readers of sound that clients send: Ogg pages, Opus packets, WAV files, and containers through FFmpeg."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+
+from antiphon.arrays import FloatArray
+from antiphon.audio.formats import FORMATS, AudioDecoder
+from antiphon.audio.mp4 import check_mp4
+from antiphon.audio.ogg import OggOpusReader
+from antiphon.audio.packets import join_packets, packet_ms, split_packet
+from antiphon.audio.stream import container_of, decode_pieces, stated_rate, stated_seconds
+from antiphon.audio.wav import decode_wav
+from antiphon.errors import AudioError
+from lab.tools.fuzz.target import Target, require
+
+CAPTURE, HEAD_BYTES = b"OggS", 27
+MAX_PIECES = 2000
+"""Of a recording: an input is shorter than a second of most kinds."""
+
+
+def sealed(data: bytes) -> bytes:
+    """The same with the checksum of every page made right: chance finds none."""
+    changed = bytearray(data)
+    start = changed.find(CAPTURE)
+    while start >= 0 and start + HEAD_BYTES <= len(changed):
+        segments = changed[start + 26]
+        table = start + HEAD_BYTES
+        end = table + segments + sum(changed[table : table + segments])
+        if end <= len(changed):
+            changed[start + 22 : start + 26] = _checksum(bytes(changed[start:end]))
+            start = changed.find(CAPTURE, end)
+        else:
+            start = changed.find(CAPTURE, start + 1)
+    return bytes(changed)
+
+
+def _checksum(page: bytes) -> bytes:
+    """Ogg's CRC, bit by bit as RFC 3533 states it."""
+    value = 0
+    for byte in page[:22] + bytes(4) + page[26:]:
+        value = (value << 8) & 0xFFFF_FFFF ^ _TABLE[value >> 24 ^ byte]
+    return value.to_bytes(4, "little")
+
+
+def _entry(value: int) -> int:
+    value <<= 24
+    for _ in range(8):
+        value = value << 1 ^ 0x104C11DB7 if value & 0x8000_0000 else value << 1
+    return value & 0xFFFF_FFFF
+
+
+_TABLE = [_entry(value) for value in range(256)]
+
+
+def read_ogg(data: bytes) -> None:
+    """A stream of pages: the packets are the same however it is cut into pieces."""
+    stream = sealed(data)
+    pieces = [stream[at : at + 64] for at in range(0, len(stream), 64)]
+    require(_packets([stream]) == _packets(pieces), "packets depend on how the stream comes")
+    sound(AudioDecoder("ogg").feed(stream))
+
+
+def _packets(pieces: list[bytes]) -> list[bytes] | str:
+    reader = OggOpusReader()
+    try:
+        return [packet for piece in pieces for packet in reader.feed(piece)]
+    except AudioError:
+        return "refused"
+
+
+def sound(pcm: FloatArray) -> None:
+    """Require float32 ``[N]``, all of it finite."""
+    require(pcm.dtype == np.float32 and pcm.ndim == 1, f"sound of {pcm.dtype} {pcm.shape}")
+    require(bool(np.isfinite(pcm).all()), "sound that is not finite")
+
+
+def read_payload(data: bytes) -> None:
+    """A message of audio in one of the four formats: the first byte says in which."""
+    name = FORMATS[data[0] % len(FORMATS)] if data else "opus"
+    sound(AudioDecoder(name).feed(data[1:]))
+
+
+def read_packet(data: bytes) -> None:
+    """An Opus packet: taken apart and put together again it is as long."""
+    length_ms = packet_ms(data)
+    parts = split_packet(data) if data else []
+    require(sum(map(packet_ms, join_packets(parts))) == sum(map(packet_ms, parts)), "time is lost")
+    require(not parts or sum(map(packet_ms, parts)) == length_ms, "parts of another length")
+
+
+def read_wav(data: bytes) -> None:
+    """The bytes of a WAV file."""
+    pcm, rate = decode_wav(data)
+    require(pcm.ndim == 2 and rate > 0, f"{pcm.shape} at {rate} Hz")
+    require(bool(np.isfinite(pcm).all()), "samples that are not finite")
+
+
+def read_mp4(data: bytes) -> None:
+    """What an MP4 file states of itself."""
+    check_mp4(io.BytesIO(data))
+
+
+def read_recording(data: bytes) -> None:
+    """A recording of any kind, as far as FFmpeg reads it."""
+    file = io.BytesIO(data)
+    container_of(data[:12])
+    seconds = stated_seconds(file)
+    require(seconds is None or seconds >= 0, f"a recording of {seconds} seconds")
+    require(stated_rate(file) > 0, "a recording without a rate")
+    for pcm in itertools.islice(decode_pieces(file, 24_000), MAX_PIECES):
+        sound(pcm)
+
+
+TARGETS = {
+    "ogg": Target(read_ogg, (AudioError,), max_bytes=2048),
+    "payload": Target(read_payload, (AudioError,)),
+    "packet": Target(read_packet, (AudioError,), max_bytes=512),
+    "wav": Target(read_wav, (AudioError,)),
+    "mp4": Target(read_mp4, (AudioError,)),
+    "recording": Target(read_recording, (AudioError,), max_bytes=4096),
+}

@@ -1,0 +1,7 @@
+"""All targets by name."""
+
+from __future__ import annotations
+
+from lab.tools.fuzz import files, seam, sound, wire
+
+TARGETS = {**wire.TARGETS, **sound.TARGETS, **files.TARGETS, **seam.TARGETS}

@@ -1,0 +1,203 @@
+"""Readers of what clients send: messages, events, queries, forms, headers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from urllib.parse import parse_qsl
+
+from antiphon.config import Limits
+from antiphon.errors import AntiphonError, FieldError, ProtocolError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.protocol import kyutai, kyutai_tts, live, live_events, moshi, realtime, resume, translation
+from antiphon.protocol.chat import parse_chat_query, parse_set
+from antiphon.protocol.events import Sender, check_event
+from antiphon.protocol.multipart import FormReader, Piece, boundary_of
+from antiphon.protocol.realtime_session import RealtimeSession, SessionType
+from antiphon.protocol.realtime_session import change as change_session
+from antiphon.protocol.speech_request import parse_speech_request
+from antiphon.protocol.transcription_request import parse_form
+from antiphon.serve.access.addresses import client_address, parse_networks
+from antiphon.serve.access.ephemeral import EphemeralKeys
+from antiphon.serve.access.keys import chosen_subprotocol, presented_key
+from antiphon.serve.access.security import host_allowed, origin_allowed, page_headers
+from lab.tools.fuzz.target import Target, require
+
+DEFAULTS = SamplingParameters()
+MAX_WAIT_S = Limits().max_wait_s
+
+
+def read_chat(data: bytes) -> None:
+    """A message of ``/api/chat``; what was read is written and read again as the same."""
+    message = moshi.decode(data)
+    require(moshi.decode(moshi.encode(message)) == message, f"{message!r:.200} is not read back")
+    if isinstance(message, moshi.Event):
+        check_event(message, sender=Sender.CLIENT)
+        if message.type == "set":
+            parse_set(message.fields, DEFAULTS)
+
+
+def read_resume(data: bytes) -> None:
+    """What a client that resumes sends, and a token as text."""
+    payload = data[1:]
+    match data[:1]:
+        case b"\x12":
+            resume.decode_ack(payload)
+            resume.decode_numbered(payload)
+        case b"\x13":
+            claim = resume.decode_claim(data)
+            require(resume.decode_claim(resume.encode_claim(claim)) == claim, "a claim is not read back")
+        case _:
+            token = resume.token_of(data.decode("latin-1"))
+            require(resume.token_of(resume.token_text(token)) == token, "a token is not read back")
+
+
+def read_query(data: bytes) -> None:
+    """The queries of ``/api/chat`` and ``/api/tts_streaming``."""
+    query = dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
+    request = parse_chat_query(query, defaults=DEFAULTS, max_wait_s=MAX_WAIT_S)
+    parse_set({"parameters": asdict(request.parameters)}, DEFAULTS)
+    kyutai_tts.parse_query(query, max_wait_s=MAX_WAIT_S)
+
+
+def read_stt(data: bytes) -> None:
+    """Messages of ``/api/asr-streaming``, either way."""
+    for decode in (kyutai.decode_client, kyutai.decode_server):
+        try:
+            message = decode(data)
+        except ProtocolError as error:
+            refusal = error
+            continue
+        kyutai.to_json(message)
+        require(decode(kyutai.encode(message)) == message, f"{message!r:.200} is not read back")
+        return
+    raise refusal
+
+
+def read_tts(data: bytes) -> None:
+    """Messages of ``/api/tts_streaming``, either way, and the body of a POST."""
+    if data[:1] == b"{":
+        kyutai_tts.parse_post(data)
+        return
+    try:
+        message = kyutai_tts.decode_client(data)
+    except ProtocolError:
+        kyutai_tts.decode_server(data)
+        return
+    if isinstance(message, kyutai_tts.Voice):
+        require(message.array().shape == message.shape, "a voice of another shape")
+
+
+def read_live(data: bytes) -> None:
+    """An event of OpenAI Live, and the error that answers it."""
+    try:
+        event = live.decode(data.decode("utf-8", "replace"))
+    except FieldError as error:
+        live_events.encode(live_events.error_of(error), "event_1")
+        raise
+    if isinstance(event, live.Start):
+        live_events.encode(
+            live_events.SessionStarted(event.session.shown(session_id="s", expires_at=0)), "event_1"
+        )
+
+
+def read_realtime(data: bytes) -> None:
+    """An event of OpenAI Realtime, the session after it, and the error that answers it."""
+    text = data.decode("utf-8", "replace")
+    try:
+        event = realtime.decode(text)
+        for kind in SessionType:
+            if isinstance(event, realtime.Update):
+                session = change_session(RealtimeSession("model", kind), event.session)
+                json.dumps(session.shown(session_id="s", expires_at=0), allow_nan=False)
+    except FieldError as error:
+        live_events.encode(live_events.error_of(error), "event_1")
+        raise
+
+
+def read_translation(data: bytes) -> None:
+    """An event of OpenAI's translation sessions, and the session after it."""
+    event = translation.decode(data.decode("utf-8", "replace"))
+    if isinstance(event, translation.Update):
+        session = translation.change(translation.TranslationSession("model"), event.session)
+        json.dumps(session.shown(session_id="s", expires_at=0), allow_nan=False)
+
+
+def read_rest_json(data: bytes) -> None:
+    """The body of ``POST /v1/audio/speech``."""
+    order = parse_speech_request(data)
+    require(bool(order.text.strip()), "a text without words")
+
+
+def read_form(data: bytes) -> None:
+    """A form of ``POST /v1/audio/transcriptions``: its first line is the Content-Type, the rest its body.
+
+    However a body is cut into pieces, the parts are the same.
+    """
+    head, _, body = data.partition(b"\n")
+    boundary = boundary_of(head.decode("latin-1"))
+    whole = _parts(boundary, [body])
+    half = len(body) // 2
+    for pieces in ([body[:half], body[half:]], [body[at : at + 1] for at in range(len(body))]):
+        require(_parts(boundary, pieces) == whole, "a form's parts depend on how it comes")
+    if isinstance(whole, str):
+        raise ProtocolError(whole)
+    values: dict[str, list[str]] = {}
+    for name, _, content in whole:
+        values.setdefault(name, []).append(content.decode("utf-8", "replace"))
+    parse_form(values, has_file=any(is_file for _, is_file, _ in whole))
+
+
+def _parts(boundary: bytes, pieces: list[bytes]) -> list[tuple[str, bool, bytes]] | str:
+    """The parts of a form, or in words why it is none."""
+    reader = FormReader(boundary)
+    found: list[tuple[str, bool, bytes]] = []
+    try:
+        for piece in pieces:
+            for each in reader.feed(piece):
+                _add(found, each)
+    except ProtocolError as error:
+        return str(error)
+    return found
+
+
+def _add(found: list[tuple[str, bool, bytes]], piece: Piece) -> None:
+    if piece.is_first:
+        found.append((piece.name, piece.is_file, b""))
+    else:
+        name, is_file, content = found[-1]
+        require((name, is_file) == (piece.name, piece.is_file), "a piece of another part")
+        found[-1] = (name, is_file, content + piece.data)
+
+
+def read_headers(data: bytes) -> None:
+    """Headers that decide who may connect: one ``Name: value`` a line."""
+    lines = [line.partition(":") for line in data.decode("latin-1").split("\n")]
+    headers = {name.strip().title(): value.strip() for name, _, value in lines}
+    host, origin = headers.get("Host"), headers.get("Origin")
+    require(origin_allowed(origin, host, ("*",)), "an origin is refused where all are allowed")
+    origin_allowed(origin, host, ("https://a.example",))
+    host_allowed(host, {"a.example"})
+    policy = page_headers(host)["Content-Security-Policy"]
+    require("\n" not in policy and policy.count(";") == 8, f"a host that adds to the policy: {policy}")
+    proxies = parse_networks(["10.0.0.0/8", "fd00::/8"])
+    client_address(headers.get("Peer"), headers.get("X-Forwarded-For", "").split(","), proxies)
+    found = presented_key(headers, headers)
+    chosen_subprotocol(headers)
+    if found is not None:
+        require(EphemeralKeys(b"secret" * 6).read(found) is None, "a key that was never made is good")
+
+
+TARGETS = {
+    "chat": Target(read_chat, (ProtocolError,)),
+    "resume": Target(read_resume, (ProtocolError,), max_bytes=128),
+    "query": Target(read_query, (ProtocolError,)),
+    "stt": Target(read_stt, (ProtocolError,)),
+    "tts": Target(read_tts, (ProtocolError,)),
+    "live": Target(read_live, (FieldError,)),
+    "realtime": Target(read_realtime, (FieldError,)),
+    "translation": Target(read_translation, (FieldError,)),
+    "rest_json": Target(read_rest_json, (FieldError,)),
+    "form": Target(read_form, (ProtocolError,)),
+    "headers": Target(read_headers, (AntiphonError,), max_bytes=512),
+}
