@@ -54,7 +54,9 @@ COMMANDS: Mapping[str, Command] = {
         "list the models that are built in, cached and published, and which of them fit",
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
-    "gate": Command("antiphon_quantize.gate:main", "hold a smaller checkpoint to the one it was made from"),
+    "gate": Command(
+        "antiphon_quantize.gate:main", "compare a smaller checkpoint with the one it was made from"
+    ),
     "bench": Command(
         "antiphon_quantize.measured:bench", "measure models as they run here: the benchmark card"
     ),

@@ -138,7 +138,7 @@ def test_what_torch_does_not_write_is_refused_by_its_size(tmp_path: Path) -> Non
         (b"\x80\x02}r\xff\xff\xff\x1f.", None),
         # A name that takes 2^60 steps to hash: a pair of pairs of pairs.
         (b"\x80\x02}" + b")" + b"q\x00h\x00\x86" * 60 + b"Ns.", "a name in it is a tuple, text is needed"),
-        (b"\x80\x04" + b")" + b"q\x00h\x00\x86" * 60 + b")\x93.", "names something by what is no text"),
+        (b"\x80\x04" + b")" + b"q\x00h\x00\x86" * 60 + b")\x93.", "has a name that is no text"),
         (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f.", "is not a file of tensors"),
         (b"\x80\x02h\x07.", "asks for value 7, which it never kept"),
         (b"\x80\x02\x86.", "takes more values than it has"),

@@ -1,0 +1,57 @@
+"""The how-to pages: each command is one, with options that it has; each file they name is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from antiphon.backends.base import Backend
+from antiphon.cli import run
+from tests.docs.blocks import read_blocks
+from tests.repo.tracked import ROOT
+
+PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
+COMMANDS = [
+    command
+    for page in PAGES
+    for block in read_blocks(page)
+    for command in block.commands
+    if command.startswith("antiphon ")
+]
+TOOLS = ("antiphon", "curl")
+
+
+def help_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The help of a command whose other arguments argparse has taken."""
+    with pytest.raises(SystemExit) as ended:
+        run([*argv, "--help"])
+    assert ended.value.code == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_the_options_that_a_page_gives_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *argv = shlex.split(command.partition(">>")[0])
+    text = help_of(argv, capsys)
+    options = [word for word in argv if word.startswith("--")]
+    assert [option for option in options if not re.search(rf"{option}\b", text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_known_tools_and_files(page: Path) -> None:
+    blocks = read_blocks(page)
+    assert {command.split()[0] for block in blocks for command in block.commands} <= set(TOOLS)
+    text = page.read_text()
+    named = re.findall(r"`((?:server|tests|docs|compose)[\w./-]*\.\w+)`", text)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_a_backend_has_the_calls_that_its_page_lists() -> None:
+    page = (ROOT / "docs" / "howto" / "add-a-backend.md").read_text()
+    calls = [name for name in vars(Backend) if not name.startswith("_")]
+    assert [name for name in calls if f"`{name}`" not in page] == []
