@@ -21,14 +21,8 @@ from tests.support.calm import calm
 
 LEAST_S = 3.0
 MOST_S = 60.0
-<<<<<<< HEAD
-CALLERS = 3
-BULK = 2
-CONFIG = calm(input_frames=2, output_frames=3, max_queue=CALLERS + BULK)
-=======
 CALLERS = 4
-CONFIG = EngineConfig(input_frames=2, output_frames=3, max_queue=CALLERS)
->>>>>>> b8ca6be (Engine: the owner of many sessions is what measures and tests have, not a part of the product)
+CONFIG = calm(input_frames=2, output_frames=3, max_queue=CALLERS)
 
 
 class Harness:
