@@ -250,7 +250,14 @@ async def sessions(target: Target) -> str:
     return f"{len(held)} of 16 rows, {refused} refused"
 
 
+async def nothing(target: Target) -> str:
+    """No attack: what the talker notices on this machine anyway."""
+    await asyncio.sleep(target.seconds)
+    return "nothing"
+
+
 ATTACKS: dict[str, Attack] = {
+    "no attack": nothing,
     "rows of /api/chat, three bytes now and then": chat,
     "rows of /api/asr-streaming, a sample now and then": recogniser,
     "rows of /api/tts_streaming, a space now and then": listener,

@@ -38,6 +38,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
     "calls that change their worker": ("worker", "hand_over_secret"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
+    "connections ([limits] in a file)": (
+        "max_connections",
+        "max_connections_per_address",
+        "max_new_connections_per_s",
+        "max_new_connections_per_address_per_s",
+        "connect_timeout_s",
+    ),
     "recordings of calls": ("record", "record_max_s", "record_max_bytes", "record_max_days"),
     "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
     "processes and threads": ("front_ends", "switch_interval_ms"),
