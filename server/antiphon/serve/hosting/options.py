@@ -34,10 +34,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "backend_option",
         "voices",
     ),
-    "files of models": ("outside_files", "skip_digests"),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
     "calls that change their worker": ("worker", "hand_over_secret"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
+    "files of models": ("outside_files", "skip_digests"),
     "connections ([limits] in a file)": (
         "max_connections",
         "max_connections_per_address",
