@@ -35,8 +35,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "voices",
     ),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
-    "calls that change their worker": ("worker", "hand_over_secret"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
+    "calls that change their worker": ("worker", "hand_over_secret"),
     "files of models": ("outside_files", "skip_digests"),
     "connections ([limits] in a file)": (
         "max_connections",
