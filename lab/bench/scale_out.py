@@ -64,9 +64,9 @@ a fifth of all rows queues fewer, at 43 % idle.
 A day begins with the fewest workers. What the largest one refuses by every rule (0.006 and 0.06 %) is
 its first minutes.
 
-A worker in a container is ready {start:.0f} s after its start on a quiet machine ([the stack](stack.md)); 60 and
-300 s are assumed, not measured: a model of gigabytes from a disk, and the longest that `compose.yaml`
-waits for a worker.
+A worker in a container is ready {start:.0f} s after its start on a quiet machine ([the stack](stack.md));
+60 and 300 s are assumed, not measured: a model of gigabytes from a disk, and the longest that
+`compose.yaml` waits for a worker.
 
 ![Refused and queued callers against idle rows](scale-out.png)
 
