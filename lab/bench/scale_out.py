@@ -45,28 +45,28 @@ DAYS = {12: 10, 120: 3, 1200: 1}
 HEAD = """# Free rows for an autoscaler
 
 `python -m lab.bench.scale_out`: simulated days over 1 to 100 workers of {rows} rows. Calls last
-{call:.0f} s on average (log-normal), come by a curve of two humps over a quiet night, and twice as many
-for five minutes at 15:00. A caller waits {patience:.0f} s at most, {queue} callers a worker. The
-autoscaler looks every {look:.0f} s, starts workers at once, and drains one worker each {down:.0f} s
-when {settle:.0f} s wanted fewer. Idle rows are those paid for and not used, from a worker's start to
-its end.
+{call:.0f} s on average (log-normal), come by a curve of two humps over a quiet night, and twice
+as many for five minutes at 15:00. A caller waits {patience:.0f} s at most, {queue} callers a
+worker. The autoscaler looks every {look:.0f} s, starts workers at once, and drains one worker
+each {down:.0f} s when {settle:.0f} s wanted fewer. Idle rows are those paid for and not used,
+from a worker's start to its end.
 
-**The rule**: keep free rows of twice the square root of the callers. `antiphon:workers_wanted` in
-`deploy/prometheus/rules/recorded.yml` is the number of workers by this rule. Callers vary by the square
-root of their number, so a fixed share of free rows is too small for small fleets and too large for
-large ones: at 1,200 calls and a start of 6 s, two roots turn away as few as a fifth of all rows does,
-with 31 % of the rows idle in the place of 43 %.
+**The rule**: keep free rows of twice the square root of the callers. `antiphon:workers_wanted`
+in `deploy/prometheus/rules/recorded.yml` is the number of workers by this rule. Callers vary by
+the square root of their number, so a fixed share of free rows is too small for small fleets and
+too large for large ones: at 1,200 calls and a start of 6 s, two roots turn away as few as a
+fifth of all rows does, with 31 % of the rows idle in the place of 43 %.
 
-**When a worker needs minutes to start**, callers who come while it starts need rows that are free
-already: take three roots. Where the day's growth within a start is more than that (1,200 calls, 300 s),
-a fifth of all rows queues fewer, at 43 % idle.
+**When a worker needs minutes to start**, callers who come while it starts need rows that are
+free already: take three roots. Where the day's growth within a start is more than that (1,200
+calls, 300 s), a fifth of all rows queues fewer, at 43 % idle.
 
-A day begins with the fewest workers. What the largest one refuses by every rule (0.006 and 0.06 %) is
-its first minutes.
+A day begins with the fewest workers. What the largest one refuses by every rule (0.006 and 0.06
+%) is its first minutes.
 
-A worker of `tiny` in a container is ready {start:.0f} s after its start ([the stack](stack.md)); 60 and
-300 s are assumed, not measured: a model of gigabytes from a disk, and the longest that `compose.yaml`
-waits for a worker.
+A worker in a container is ready {start:.0f} s after its start on a quiet machine ([the
+stack](stack.md)); 60 and 300 s are assumed, not measured: a model of gigabytes from a disk, and
+the longest that `compose.yaml` waits for a worker.
 
 ![Refused and queued callers against idle rows](scale-out.png)
 

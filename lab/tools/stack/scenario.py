@@ -110,7 +110,7 @@ def _roll(engine: ContainerEngine, steps: StackLog) -> None:
     for name in DUPLEX:
         with ThreadPoolExecutor(1) as pool:
             calls = pool.submit(call, f"{URL}/m/duplex", engine.work, sessions=SESSIONS * 2, seconds=CALL_S)
-            time.sleep(3.0)
+            _until(lambda: _calls_at(engine, "duplex") == SESSIONS * 2, "the calls have begun")
             started_s = time.monotonic()
             engine.podman("stop", "--time", "75", name)
             drained_s = time.monotonic() - started_s
@@ -149,6 +149,19 @@ def _watched(steps: StackLog) -> None:
 
 def _weights(engine: ContainerEngine, backend: str, count: int) -> bool:
     """Whether the load balancer knows so many usable workers with free rows."""
+    up = [row for row in _servers(engine, backend) if row["status"] == "UP"]
+    # Weight 100 is HAProxy's before the first answer of the agent.
+    return len(up) == count and all(0 < int(row["weight"]) < 100 for row in up)
+
+
+def _calls_at(engine: ContainerEngine, backend: str) -> int:
+    """Connections to the workers of a backend, now."""
+    names = (backend, f"{backend}-queue")
+    return sum(int(row["scur"]) for name in names for row in _servers(engine, name))
+
+
+def _servers(engine: ContainerEngine, backend: str) -> list[dict[str, str]]:
+    """The workers of a backend as the load balancer sees them; none where it does not answer."""
     address = engine.podman(
         *("inspect", "--format", '{{(index .NetworkSettings.Networks "antiphon_inside").IPAddress}}'),
         "antiphon_balancer_1",
@@ -157,11 +170,9 @@ def _weights(engine: ContainerEngine, backend: str, count: int) -> bool:
         with urllib.request.urlopen(f"http://{address}:8404/;csv", timeout=5) as answer:
             names, *rows = answer.read().decode().removeprefix("# ").splitlines()
     except OSError:
-        return False
+        return []
     seen = [dict(zip(names.split(","), row.split(","), strict=False)) for row in rows]
-    up = [row for row in seen if row["pxname"] == backend and row["type"] == "2" and row["status"] == "UP"]
-    # Weight 100 is HAProxy's before the first answer of the agent.
-    return len(up) == count and all(0 < int(row["weight"]) < 100 for row in up)
+    return [row for row in seen if row["pxname"] == backend and row["type"] == "2"]
 
 
 def _status(url: str) -> int:
