@@ -12,7 +12,8 @@ from typing import Final
 from antiphon.models.cards import Card
 
 FEW_ROWS: Final = 4
-"""Rows up to which a product makes its own input (``backends.torch.kernels.fused``)."""
+SHORT_ROWS: Final = 16
+"""Rows up to which a product makes its own input: of any length, and of a depformer's (``kernels.fused``)."""
 
 RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 """Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
@@ -50,22 +51,25 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of a part of the language model: in bfloat16, in INT8, and in INT8 of :data:`FEW_ROWS`."""
+    """Kernels of a part of the language model: in bfloat16, and in INT8 of many, 16 and 4 rows at most."""
 
     bfloat16: int
     int8: int
+    short_int8: int
     few_int8: int
 
     def of(self, rows: int, *, is_int8: bool) -> int:
         """Those of a tick over so many rows."""
         if not is_int8:
             return self.bfloat16
-        return self.few_int8 if rows <= FEW_ROWS else self.int8
+        if rows <= FEW_ROWS:
+            return self.few_int8
+        return self.short_int8 if rows <= SHORT_ROWS else self.int8
 
 
-LAYER: Final = Launches(10, 11, 7)
-CROSS: Final = Launches(6, 8, 6)
-DEPFORMER_LAYER: Final = Launches(8, 9, 5)
+LAYER: Final = Launches(10, 9, 9, 6)
+CROSS: Final = Launches(6, 8, 8, 6)
+DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
 """Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
 
