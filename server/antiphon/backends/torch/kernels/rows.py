@@ -83,6 +83,12 @@ class LinearInput:
     is_unmade: bool = False
     norm: RMSNorm | None = None
 
+    @property
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Rounded values and their scale."""
+        assert self.scale is not None
+        return self.values, self.scale
+
 
 def rounds(linear: nn.Module) -> bool:
     """Whether a linear takes rounded rows."""

@@ -51,11 +51,12 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
     ring = attention.ring.view(step)
-    rounded = None
+    rounded, kept = None, None
     if ring.k_scale is not None and rounds(attention.out_proj):
         rounded = empty_rows(flat)
+        kept = rounded.kept
     seen = decode_attention(
-        q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=rounded
+        q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=kept
     )
     merged = rounded or plain_rows(seen.transpose(1, 2).flatten(1), attention.out_proj)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
