@@ -12,29 +12,29 @@ from typing import Final
 
 import torch
 
-from antiphon.models.cards import H200, Card, card_called
+from antiphon.models.cards import H200, GpuCard, card_called
 from antiphon.models.costs import Launches, StageCost, TickWork, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
 NODES: Final[Mapping[tuple[str, str], Launches]] = {
-    ("moshi-7b", "encode"): Launches(443, 443, 443),
-    ("moshi-7b", "lm"): Launches(766, 846, 526),
-    ("moshi-7b", "decode"): Launches(419, 419, 419),
-    ("stt-1b", "encode"): Launches(563, 563, 563),
-    ("stt-1b", "lm"): Launches(204, 220, 156),
-    ("tts-1.6b", "lm"): Launches(1481, 1657, 1049),
-    ("tts-1.6b", "decode"): Launches(419, 419, 419),
+    ("moshi-7b", "encode"): Launches(443, 443, 443, 443),
+    ("moshi-7b", "lm"): Launches(765, 734, 638, 494),
+    ("moshi-7b", "decode"): Launches(419, 419, 419, 419),
+    ("stt-1b", "encode"): Launches(563, 563, 563, 563),
+    ("stt-1b", "lm"): Launches(202, 187, 187, 139),
+    ("tts-1.6b", "lm"): Launches(1480, 1497, 1241, 1033),
+    ("tts-1.6b", "decode"): Launches(419, 419, 419, 419),
 }
 """Kernels by model and stage, counted on the meta device."""
 
 
-def card_of(name: str) -> Card:
+def card_of(name: str) -> GpuCard:
     """The constants for a device of this name; an H200's for any that is not known."""
     return card_called(name) or H200
 
 
 def stage_costs(
-    size: Size, rows: int, frames: int, card: Card, form: Form | None = None
+    size: Size, rows: int, frames: int, card: GpuCard, form: Form | None = None
 ) -> dict[str, StageCost]:
     """Each stage of a tick over ``rows`` rows that have seen ``frames`` frames; without a form in INT8."""
     form = form or Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
@@ -48,7 +48,7 @@ def stage_costs(
     }
 
 
-def tick_ms(costs: Mapping[str, StageCost], card: Card) -> float:
+def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
     """A whole tick: its stages one after another, and the host's part."""
     return 1000 * card.host_s + sum(cost.ms for cost in costs.values())
 

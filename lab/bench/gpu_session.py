@@ -49,8 +49,8 @@ class Entry:
     is_diagnosis: bool = False
 
     def words(self, *, is_small: bool) -> list[str]:
-        """It as command line words; ``is_small`` ends batches at two rows."""
-        batch = min(self.batch, SMALL_BATCH) if is_small else self.batch
+        """It as command line words; ``is_small``: of two rows, so that a step runs once."""
+        batch = SMALL_BATCH if is_small else self.batch
         return ["--step", self.step, "--batch", str(batch), "--model", self.model, *["--small"] * is_small]
 
 
@@ -162,7 +162,9 @@ def run_plan(options: argparse.Namespace) -> int:
             f"[{number}/{len(plan)}] {name}: {reason or f'{left_s:.0f} s left'}", file=sys.stderr, flush=True
         )
         if reason is None:
-            results[name] = run_step(words, min(entry.limit_s, left_s - 5), log, out)
+            results[name] = run_step(
+                words, left_s - 5 if options.small else min(entry.limit_s, left_s - 5), log, out
+            )
         else:
             results[name] = {"s": 0.0, "left_out": reason}
         unfinished = path.with_suffix(".tmp")

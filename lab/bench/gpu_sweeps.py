@@ -51,9 +51,8 @@ def attention(task: Task) -> Values:
 
         def run(split: int = split, block: int | None = block) -> Tensor:
             ring, step = steps[next(turn) % 2]
-            options = {} if block is None else {"block_slots": block}
             return decode_attention(
-                q, ring.view(step), first, step.rows, capacity, split_slots=split, **options
+                q, ring.view(step), first, step.rows, capacity, split_slots=split, block_slots=block
             )
 
         try:

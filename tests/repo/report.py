@@ -63,6 +63,7 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
         "server/antiphon/serve/transport/socket.py": "the bounds of one WebSocket",
         "attend_split": "a kernel is compiled as one function",
         "attend_limbs": "a kernel is compiled as one function",
+        "decode_attention": "two launches, with every argument by its name",
         "turn_and_write": "a kernel is compiled as one function",
         "build_app": "one list of what a server consists of",
         "manifest_from_json": "one list of keys",

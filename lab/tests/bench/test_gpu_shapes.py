@@ -12,7 +12,7 @@ import torch
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
-from antiphon.backends.torch.kernels.fused import FEW_ROWS
+from antiphon.backends.torch.kernels.fused import FEW_ROWS, SHORT_ROWS, makes_rows
 from antiphon.backends.torch.kernels.rows import MOST_ROWS, linear_rows, plain_rows
 from antiphon.backends.torch.pipeline import Pipeline
 from antiphon.backends.torch.places import Layout
@@ -24,8 +24,8 @@ from tests.backends.torch.compiled import launch_nothing
 from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of
 from tests.backends.torch.test_capture import places_of, stages_of
 
-ROWS = 2 * FEW_ROWS
-COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(563, 563, 563)}
+MANY_ROWS = 2 * SHORT_ROWS
+COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(563, 563, 563, 563)}
 """What costs are computed of: they may only become fewer. Served, text to speech has no encoder."""
 
 STAGE_NAMES = {"think": "lm"}
@@ -47,7 +47,9 @@ def recorded(name: str, form: Form, rows: int) -> dict[str, Recorder]:
 
 
 @pytest.mark.parametrize("name", published_sizes())
-@pytest.mark.parametrize(("is_int8", "rows"), [(False, ROWS), (True, ROWS), (True, FEW_ROWS)])
+@pytest.mark.parametrize(
+    ("is_int8", "rows"), [(False, SHORT_ROWS), (True, MANY_ROWS), (True, SHORT_ROWS), (True, FEW_ROWS)]
+)
 def test_a_tick_stays_on_the_card(
     name: str, is_int8: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,8 +74,18 @@ def test_a_tick_stays_on_the_card(
     own = 0 if is_int8 else layers
     assert launches["attend_limbs"] == layers - own
     assert launches["attend_split"] == own + cross + codecs * size.mimi["transformer"]["num_layers"]
-    assert bool(launches["multiply_rows"]) is (is_int8 and rows > FEW_ROWS)
-    assert bool(launches["make_and_multiply"]) is (is_int8 and rows <= FEW_ROWS)
+    assert launches["join_splits"] == launches["attend_split"]
+    assert bool(launches["multiply_rows"]) is is_int8
+    has_short = rows <= (SHORT_ROWS if size.lm["dep_q"] else FEW_ROWS)
+    assert bool(launches["make_and_multiply"]) is (is_int8 and has_short)
+
+
+def test_a_tick_of_moshi_has_at_most_1500_kernels_up_to_sixteen_rows() -> None:
+    for rows in (1, FEW_ROWS, SHORT_ROWS):
+        assert (
+            sum(NODES["moshi-7b", stage].of(rows, is_int8=True) for stage in ("encode", "lm", "decode"))
+            <= 1500
+        )
 
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])
@@ -86,6 +98,6 @@ def test_a_linear_is_two_launches_at_most(rows: int, monkeypatch: pytest.MonkeyP
     with Recorder() as recorder:
         out = linear_rows(linear, plain_rows(x, linear), residual)
     assert (out.shape, out.dtype) == ((rows, 48), torch.bfloat16)
-    wanted = ("make_and_multiply",) if rows <= FEW_ROWS else ("prepare_rows", "multiply_rows")
+    wanted = ("make_and_multiply",) if makes_rows(rows, 64) else ("prepare_rows", "multiply_rows")
     assert launches == dict.fromkeys(wanted, 1)
     assert len(recorder.kernels) == len(wanted)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.models.cards import Card
+from antiphon.models.cards import GpuCard
 
 FEW_ROWS: Final = 4
-"""Rows up to which a product makes its own input (``backends.torch.kernels.fused``)."""
+SHORT_ROWS: Final = 16
+"""Rows up to which a product makes its own input: of any length, and of a depformer's (``kernels.fused``)."""
 
 RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 """Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
@@ -50,22 +51,25 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of a part of the language model: in bfloat16, in INT8, and in INT8 of :data:`FEW_ROWS`."""
+    """Kernels of a part of the language model: in bfloat16, and in INT8 of many, 16 and 4 rows at most."""
 
     bfloat16: int
     int8: int
+    short_int8: int
     few_int8: int
 
     def of(self, rows: int, *, is_int8: bool) -> int:
         """Those of a tick over so many rows."""
         if not is_int8:
             return self.bfloat16
-        return self.few_int8 if rows <= FEW_ROWS else self.int8
+        if rows <= FEW_ROWS:
+            return self.few_int8
+        return self.short_int8 if rows <= SHORT_ROWS else self.int8
 
 
-LAYER: Final = Launches(10, 11, 7)
-CROSS: Final = Launches(6, 8, 6)
-DEPFORMER_LAYER: Final = Launches(8, 9, 5)
+LAYER: Final = Launches(10, 9, 9, 6)
+CROSS: Final = Launches(6, 8, 8, 6)
+DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
 """Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
 
@@ -106,12 +110,12 @@ class TickWork:
         layers = sum(count * part.of(rows, is_int8=is_int8) for count, part in parts)
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
-    def tick_ms(self, rows: int, card: Card) -> float:
+    def tick_ms(self, rows: int, card: GpuCard) -> float:
         """A tick in which so many rows are ready: the stages one after another, and the host's part."""
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
         return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
-    def model_cost(self, rows: int, frames: int, card: Card, launches: int | None = None) -> StageCost:
+    def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
         """Of the language model, over rows that have seen so many frames; of counted launches, if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
@@ -121,25 +125,25 @@ class TickWork:
         return StageCost(1000 * bytes_s, 1000 * issue_s, 0.0, 1000 * nodes * card.node_s)
 
 
-def product_s(weights_bytes: int, rows: int, card: Card) -> float:
+def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
     """Weights from memory, and all rows of a tile from the cache once more for each tile of columns."""
     tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
     through_cache = weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64])
     return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
 
 
-def ring_issue_s(ring_bytes: int, card: Card, *, is_int8: bool) -> float:
+def ring_issue_s(ring_bytes: int, card: GpuCard, *, is_int8: bool) -> float:
     """What the instructions of attention over so much of a ring take."""
     return RING_WARPS * ring_bytes / 1024 * RING_INSTRUCTIONS[is_int8] / card.instructions_per_s
 
 
-def codec_cost(rows: int, card: Card, launches: int) -> StageCost:
+def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
     """Of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
     return StageCost(0.0, 0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
 
 
-def rows_computed(work: TickWork, card: Card, limit_ms: float, at_most: int) -> int:
+def rows_computed(work: TickWork, card: GpuCard, limit_ms: float, at_most: int) -> int:
     """The most ready rows, up to ``at_most``, whose tick is computed to take no longer; at least 1."""
     low, high = 1, max(1, at_most)
     while low < high:

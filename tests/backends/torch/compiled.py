@@ -46,6 +46,13 @@ def compiled(
     return triton.compile(ASTSource(kernel, signature, at, aligned), target=target, options=options)
 
 
+def assert_released_and_acquired(ptx: str) -> None:
+    """A ticket is taken when all threads have stored, and what others stored is read after it."""
+    assert ptx.count("atom.global.gpu.acq_rel") >= 1
+    before = ptx[: ptx.index("atom.global.gpu.acq_rel")]
+    assert before.rindex("bar.sync") > before.rindex("st.global")
+
+
 def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Let launches be no more than an operation each, with arguments a kernel takes; they are counted."""
     launches: Counter[str] = Counter()

@@ -24,7 +24,7 @@ from antiphon.backends.torch.kernels.token_kernels import (
 from antiphon.backends.torch.kernels.tokens import MOST_TOKENS, PIECE, WEIGHED, WORDS_PIECE, warps_of
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS
 from antiphon.models.row_parameters import RECENT_WORDS
-from tests.backends.torch.compiled import compiled
+from tests.backends.torch.compiled import assert_released_and_acquired, compiled
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"
 ROOT = Path(__file__).parents[3]
@@ -91,15 +91,25 @@ def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> 
 def test_the_depformers_attention_compiles(steps: int) -> None:
     kernel = compiled(
         attend_steps,
-        {"projected_ptr": "*bf16", "past_ptr": "*bf16", "out_ptr": "*bf16", "scale": "fp32"},
+        {
+            "projected_ptr": "*bf16",
+            "past_ptr": "*bf16",
+            "out_ptr": "*bf16",
+            "rounded_ptr": "*i8",
+            "ticket_ptr": "*i32",
+            "scale": "fp32",
+        },
         {"num_warps": 1, "enable_fp_fusion": False},
         HEADS=16,
         GROUP=1,
         STEPS=steps,
         BLOCK=steps,
         WIDTH=64,
+        IS_ROUNDED=True,
+        ROUNDED_BLOCK=1024,
     )
     assert kernel.asm["cubin"]
+    assert_released_and_acquired(kernel.asm["ptx"])
 
 
 def test_the_kernels_of_tokens_compile_without_fused_multiply_adds() -> None:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
 from antiphon.backends.torch.kernels.limb_kernels import attend_limbs
-from antiphon.backends.torch.kernels.rows import LinearInput
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 
 SPLIT_SLOTS = 256
@@ -55,7 +54,7 @@ def decode_attention(
     split_slots: int = SPLIT_SLOTS,
     block_slots: int | None = None,
     tickets: Tensor | None = None,
-    rounded: LinearInput | None = None,
+    rounded: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
@@ -66,7 +65,8 @@ def decode_attention(
     PAGE_SLOTS). Query t sees what
     the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
     (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries
-    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too.
+    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too, its
+    scales ``[n]`` beside it.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
@@ -79,7 +79,7 @@ def decode_attention(
     if ring.k_scale is not None:
         if tickets is None:
             tickets = new_tickets(places, heads * count, q.device)
-        values, scale = (out, sums) if rounded is None else (rounded.values, rounded.scale)
+        values, scale = (out, sums) if rounded is None else rounded
         attend_limbs[(splits, heads * count, places)](
             q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, parts, sums, tickets, out,
             values, scale, log2_scale, *q.stride(), sums.stride(0), *out.stride()[:3],

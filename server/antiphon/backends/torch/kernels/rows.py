@@ -83,6 +83,12 @@ class LinearInput:
     is_unmade: bool = False
     norm: RMSNorm | None = None
 
+    @property
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Rounded values and their scale."""
+        assert self.scale is not None
+        return self.values, self.scale
+
 
 def rounds(linear: nn.Module) -> bool:
     """Whether a linear takes rounded rows."""
@@ -122,10 +128,13 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
     return plain_rows(block.activation(gate) * value, linear)
 
 
-def empty_rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -> LinearInput:
-    """Memory for rounded rows, which a kernel before the product writes."""
-    values = torch.empty(count, width, dtype=torch.int8, device=device)
-    return LinearInput(values, torch.empty(count, dtype=torch.float32, device=device), dtype)
+def empty_rows(like: Tensor) -> LinearInput:
+    """Memory for rounded rows of a shape, which a kernel before the product writes."""
+    return LinearInput(like.new_empty(like.shape, dtype=torch.int8), _scales(like), like.dtype)
+
+
+def _scales(rows: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[0], dtype=torch.float32)
 
 
 def _unmade(x: Tensor, norm: RMSNorm | None = None) -> LinearInput:

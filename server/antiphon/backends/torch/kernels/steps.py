@@ -1,8 +1,8 @@
 """Transformer layers of one frame on a GPU, as a few kernels each.
 
-The same arithmetic as ``layer.py`` and ``depformer.py``, whose modules they run: eleven launches for
-a layer over a ring in INT8 (seven of a few rows, eight in full precision) and nine for one of the depformer
-(five, and six).
+The same arithmetic as ``layer.py`` and ``depformer.py``, whose modules they run: nine launches for a
+layer over a ring in INT8 (six of up to four rows, ten in full precision) and eight for one of the depformer
+(six of up to sixteen rows, five of four).
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -51,11 +51,12 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Win
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
     ring = attention.ring.view(step)
-    rounded = None
+    rounded, kept = None, None
     if ring.k_scale is not None and rounds(attention.out_proj):
-        rounded = empty_rows(*flat.shape, flat.dtype, flat.device)
+        rounded = empty_rows(flat)
+        kept = rounded.kept
     seen = decode_attention(
-        q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=rounded
+        q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=kept
     )
     merged = rounded or plain_rows(seen.transpose(1, 2).flatten(1), attention.out_proj)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
@@ -173,7 +174,7 @@ def _depformer_layer(
     linear, out_proj = layer.in_projs[which], layer.out_projs[which]
     projected = linear_rows(linear, normed_rows(x, layer.norm1, linear))
     mixed, heads = x.new_empty(x.shape), layer.dim // layer.head_dim
-    rows = empty_rows(*x.shape, x.dtype, x.device) if rounds(out_proj) else LinearInput(mixed, None, x.dtype)
+    rows = empty_rows(x) if rounds(out_proj) else LinearInput(mixed, None, x.dtype)
     attend_steps[(heads, x.shape[0])](
         projected,
         past,

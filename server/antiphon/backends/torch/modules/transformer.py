@@ -87,7 +87,9 @@ class StreamingTransformer(nn.Module):
         """``[n, T, dim]`` to the same, T being one frame's positions or several frames'."""
         position = step.read(f"{self.name}.position")
         count = x.shape[1]
-        positions = position[:, None] + torch.arange(count, device=x.device)
+        positions = position[:, None]
+        if count > 1:
+            positions = positions + torch.arange(count, device=x.device)
         window = self._window(positions, step)
         run = load_steps().layer_step if window.looks is None and count == 1 else TransformerLayer.__call__
         for layer in self.layers:
