@@ -23,7 +23,7 @@ from tests.serve.tts_fakes import listening, speaking
 IMPATIENT = {"idle_timeout_s": 0.4, "quiet_timeout_s": 0.4, "liveness_timeout_s": 1.6}
 """Four tenths of a second without audio, looked at as often; pings are answered all the time."""
 
-ROWS_BACK_S = 5.0
+ROWS_BACK_S = 60.0
 """A trickle lasts no longer: ten times what it may."""
 
 
