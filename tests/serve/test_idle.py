@@ -24,7 +24,7 @@ IMPATIENT = {"idle_timeout_s": 0.4, "quiet_timeout_s": 0.4, "liveness_timeout_s"
 """Four tenths of a second without audio, looked at as often; pings are answered all the time."""
 
 ROWS_BACK_S = 60.0
-"""A trickle lasts no longer: ten times what it may."""
+"""A trickle lasts a second; only one that is never ended lasts longer."""
 
 
 def rules(**limits: float) -> LivenessRules:
