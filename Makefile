@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check check-types check-rest bench stack train evaluate programs release clean
+.PHONY: help serve demo test test-fast test-lab check bench stack train evaluate programs release clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,7 @@ test-lab: programs $(DEV_READY) $(WEB_READY) ## the tests of training, and of me
 check: $(DEV_READY) $(WEB_READY) ## lint, format, spelling, types, import contracts, structure
 	@$(MAKE) --no-print-directory -j 2 check-types check-rest
 
+# The two halves of make check, side by side.
 check-types:
 	$(BIN)/mypy
 

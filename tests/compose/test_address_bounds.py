@@ -98,11 +98,11 @@ async def connected(port: int, stack: contextlib.AsyncExitStack) -> asyncio.Stre
 
 
 async def is_cut(reader: asyncio.StreamReader | None) -> bool:
-    """Whether HAProxy has closed a connection without a word; it does not when it holds it for 0.2 s."""
+    """Whether HAProxy has closed a connection without a word; it does not when it holds it for 2 s."""
     if reader is None:
         return True
     try:
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(2.0):
             return await reader.read() == b""
     except TimeoutError:
         return False
@@ -123,11 +123,11 @@ async def test_an_address_with_too_many_connections_is_refused_then_cut(
             held = [await connected(port, stack) for _ in range(3)]
             assert (await status(stranger, url))[0] == 429
             held += [await connected(port, stack) for _ in range(7)]
-            cut = [await is_cut(it) for it in held]
+            cut = await asyncio.gather(*map(is_cut, held))
             assert not any(cut[:3])
             assert 4 <= sum(cut) <= 5  # six are twice the bound; the refused one may still count
             assert (await status(caller, url))[0] == 200
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120.0):
             while await status_or_cut(stranger, url) != 200:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.05)
 

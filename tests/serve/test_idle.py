@@ -23,8 +23,8 @@ from tests.serve.tts_fakes import listening, speaking
 IMPATIENT = {"idle_timeout_s": 0.4, "quiet_timeout_s": 0.4, "liveness_timeout_s": 1.6}
 """Four tenths of a second without audio, looked at as often; pings are answered all the time."""
 
-ROWS_BACK_S = 5.0
-"""A trickle lasts no longer: ten times what it may."""
+ROWS_BACK_S = 60.0
+"""A trickle lasts a second; only one that is never ended lasts longer."""
 
 
 def rules(**limits: float) -> LivenessRules:

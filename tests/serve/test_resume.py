@@ -113,7 +113,7 @@ async def test_of_two_racing_resumes_one_wins_and_the_old_token_fails_afterwards
 async def _is_over(client: Client) -> bool:
     """Whether a connection is closed by the server, within a moment."""
     try:
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(2.0):
             closed = await client.closed()
     except TimeoutError:
         return False

@@ -16,7 +16,7 @@ import pytest
 
 from antiphon.backends.base import FloatArray
 from antiphon.models.spec import ModelSpec
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, serving
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, PATIENCE_S, serving
 
 LOUD_FRAMES = 5
 PERIOD_S = 0.02
@@ -117,7 +117,7 @@ async def test_moshi_client_hears_itself(client: ModuleType, spec: ModelSpec) ->
     async with serving(spec=spec) as server:
         address = Namespace(url=f"http://127.0.0.1:{server.port}", host="", port=0, https=False)
         running = asyncio.create_task(client.run(printer, address))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while loud_samples() <= LOUD_FRAMES * FRAME_SAMPLES:
             assert time.monotonic() < deadline
             assert not running.done()

@@ -173,9 +173,11 @@ async def test_a_recording_has_to_keep_its_pace(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_an_address_has_so_many_recordings_at_once() -> None:
+    is_refused = asyncio.Event()
+
     async def slow() -> AsyncIterator[bytes]:
         yield b"RIFF"
-        await asyncio.sleep(1.0)
+        await is_refused.wait()
 
     async with transcribing(limits={"max_uploads_per_address": 1}) as (server, _):
         first = asyncio.ensure_future(post(server, slow()))
@@ -183,6 +185,7 @@ async def test_an_address_has_so_many_recordings_at_once() -> None:
         status, answer = await post(server, slow())
         assert status == 429
         assert "your address 127.0.0.1 has 1 of 1 recordings" in str(answer)
+        is_refused.set()
         await first
 
 

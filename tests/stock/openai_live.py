@@ -72,7 +72,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         await say(question)
         await say(silence, until="it has spoken")
         await connection.session.close()
-        await asyncio.wait_for(closed.wait(), 15)
+        await asyncio.wait_for(closed.wait(), 120)
         await asyncio.wait_for(listening, 120)
     return met
 

@@ -69,7 +69,7 @@ async def test_arrivals_even_out_what_leavers_left_uneven() -> None:
         for caller in [caller for caller in running.callers if caller.front_end == 1]:
             caller.close()
             running.callers.remove(caller)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
         for _ in range(8):
             assert (await running.call()).front_end == 1
         for _ in range(4):
@@ -269,8 +269,12 @@ async def test_an_address_with_too_many_connections_is_turned_away() -> None:
         assert await reader.read(1) == b""
         writer.close()
         first.close()
-        await asyncio.sleep(0.1)
-        await running.call()
+        is_served = False
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_served:  # until the first is known to have left
+                reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+                is_served = bool(await reader.read(1))
+                writer.close()
 
 
 async def test_new_connections_beyond_the_rate_wait_and_none_is_lost() -> None:
