@@ -39,7 +39,8 @@ async def ask(
     server: Server, body: bytes, *, path: str = PATH, header: str | None = None, tag: bytes | None = None
 ) -> tuple[int, str]:
     """POST a body that is signed, unless something about it is to be wrong."""
-    header = header or SECRET.sign("POST", path, len(body), time.time())
+    if header is None:
+        header = SECRET.sign("POST", path, len(body), time.time())
     if tag is None:
         signing = SECRET.tag(header)
         signing.update(body)

@@ -57,7 +57,7 @@ class Conversation(ABC):
         session = await open_session(
             self._model.engine,
             parameters,
-            wait_s=min(wait_s, self._limits.max_wait_s),
+            wait_s=wait_s,
             notify=self._waker.wake,
             prompt=prompt,
         )

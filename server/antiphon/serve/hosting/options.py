@@ -36,7 +36,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
     "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
-    "calls that change their worker": ("worker", "hand_over_secret"),
+    "calls that change their worker": (
+        "worker",
+        "hand_over_secret",
+        "hand_over_timeout_s",
+        "max_hand_overs",
+    ),
     "files of models": ("outside_files", "skip_digests"),
     "connections ([limits] in a file)": (
         "max_connections",

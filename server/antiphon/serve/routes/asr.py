@@ -35,7 +35,7 @@ async def handle_asr(
         wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query, max_wait_s)
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-    await check_upgrade(request, services, model, wait_s=wait_s)
+    await check_upgrade(request, model, wait_s=wait_s)
     return await AsrConversation(services, model, wait_s=wait_s, caller=caller).converse(request)
 
 

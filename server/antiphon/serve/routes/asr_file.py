@@ -73,7 +73,7 @@ class AsrFile(Answer):
             AudioError: the recording cannot be read to its end, or is too long.
             AntiphonError: there is no session, or it, or the server, ended.
         """
-        wait_s = 0.0 if ELSEWHERE in self._request.headers else WAIT_S
+        wait_s = 0.0 if ELSEWHERE in self._request.headers else min(WAIT_S, self._limits.max_wait_s)
         self._hearing.session = await self._submit(asr_parameters(self._model), wait_s=wait_s, route=route)
         with contextlib.closing(decode_steps(file, self._rate)) as pieces:
             is_ended = False

@@ -42,7 +42,7 @@ async def handle_chat(
     if chat.resume is ResumeMode.AGAIN:
         return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
-    await check_upgrade(request, services, model, wait_s=chat.wait_s)
+    await check_upgrade(request, model, wait_s=chat.wait_s)
     kind = ChatCall if chat.resume is ResumeMode.NO else ResumableChatCall
     return await kind(services, model, chat, prompt, caller=caller).converse(request)
 

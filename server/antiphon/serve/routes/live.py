@@ -50,7 +50,7 @@ async def handle_live(
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
-    await check_upgrade(request, services, model, wait_s=0.0)
+    await check_upgrade(request, model, wait_s=0.0)
     if ELSEWHERE in request.headers:
         await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
     limits = services.config.limits

@@ -48,7 +48,7 @@ async def handle_watcher(
     call = find_call(services, request.match_info["id"], caller)
     if len(call.audience.watchers) >= MAX_WATCHERS:
         raise SessionLimitError(f"the session has {len(call.audience.watchers)} of {MAX_WATCHERS} watchers")
-    await check_upgrade(request, services, model, wait_s=0.0)
+    await check_upgrade(request, model, wait_s=0.0)
     socket = await Socket.open(
         request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
     )

@@ -96,7 +96,7 @@ async def converse(
     request: web.Request, services: Services, model: ServedModel, call: SocketConversation
 ) -> web.StreamResponse:
     """Upgrade, and hold a conversation; a refusal by the engine comes as an event."""
-    await check_upgrade(request, services, model, wait_s=0.0)
+    await check_upgrade(request, model, wait_s=0.0)
     if ELSEWHERE in request.headers:
         await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
     socket = await Socket.open(

@@ -230,7 +230,7 @@ async def resume_chat(
     Raises:
         web.HTTPException: it is none.
     """
-    await check_upgrade(request, services, model, wait_s=chat.wait_s)
+    await check_upgrade(request, model, wait_s=chat.wait_s)
     call = ResumableChatCall(services, model, chat, caller=caller)
     try:
         socket = await Socket.open(request, services.config.limits, services.clock)

@@ -214,9 +214,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     return status(text=text, headers=headers, content_type="application/json")
 
 
-async def check_upgrade(
-    request: web.Request, services: Services, model: ServedModel, *, wait_s: float
-) -> None:
+async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
     """Refuse what is no WebSocket, after every other check: a plain GET learns the reason a WebSocket would
     get.
 
@@ -228,7 +226,7 @@ async def check_upgrade(
     """
     if is_upgrade(request):
         return
-    await model.engine.check_room(min(wait_s, services.config.limits.max_wait_s))
+    await model.engine.check_room(wait_s)
     raise web.HTTPUpgradeRequired(
         text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
     )

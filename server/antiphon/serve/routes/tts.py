@@ -49,7 +49,7 @@ async def handle_tts(
     except ProtocolError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
-    await check_upgrade(request, services, model, wait_s=wait_s)
+    await check_upgrade(request, model, wait_s=wait_s)
     try:
         voice = await voice_of(model, speech.voice, services)
     except SessionFailedError as error:

@@ -97,7 +97,7 @@ class TtsFile(Answer):
             pass
         if not (self._voicing.has_text or self._may_be_empty):
             raise FieldError("input has no words", param="input", code=INVALID_VALUE)
-        wait_s = 0.0 if ELSEWHERE in self._request.headers else WAIT_S
+        wait_s = 0.0 if ELSEWHERE in self._request.headers else min(WAIT_S, self._limits.max_wait_s)
         self._voicing.session = await self._submit(
             self._model.parameters(), wait_s=wait_s, prompt=self._voice, route="text post"
         )
