@@ -288,8 +288,8 @@ FAULTS: Final = {
         Fault("device_lost", "the backend's device is lost", faults=NullFaults(lose_device_at=60)),
         Fault(
             "backend_nan",
-            "row 0 of the backend gives NaN from then on",
-            faults=NullFaults(nan_rows={60: (0,)}),
+            "one row of one step of the backend is NaN",
+            faults=NullFaults(nan_at=frozenset({60})),
         ),
         Fault("backend_hangs", "one step takes 3 s", faults=NullFaults(slow_ms={60: 3000.0})),
         Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),
