@@ -266,7 +266,7 @@ FAULTS: Final = {
             "the wall clock by +1 h, -1 h, 0",
             _step_clock,
             environment=_faked_time,
-            needs="faketime",
+            needs="libfaketime",
         ),
         Fault(
             "disk_full",
