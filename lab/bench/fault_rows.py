@@ -74,7 +74,7 @@ async def _reset_while_paused(scene: Scene) -> None:
     """No reader takes a byte for two seconds, then the connections end with RST."""
     for talker in scene.talkers:
         if talker.transport is not None:
-            talker.transport.pause_reading()  # type: ignore[attr-defined]
+            talker.transport.pause_reading()
     await asyncio.sleep(2.0)
     await _reset_all(scene)
 
@@ -266,7 +266,7 @@ FAULTS: Final = {
             "the wall clock by +1 h, -1 h, 0",
             _step_clock,
             environment=_faked_time,
-            needs="libfaketime",
+            needs="a libfaketime under which Python can sleep",
         ),
         Fault(
             "disk_full",

@@ -90,7 +90,7 @@ class Talker:
         """What the call goes over now."""
         found: asyncio.Transport | None = None
         if self.socket is not None and self.socket._response.connection is not None:
-            found = self.socket._response.connection.transport  # type: ignore[assignment]
+            found = self.socket._response.connection.transport
         return found
 
     def reset(self) -> None:
