@@ -74,7 +74,7 @@ async def _reset_while_paused(scene: Scene) -> None:
     """No reader takes a byte for two seconds, then the connections end with RST."""
     for talker in scene.talkers:
         if talker.transport is not None:
-            talker.transport.pause_reading()  # type: ignore[attr-defined]
+            talker.transport.pause_reading()
     await asyncio.sleep(2.0)
     await _reset_all(scene)
 
@@ -266,7 +266,7 @@ FAULTS: Final = {
             "the wall clock by +1 h, -1 h, 0",
             _step_clock,
             environment=_faked_time,
-            needs="faketime",
+            needs="a libfaketime under which Python can sleep",
         ),
         Fault(
             "disk_full",
@@ -288,8 +288,8 @@ FAULTS: Final = {
         Fault("device_lost", "the backend's device is lost", faults=NullFaults(lose_device_at=60)),
         Fault(
             "backend_nan",
-            "row 0 of the backend gives NaN from then on",
-            faults=NullFaults(nan_rows={60: (0,)}),
+            "one row of one step of the backend is NaN",
+            faults=NullFaults(nan_at=frozenset({60})),
         ),
         Fault("backend_hangs", "one step takes 3 s", faults=NullFaults(slow_ms={60: 3000.0})),
         Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),

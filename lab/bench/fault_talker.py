@@ -90,7 +90,7 @@ class Talker:
         """What the call goes over now."""
         found: asyncio.Transport | None = None
         if self.socket is not None and self.socket._response.connection is not None:
-            found = self.socket._response.connection.transport  # type: ignore[assignment]
+            found = self.socket._response.connection.transport
         return found
 
     def reset(self) -> None:
@@ -201,7 +201,7 @@ class Talker:
 
     def _fate(self) -> Fate:
         heard_s = sorted(self._answered_s.values())
-        ends = (self._start_s, *heard_s, time.monotonic() if self._ended else heard_s[-1] if heard_s else 0.0)
+        ends = (self._start_s, *heard_s)
         longest_s = max((b - a for a, b in itertools.pairwise(ends)), default=0.0)
         return Fate(
             due=self.frames if self._start_s else 0,

@@ -179,9 +179,9 @@ def plot(samples: Sequence[Sample], slope: Slope, path: Path) -> None:
     )
     minutes = [each.at_s / 60 for each in samples]
     for axes, (name, words) in zip(figure.subplots(len(panels), 1, sharex=True), panels, strict=True):
-        axes.plot(minutes, [getattr(each, name) for each in samples], linewidth=0.9)
-        axes.set(ylabel=words)
-        axes.set_ylim(bottom=0)
+        values = [getattr(each, name) for each in samples]
+        axes.plot(minutes, values, linewidth=0.9)
+        axes.set(ylabel=words, ylim=(0, 1.1 * max(1, *values)))
         axes.grid(alpha=0.3)
     axes.set(xlabel="minutes")
     figure.suptitle(f"memory {slope.mib_per_hour:+.2f} ± {slope.half_width:.2f} MiB an hour", fontsize=11)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from concurrent.futures import wait
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,19 @@ from antiphon.errors import ConfigError, KeyRevokedError, UsageLimitError
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.access.line_writer import append
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.leases import DaySeconds
 from antiphon.supervisor.messages import Use
-from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.harness import DUPLEX, PATIENCE_S, serving, speech
 from tests.serve.live_client import live_client
 
 NOON = 1_000_000_800.0  # 2001-09-09T02:00:00Z
+
+
+@pytest.fixture(autouse=True)
+def _a_slow_machine_is_no_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.access.usage.DISK_S", PATIENCE_S)
 
 
 class Day:
@@ -283,3 +291,47 @@ async def test_the_models_are_listed_as_openai_lists_them(keys: Path) -> None:
     assert listed["object"] == "list"
     assert [it["id"] for it in listed["data"]] == ["null-echo", "other"]
     assert all(it["object"] == "model" and it["created"] > 1_700_000_000 for it in listed["data"])
+
+
+def test_a_disk_that_hangs_is_waited_for_once_and_keeps_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, waits = threading.Event(), list[float]()
+
+    def hang(path: Path, line: bytes) -> None:
+        goes_on.wait(PATIENCE_S)
+        append(path, line)
+
+    def waited(_: Any, seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("antiphon.serve.access.line_writer.append", hang)
+    monkeypatch.setattr("antiphon.serve.access.usage.wait", waited)
+    path = tmp_path / "usage"
+    log = UsageLog(path, clock=Day())
+    for _ in range(3):
+        log.write(record(log))
+    assert waits == [PATIENCE_S]
+    assert log.seconds_today("alice") == 0
+    assert not path.read_bytes()
+    goes_on.set()
+    wait([written for written, _ in log._waiting], PATIENCE_S)
+    assert log.seconds_today("alice") == 30
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_records_beyond_those_that_may_wait_are_counted_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr("antiphon.serve.access.line_writer.append", lambda *_: goes_on.wait(PATIENCE_S))
+    monkeypatch.setattr("antiphon.serve.access.line_writer.MAX_LINES", 2)
+    monkeypatch.setattr("antiphon.serve.access.usage.DISK_S", 0.0)
+    log = UsageLog(tmp_path / "usage", clock=Day())
+    for _ in range(5):
+        log.write(record(log))
+    goes_on.set()
+    wait([written for written, _ in log._waiting], PATIENCE_S)
+    log.seconds_today("alice")
+    assert "usage not kept" in caplog.messages
+    assert log.seconds_today("alice") in (20, 30)  # of five, two wait and one may be at the disk

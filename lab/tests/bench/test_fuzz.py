@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.tools.fuzz.targets import TARGETS
-
 EXECUTIONS = 2000
+BOUNDED = (
+    *("chat", "stt", "tts", "live", "realtime", "form", "ogg", "recording"),
+    *("voice", "seam", "folder", "config"),
+)
+"""What strangers send, and one of each other kind: instrumenting the server takes most of a short run."""
 
 
 def fuzzed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +21,7 @@ def fuzzed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", BOUNDED)
 def test_a_bounded_run_has_no_finding(name: str, tmp_path: Path) -> None:
     run = fuzzed(tmp_path, name, "--executions", str(EXECUTIONS))
     assert run.returncode == 0, run.stdout + run.stderr

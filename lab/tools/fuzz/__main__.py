@@ -63,7 +63,8 @@ class Progress:
 
 def command(name: str, folder: Path, options: Sequence[str]) -> list[str]:
     """The fuzzing process of a target over a folder of inputs."""
-    return [sys.executable, "-u", "-m", "lab.tools.fuzz.guided", name, *options, str(folder)]
+    module = TARGETS[name].read.__module__
+    return [sys.executable, "-u", "-m", "lab.tools.fuzz.guided", module, name, *options, str(folder)]
 
 
 def dictionary(corpus: Sequence[bytes]) -> str:

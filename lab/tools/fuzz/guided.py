@@ -1,10 +1,11 @@
 """One target under atheris, in a process of its own: libFuzzer ends the process when it is done.
 
-python -m lab.tools.fuzz.guided TARGET FOLDER [OPTIONS OF LIBFUZZER]
+python -m lab.tools.fuzz.guided MODULE TARGET [OPTIONS OF LIBFUZZER] FOLDER
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -14,15 +15,16 @@ import atheris
 
 def main() -> None:
     """Fuzz until libFuzzer has had enough."""
+    module, name, *options = sys.argv[1:]
     logging.disable()
     os.environ["HF_HUB_OFFLINE"] = "1"  # an input may name a repository
     with atheris.instrument_imports(include=["antiphon", "tomllib", "yaml"]):
         from lab.tools.fuzz.target import try_input
-        from lab.tools.fuzz.targets import TARGETS
-    name, *options = sys.argv[1:]
-    target = TARGETS[name]
+
+        target = importlib.import_module(module).TARGETS[name]
     atheris.Setup(
-        [sys.argv[0], f"-max_len={target.max_bytes}", *options], lambda data: try_input(target, data) and None
+        [sys.argv[0], f"-max_len={target.max_bytes}", *options],
+        lambda data: try_input(target, data) and None,
     )
     atheris.Fuzz()
 

@@ -129,6 +129,17 @@ def test_a_lost_device_stays_lost() -> None:
             driver.tick({0: frames[0]})
 
 
+def test_at_a_planned_tick_the_first_row_hears_samples_that_are_no_numbers() -> None:
+    driver = Driver(NullBackend(CODEC, 2, faults=NullFaults(nan_at=frozenset({1}))))
+    frame = voice(1, 1, driver.info)[0]
+    heard = [driver.tick({0: frame, 1: frame}) for _ in range(3)]
+    lost = [
+        [reply.pcm is not None and bool(np.isnan(reply.pcm).all()) for reply in tick.values()]
+        for tick in heard
+    ]
+    assert lost == [[False, False], [True, False], [False, False]]
+
+
 def test_a_planned_slow_tick_takes_longer() -> None:
     fake = FakeTime()
     faults = NullFaults(slow_ms={1: 300.0})

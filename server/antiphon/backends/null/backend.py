@@ -45,12 +45,12 @@ class NullFaults:
     """Faults to come, by tick (the number of earlier calls of ``step``).
 
     ``fail_rows`` raises StepError once, after the first tick from then on that names one of those
-    rows; ``nan_rows`` hear samples that are no numbers, from that tick on; ``slow_ms`` adds to that tick's
-    time; from ``lose_device_at`` on every step raises DeviceLostError.
+    rows; at each tick of ``nan_at`` the first row that is named hears samples that are no numbers;
+    ``slow_ms`` adds to that tick's time; from ``lose_device_at`` on every step raises DeviceLostError.
     """
 
     fail_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    nan_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    nan_at: frozenset[int] = frozenset()
     slow_ms: Mapping[int, float] = field(default_factory=dict)
     lose_device_at: int | None = None
 
@@ -125,7 +125,8 @@ class NullRows(HostArrays):
         history = self._rows["history"][rows] = extend_history(state["history"], hashes)
         pcm = work.pcm.copy()
         write_stamps(pcm, state["life"], work.frames.astype(np.uint32), hashes, history)
-        pcm[np.isin(rows, self._numberless(tick))] = np.nan
+        if tick in self._faults.nan_at:
+            pcm[0] = np.nan
         tokens = self._tokens(rows, history)
         stamped_s = self._clock()
         self._wait(start_s + self.step_s + self._faults.slow_ms.get(tick, 0.0) / 1000.0)
@@ -192,9 +193,6 @@ class NullRows(HostArrays):
                 del self._failures[planned_tick]
                 return failed
         return ()
-
-    def _numberless(self, tick: int) -> list[int]:
-        return [row for planned, rows in self._faults.nan_rows.items() if planned <= tick for row in rows]
 
     def _tokens(self, rows: IntArray, history: WordArray) -> IntArray | None:
         lm = self._spec.lm

@@ -6,22 +6,28 @@ the others have written, so that a day's seconds are those of all of them, and o
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from antiphon.errors import ConfigError
 from antiphon.log import Log
+from antiphon.serve.access.line_writer import LineWriter
 
 READ_BYTES: Final = 1_048_576
 """Of the file, read at once when it is looked at: 5,000 records."""
 
 SECONDS_A_DAY: Final = 86_400
+
+DISK_S: Final = 0.25
+"""How long a record is waited for, so that the next look at the file finds it. A disk that hangs is waited
+for once; meanwhile its records wait, and the file is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class UsageLog:
         self._read_bytes = 0
         self._day = self.day
         self._by_key: dict[str, float] = {}
+        self._writer = None if path is None else LineWriter(path)
+        self._waiting: deque[tuple[Future[None], UsageRecord]] = deque()
         if path is not None:
             try:
                 path.touch()
@@ -82,15 +90,24 @@ class UsageLog:
     def write(self, record: UsageRecord) -> None:
         """Keep the record of a call that has ended; it counts even when the file fails, which is logged."""
         self._log.info("usage", **asdict(record))
-        if self._path is None:
+        if self._writer is None:
             self._count(record)
             return
-        line = json.dumps(asdict(record)).encode() + b"\n"
-        try:
-            _append(self._path, line)
-        except OSError as error:
-            self._log.error("usage not kept", file=self._path, reason=error.strerror)
-            self._count(record)
+        written = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
+        if not self._waiting:
+            wait((written,), DISK_S)
+        self._waiting.append((written, record))
+        self._settle()
+
+    def _settle(self) -> bool:
+        """Count what the file did not take; whether nothing waits for the disk."""
+        while self._waiting and self._waiting[0][0].done():
+            written, record = self._waiting.popleft()
+            error = written.exception()
+            if isinstance(error, OSError):
+                self._log.error("usage not kept", file=self._path, reason=error.strerror)
+                self._count(record)
+        return not self._waiting
 
     @property
     def seconds_here(self) -> dict[str, float]:
@@ -105,7 +122,7 @@ class UsageLog:
 
     def seconds_today(self, key: str) -> float:
         """What calls with this key have used today; with a file, those of all processes that keep it."""
-        if self._path is not None:
+        if self._path is not None and self._settle():
             try:
                 self._read()
             except OSError as error:
@@ -144,20 +161,3 @@ class UsageLog:
         if self.day != self._day:
             self._day = self.day
             self._by_key.clear()
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Append a line in one write, behind whatever a write that failed has left.
-
-    Raises:
-        OSError: not all of it was written.
-    """
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
-    try:
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            line = b"\n" + line
-        if os.write(file, line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(file)

@@ -1,0 +1,65 @@
+"""Lines for a file, written by a thread: a disk that hangs holds up no event loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+MAX_LINES: Final = 1024
+"""Waiting for a disk: the calls that end in minutes, and a quarter of a megabyte."""
+
+
+class LineWriter:
+    """Appends to one file, line by line, in the order they come."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin without a thread; the first line starts it."""
+        self._path = path
+        self._lines: queue.Queue[tuple[bytes, Future[None]]] = queue.Queue(MAX_LINES)
+        self._thread: threading.Thread | None = None
+
+    def write(self, line: bytes) -> Future[None]:
+        """Append a line; the result comes once it is in the file, or is an OSError."""
+        written: Future[None] = Future()
+        try:
+            self._lines.put_nowait((line, written))
+        except queue.Full:
+            written.set_exception(OSError(errno.EAGAIN, f"{MAX_LINES} lines wait for the disk"))
+            return written
+        if self._thread is None:
+            # A daemon: the process may end while the disk hangs.
+            self._thread = threading.Thread(target=self._run, name="antiphon-lines", daemon=True)
+            self._thread.start()
+        return written
+
+    def _run(self) -> None:
+        while True:
+            line, written = self._lines.get()
+            try:
+                append(self._path, line)
+            except OSError as error:
+                written.set_exception(error)
+            else:
+                written.set_result(None)
+
+
+def append(path: Path, line: bytes) -> None:
+    """Append a line in one write, behind whatever a write that failed has left.
+
+    Raises:
+        OSError: not all of it was written.
+    """
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+    try:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(file)
