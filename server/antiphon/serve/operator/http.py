@@ -1,4 +1,4 @@
-"""What operators and tools ask over plain HTTP: metrics, and what is running here."""
+"""Answers to operators and tools over HTTP: metrics, and what is running."""
 
 from __future__ import annotations
 
