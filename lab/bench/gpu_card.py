@@ -13,7 +13,7 @@ import torch
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
-from antiphon.models.cards import Card
+from antiphon.models.cards import CardRates
 from lab.bench.gpu_costs import card_of
 from lab.bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, reads, small_size
 
@@ -59,7 +59,7 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def card_here() -> Card:
+def card_here() -> CardRates:
     """The constants that are printed beside what is measured here; an H200's on a CPU."""
     return card_of(torch.cuda.get_device_name() if device().type == "cuda" else "")
 

@@ -1,7 +1,7 @@
 """What a tick of the published sizes should take on a card, stage by stage, beside each measurement.
 
 The arithmetic is the server's (``antiphon.models.costs``), of a model's exact bytes and counted launches.
-Everything is computed, of constants that no card has confirmed yet (``Card.is_measured``): the first run of
+Everything is computed, of constants that no card has confirmed yet (``CardRates.is_measured``): the first run of
 ``lab.bench.gpu_session`` says which is wrong.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from antiphon.models.cards import H200, Card, card_called
+from antiphon.models.cards import H200, CardRates, card_called
 from antiphon.models.costs import Launches, StageCost, TickWork, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
@@ -28,13 +28,13 @@ NODES: Final[Mapping[tuple[str, str], Launches]] = {
 """Kernels by model and stage, counted on the meta device."""
 
 
-def card_of(name: str) -> Card:
+def card_of(name: str) -> CardRates:
     """The constants for a device of this name; an H200's for any that is not known."""
     return card_called(name) or H200
 
 
 def stage_costs(
-    size: Size, rows: int, frames: int, card: Card, form: Form | None = None
+    size: Size, rows: int, frames: int, card: CardRates, form: Form | None = None
 ) -> dict[str, StageCost]:
     """Each stage of a tick over ``rows`` rows that have seen ``frames`` frames; without a form in INT8."""
     form = form or Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
@@ -48,7 +48,7 @@ def stage_costs(
     }
 
 
-def tick_ms(costs: Mapping[str, StageCost], card: Card) -> float:
+def tick_ms(costs: Mapping[str, StageCost], card: CardRates) -> float:
     """A whole tick: its stages one after another, and the host's part."""
     return 1000 * card.host_s + sum(cost.ms for cost in costs.values())
 

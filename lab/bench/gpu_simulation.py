@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from antiphon.backends.torch.places import row_buckets
-from antiphon.models.cards import H100, H200, Card
+from antiphon.models.cards import H100, H200, CardRates
 from lab.bench.gpu_costs import stage_costs, tick_ms
 from lab.bench.gpu_models import Size, published_sizes
 
@@ -24,7 +24,7 @@ LEAST_TICK_MS = 5.0
 """A live tick begins no sooner after the last one began: the engine's own default."""
 
 
-def simulate(size: Size, calls: int, card: Card, *, seconds: float = 60.0) -> tuple[float, float, float]:
+def simulate(size: Size, calls: int, card: CardRates, *, seconds: float = 60.0) -> tuple[float, float, float]:
     """p50 and p99 of frame latency in ms, and the mean rows of a tick."""
     context = int(size.lm["context"])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from antiphon.backends.base import BackendInfo
 from antiphon.engine.capacity import calls_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
-from antiphon.models.cards import Card, card_called
+from antiphon.models.cards import CardRates, card_called
 from antiphon.models.costs import TickWork, rows_computed
 from antiphon.models.spec import PipelineKind
 
@@ -19,7 +19,7 @@ class ComputedSlots:
     slots: int
     ready_rows: int
     tick_ms: float
-    card: Card
+    card: CardRates
 
 
 def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> ComputedSlots | None:
@@ -31,7 +31,12 @@ def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> 
 
 
 def slots_on(
-    card: Card, work: TickWork, kind: PipelineKind, frame_ms: float, config: EngineConfig, models: int = 1
+    card: CardRates,
+    work: TickWork,
+    kind: PipelineKind,
+    frame_ms: float,
+    config: EngineConfig,
+    models: int = 1,
 ) -> ComputedSlots:
     """From a card's constants and what a tick asks of it, of rows at full context.
 

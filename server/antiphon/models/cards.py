@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardRates:
     """A card's constants. ``issue_share`` is what of its issue slots a kernel that is bound by them fills.
 
     ``cache_bytes_per_s`` is of its second cache, ``node_s`` what one more kernel in a graph costs, ``host_s``
@@ -38,12 +38,12 @@ class Card:
 
 WARP_SCHEDULERS: Final = 4
 
-H200: Final = Card("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
-H100: Final = Card("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
+H200: Final = CardRates("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
+H100: Final = CardRates("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
 CARDS: Final = (H200, H100)
 """Those whose constants are written down."""
 
 
-def card_called(name: str) -> Card | None:
+def card_called(name: str) -> CardRates | None:
     """The card of a device of this name, as the driver gives it; None where its constants are not known."""
     return next((card for card in CARDS if card.name in name), None)

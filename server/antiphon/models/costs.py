@@ -1,6 +1,6 @@
 """What a tick should take on a card: bytes, instructions and launches to milliseconds.
 
-Everything here is computed, from constants that no run on a card has confirmed (``Card.is_measured``). A
+Everything here is computed, from constants that no run on a card has confirmed (``CardRates.is_measured``). A
 stage takes its launches and the longest of what its bytes, instructions and arithmetic take.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.models.cards import Card
+from antiphon.models.cards import CardRates
 
 FEW_ROWS: Final = 4
 """Rows up to which a product makes its own input (``backends.torch.kernels.fused``)."""
@@ -106,12 +106,12 @@ class TickWork:
         layers = sum(count * part.of(rows, is_int8=is_int8) for count, part in parts)
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
-    def tick_ms(self, rows: int, card: Card) -> float:
+    def tick_ms(self, rows: int, card: CardRates) -> float:
         """A tick in which so many rows are ready: the stages one after another, and the host's part."""
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
         return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
-    def model_cost(self, rows: int, frames: int, card: Card, launches: int | None = None) -> StageCost:
+    def model_cost(self, rows: int, frames: int, card: CardRates, launches: int | None = None) -> StageCost:
         """Of the language model, over rows that have seen so many frames; of counted launches, if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
@@ -121,25 +121,25 @@ class TickWork:
         return StageCost(1000 * bytes_s, 1000 * issue_s, 0.0, 1000 * nodes * card.node_s)
 
 
-def product_s(weights_bytes: int, rows: int, card: Card) -> float:
+def product_s(weights_bytes: int, rows: int, card: CardRates) -> float:
     """Weights from memory, and all rows of a tile from the cache once more for each tile of columns."""
     tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
     through_cache = weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64])
     return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
 
 
-def ring_issue_s(ring_bytes: int, card: Card, *, is_int8: bool) -> float:
+def ring_issue_s(ring_bytes: int, card: CardRates, *, is_int8: bool) -> float:
     """What the instructions of attention over so much of a ring take."""
     return RING_WARPS * ring_bytes / 1024 * RING_INSTRUCTIONS[is_int8] / card.instructions_per_s
 
 
-def codec_cost(rows: int, card: Card, launches: int) -> StageCost:
+def codec_cost(rows: int, card: CardRates, launches: int) -> StageCost:
     """Of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
     return StageCost(0.0, 0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
 
 
-def rows_computed(work: TickWork, card: Card, limit_ms: float, at_most: int) -> int:
+def rows_computed(work: TickWork, card: CardRates, limit_ms: float, at_most: int) -> int:
     """The most ready rows, up to ``at_most``, whose tick is computed to take no longer; at least 1."""
     low, high = 1, max(1, at_most)
     while low < high:
