@@ -1,4 +1,4 @@
-"""Where a server is, from any way of writing it: ``http://``, ``ws://``, ``host:port`` or just a port."""
+"""The address of a server, in any notation: ``http://``, ``ws://``, ``host:port`` or just a port."""
 
 from __future__ import annotations
 

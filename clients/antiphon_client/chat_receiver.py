@@ -1,4 +1,4 @@
-"""What a session makes of the server's messages. Sans I/O: bytes and times in, a recorder filled."""
+"""Receives the messages of one ``/api/chat`` session. Sans I/O: bytes and times in, records out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says about itself at ``/api/build_info``; a stock server says nothing."""
+"""The facts of a server from ``/api/build_info``; a stock server has none."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def spread(
 
 
 class Stop:
-    """A wish to end early that may come from a signal handler, before or while a loop runs."""
+    """A request to end early that may come from a signal handler, before or while a loop runs."""
 
     def __init__(self) -> None:
         """Not wished for yet."""
@@ -161,7 +161,7 @@ async def _watch(
     stop: Stop,
     clock: Callable[[], float],
 ) -> None:
-    """Measure how late the loop wakes, pass on a wish to stop, and tell the progress."""
+    """Measure how late the loop wakes, pass on a request to stop, and report the progress."""
     told_s = clock()
     while True:
         asleep_s = clock()

@@ -1,4 +1,4 @@
-"""When each message of a live session leaves: an absolute schedule that never bursts.
+"""The schedule of a live session's messages: absolute times, without bursts.
 
 Message ``i`` is due at ``origin + i * period``. Being late never moves the schedule by less than a
 period, so small delays do not add up; being late by whole periods shifts it by exactly those, so two

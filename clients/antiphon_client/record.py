@@ -1,4 +1,4 @@
-"""What one probed session did, frame by frame: when each frame was whole, when its reply was whole."""
+"""The record of one probed session: for each frame, when it was whole and when its reply was whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back: how much audio a payload holds, without decoding it, and the whole reply as sound."""
+"""Replies: the length of a payload's audio without decoding it, and the whole reply as sound."""
 
 from __future__ import annotations
 

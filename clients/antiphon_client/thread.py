@@ -1,4 +1,4 @@
-"""What a client keeps of a call, so that another connection can go on with it. Pure: messages in and out."""
+"""The client's state of a call that another connection can resume. Pure: messages in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session makes of the messages of ``/api/asr-streaming``. Sans I/O: bytes and times in.
+"""Receives the messages of one ``/api/asr-streaming`` session. Sans I/O: bytes and times in.
 
 A ``Step`` answers one frame of the audio sent. Servers count steps from 1 for each session (ours) or for all
 sessions together (Kyutai's), so the first one gives the count its beginning. A model without pause heads

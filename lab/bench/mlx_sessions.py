@@ -2,7 +2,7 @@
 
   python -m lab.bench.mlx_sessions            the table, as in docs/benchmarks/mlx-sessions.md
 
-Computed, not measured. A tick reads every weight once, whoever shares it, and for each session its keys and
+Computed, not measured. A tick reads every weight once for all sessions, and for each session its keys and
 values and the codec's. It has 40 ms: latency lies between one and two ticks, and two have to fit into a
 frame's 80. A session alone waits for nobody's tick, and its own may take all 80. Bandwidths and memories are
 Apple's published ones, of which a share is counted on. Arithmetic units, launches and the operating system's

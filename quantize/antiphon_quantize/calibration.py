@@ -1,4 +1,4 @@
-"""What a model's linears are multiplied with: rows recorded while it listens and answers.
+"""Calibration data: inputs of a model's linears, recorded while it runs.
 
 The model is served as it will be: recordings through its own codec, its own sampled text and voice. Rows go
 to files as they come, so that recording takes no memory beyond the model's.

@@ -1,4 +1,6 @@
-"""What two checkpoints' files say without being run: arguments, delays, tokenizer, weights by tensor."""
+"""The comparison of two checkpoints' files, without running them: arguments, delays, tokenizer, weights by
+tensor.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate measures, and what logits say: likelihood, divergence, first choices, critical tokens."""
+"""The gate's measures, computed from logits: likelihood, divergence, first choices, critical tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How alike two recordings are: STOI for intelligibility, SI-SDR for the waveform, mel bands for its sound.
+"""Similarity of two recordings: STOI for intelligibility, SI-SDR for the waveform, mel bands for its sound.
 
 Taal, Hendriks, Heusdens and Jensen 2011, "An Algorithm for Intelligibility Prediction of Time-Frequency
 Weighted Noisy Speech"; Le Roux, Wisdom, Erdogan and Hershey 2019, "SDR - half-baked or well done?".

@@ -76,7 +76,7 @@ class Recipe:
 
 
 def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
-    """What a manifest tells of how a checkpoint was rounded, beside the recipe's own numbers.
+    """A manifest's description of how a checkpoint was rounded, beside the recipe's own numbers.
 
     Where its language model came from a GGUF file, that file's name and SHA-256.
     """

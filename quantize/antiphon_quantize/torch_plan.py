@@ -1,4 +1,4 @@
-"""What a recipe makes of a language model's file: planned from its header alone."""
+"""The plan of a recipe for a language model's file, made from the file's header alone."""
 
 from __future__ import annotations
 

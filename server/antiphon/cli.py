@@ -42,9 +42,7 @@ COMMANDS: Mapping[str, Command] = {
         "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
-    "drain": Command(
-        "antiphon.serve.operator.drain:main", "let a worker leave, and its calls go on at another"
-    ),
+    "drain": Command("antiphon.serve.operator.drain:main", "drain a worker; its calls go on at another one"),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon.measure.doctor:main", "check this machine: what is missing, what will run and how fast"

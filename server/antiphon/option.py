@@ -1,4 +1,4 @@
-"""What an option is: a field of a frozen dataclass, with its default, its bounds and its words.
+"""Options: fields of a frozen dataclass, each with its default, its bounds and its help.
 
 Read out of the classes that hold them, checked one by one, and filled in from the tables of a file.
 """

@@ -51,6 +51,14 @@ def test_a_page_has_known_tools_and_files(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_the_files_to_touch_are_there() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    named = [name for name in re.findall(r"`([\w./-]+/[\w.-]+\.\w+)`", page) if "NAME" not in name]
+    roots = (ROOT, ROOT / "server" / "antiphon")
+    assert len(named) > 15
+    assert [name for name in named if not any((root / name).is_file() for root in roots)] == []
+
+
 def test_a_backend_has_the_calls_that_its_page_lists() -> None:
     page = (ROOT / "docs" / "howto" / "add-a-backend.md").read_text()
     calls = [name for name in vars(Backend) if not name.startswith("_")]

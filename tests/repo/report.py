@@ -56,6 +56,14 @@ BY_NAME: Final[Mapping[str, str]] = MappingProxyType(
 
 LONG: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "clients/antiphon_client/session.py": "one paced call, from the upgrade to the close frame",
+        "clients/antiphon_client/talk.py": "one call on a sound card, with its reconnections",
+        "server/antiphon/engine/loop.py": "the one engine thread: wait, tick, publish, fail",
+        "server/antiphon/ipc/channel.py": "the frames of one call, both directions on one lease",
+        "server/antiphon/ipc/messages.py": "all messages between a front end and an engine",
+        "server/antiphon/ipc/rings.py": "one layout in shared memory, read and written side by side",
+        "server/antiphon/serve/access/callers.py": "identity and limits are decided under one count",
+        "server/antiphon/supervisor/supervisor.py": "the life of all processes of a server",
         "server/antiphon/engine/engine.py": "the engine's whole interface",
         "server/antiphon/engine/rows.py": "one pass over the arrays of all sessions",
         "server/antiphon/protocol/moshi.py": "all messages of one protocol, in both directions",
@@ -65,6 +73,9 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
         "attend_limbs": "a kernel is compiled as one function",
         "decode_attention": "two launches, with every argument by its name",
         "turn_and_write": "a kernel is compiled as one function",
+        "choose_tokens": "a kernel is compiled as one function",
+        "families_table": "one list of columns",
+        "make_and_multiply": "a kernel is compiled as one function",
         "build_app": "one list of what a server consists of",
         "manifest_from_json": "one list of keys",
     }

@@ -171,7 +171,7 @@ export class Call {
     }
   }
 
-  /** Microphones came or went: whoever has lost theirs takes what there is now. */
+  /** Microphones came or went: a call that lost its own takes one that is there. */
   devicesChanged() {
     if (this._isDeaf) void this.changeMicrophone("");
   }

@@ -1,4 +1,4 @@
-/** Whether anybody is at the other end of a connection: pings, their answers, and how long it has been silent. */
+/** Whether the other end of a connection is alive: pings, their answers, and how long it has been silent. */
 
 export const PING_EVERY_MS = 2000;
 export const SILENCE_LIMIT_MS = 8000;
@@ -26,7 +26,7 @@ export class Pulse {
     this._heardMs = nowMs;
   }
 
-  /** A ping was answered. @returns {number | null} the time that took, null when nobody had asked */
+  /** A ping was answered. @returns {number | null} the time that took, null without an open ping */
   answered() {
     if (!this._askedMs) return null;
     const tookMs = this._heardMs - this._askedMs;

@@ -13,11 +13,11 @@ import { CLOSE } from "./protocol.js";
 
 /** A network that swallows everything must not keep us from trying again. */
 const EXPLAIN_LIMIT_MS = 5000;
-/** Where nobody says when to come again. */
+/** The delay where no Retry-After is given. */
 export const UNSAID_RETRY_S = 10;
 
 /**
- * Ask. Null when nobody answers, or nobody who knows.
+ * Ask. Null without an answer, or with an unknown one.
  *
  * @param {string} url of the socket that did not open
  * @param {typeof fetch} ask

@@ -85,7 +85,7 @@ export class Score {
 }
 
 /**
- * What stands there before anybody has spoken: one voice, and the other one answers.
+ * What stands there before the first word: one voice, and the other one answers.
  *
  * @param {number} bar from the left
  * @param {0 | 1} side

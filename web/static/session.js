@@ -170,7 +170,7 @@ export class Session {
     if (this.isLive) this._send({ kind: "event", type: "set", fields: { parameters } });
   }
 
-  /** Look at the time. Timers call this, and whoever is awake while timers sleep. */
+  /** Look at the time. Timers call this, and events that arrive while timers sleep. */
   tick() {
     if (!this._socket) return;
     const finding = this._pulse.look(this._around.clock());
@@ -235,7 +235,7 @@ export class Session {
       return;
     }
     if (this._pulse.hasOpened) {
-      // Whoever has had nothing to say is thrown out again: only after talk is a first try one.
+      // A caller without speech is cut off again: only after speech is a first try one.
       this._obey(ofClose(close, this._lastError, this._wasLive && this._attempts === 0));
       return;
     }
@@ -316,7 +316,7 @@ export class Session {
     if (socket?.readyState !== OPEN) return;
     for (const { packet, atS } of this._outbox.takenBy(socket)) {
       socket.send(encode({ kind: "audio", data: packet }));
-      this._attempts = 0; // not before: whoever has nothing to say is thrown out again
+      this._attempts = 0; // not before: a caller without speech is cut off again
       this._listener.onSent(atS);
     }
   }

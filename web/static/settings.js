@@ -148,7 +148,7 @@ export class Settings {
     const focused = document.activeElement;
     const name = focused && body.contains(focused) ? focused.getAttribute("name") : null;
     body.replaceChildren(...groups);
-    // Whoever works with the keyboard goes on where they were.
+    // Keyboard focus stays where it was.
     const same = name && body.querySelector(`[name="${CSS.escape(name)}"]`);
     if (same instanceof HTMLElement) same.focus();
   }

@@ -74,7 +74,7 @@ function lostLine(reason) {
 
 /** @param {import("./verdict.js").Loss} reason */
 function lostHelp(reason) {
-  return reason === "blocked" ? "A proxy or a firewall on the way may refuse WebSockets: ask whoever runs it. " : "";
+  return reason === "blocked" ? "A proxy or a firewall on the way may refuse WebSockets: ask its operator. " : "";
 }
 
 /**

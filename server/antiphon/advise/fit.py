@@ -88,23 +88,23 @@ def most_rows(facts: MemoryFacts) -> int:
         return 0
 
 
-def matches(family: AudioFamily, wish: FitRequest) -> bool:
+def matches(family: AudioFamily, request: FitRequest) -> bool:
     """Whether a model is of the kind, language and licence that is asked for."""
     return (
-        wish.modality in (None, family.modality)
-        and wish.language in (None, *family.languages)
-        and (family.is_commercial or not wish.is_commercial)
+        request.modality in (None, family.modality)
+        and request.language in (None, *family.languages)
+        and (family.is_commercial or not request.is_commercial)
     )
 
 
-def speech_that_fits(families: Iterable[AudioFamily], wish: FitRequest) -> list[Fit]:
+def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit]:
     """What fits, the best first: more parameters, then more precision."""
     fits = []
     for family in families:
         for precision in family.precisions:
-            facts = speech_facts(family, precision, wish.memory_bytes)
+            facts = speech_facts(family, precision, request.memory_bytes)
             rows = most_rows(facts)
-            if matches(family, wish) and rows >= wish.sessions:
+            if matches(family, request) and rows >= request.sessions:
                 fits.append(Fit(family, precision, facts, rows))
     return sorted(fits, key=lambda fit: (-fit.family.parameters, fit.family.precisions.index(fit.precision)))
 
@@ -119,14 +119,14 @@ class TextFit:
     rows: int
 
 
-def text_that_fits(families: Iterable[TextFamily], wish: FitRequest) -> list[TextFit]:
+def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[TextFit]:
     """Text models that fit with a full conversation for each session, the largest first."""
     fits = []
     for family in families:
         for precision in TEXT_PRECISIONS:
             row = TEXT_TOKENS * family.kv_bytes_per_token
-            facts = MemoryFacts(wish.memory_bytes, family.weight_bytes(precision), row)
+            facts = MemoryFacts(request.memory_bytes, family.weight_bytes(precision), row)
             rows = most_rows(facts)
-            if rows >= wish.sessions and (family.is_commercial or not wish.is_commercial):
+            if rows >= request.sessions and (family.is_commercial or not request.is_commercial):
                 fits.append(TextFit(family, precision, facts, rows))
     return sorted(fits, key=lambda fit: (-fit.family.parameters_b, TEXT_PRECISIONS.index(fit.precision)))

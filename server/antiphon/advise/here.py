@@ -1,4 +1,4 @@
-"""What is here already: the package's models, those in the hub's cache, and memory for others."""
+"""Models on this machine: built in and in the hub's cache; and the memory for others."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
             raise ConfigError("compose is given without fits; say how much memory there is")
         print(_overview(families, today()))  # noqa: T201
         return 0
-    wish = FitRequest(
+    request = FitRequest(
         parse_bytes(options.fits),
         options.sessions,
         options.modality,
@@ -89,16 +89,16 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
             raise ConfigError("language is for speech models; no text model's languages are listed")
         if options.compose is not None:
             raise ConfigError("compose.yaml takes a text model by its variable LLM_MODEL, not by an override")
-        texts = text_that_fits(families.text, wish)
-        return _say(text_advice(texts[0], wish, texts[1:6]) if texts else None, wish)
-    fits = speech_that_fits(families.audio, wish)
+        texts = text_that_fits(families.text, request)
+        return _say(text_advice(texts[0], request, texts[1:6]) if texts else None, request)
+    fits = speech_that_fits(families.audio, request)
     if fits and options.compose is not None:
-        override = compose_override(fits[0], wish)
+        override = compose_override(fits[0], request)
         if options.compose == "-":
             print(override, end="")  # noqa: T201
             return 0
         _write(Path(options.compose), override)
-    return _say(speech_advice(fits[0], wish, fits[1:6]) if fits else None, wish)
+    return _say(speech_advice(fits[0], request, fits[1:6]) if fits else None, request)
 
 
 def _overview(families: ModelFamilies, today: date) -> str:
@@ -124,10 +124,11 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _say(advice: str | None, wish: FitRequest) -> int:
+def _say(advice: str | None, request: FitRequest) -> int:
     if advice is None:
         print(  # noqa: T201
-            f"nothing fits: {wish.sessions} sessions in {wish.memory_bytes:,} bytes; see 'antiphon models'",
+            f"nothing fits: {request.sessions} sessions in {request.memory_bytes:,} bytes; "
+            "see 'antiphon models'",
             file=sys.stderr,
         )
         return 1

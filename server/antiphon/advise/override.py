@@ -21,13 +21,13 @@ CPU_IMAGE = (
 """The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
 
 
-def compose_override(fit: Fit, wish: FitRequest) -> str:
+def compose_override(fit: Fit, request: FitRequest) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
 
     Lists are written as JSON, which YAML is a superset of.
     """
     kind = fit.family.kind
-    model = fit.family.model(wish.language)
+    model = fit.family.model(request.language)
     command = [
         "--host=0.0.0.0",
         "--port=8998",
@@ -35,12 +35,12 @@ def compose_override(fit: Fit, wish: FitRequest) -> str:
         "--trusted-proxy=${ANTIPHON_INSIDE:-172.30.77.0/24}",
         f"--model={model}",
         f"--backend={fit.family.backend}",
-        f"--slots={wish.sessions}",
+        f"--slots={request.sessions}",
     ]
     if fit.precision == "int8":
         command += ["--backend-option=weights=int8", "--backend-option=kv=int8"]
     lines = [
-        f"# {fit.family.name} in {fit.precision} for {wish.sessions} sessions; by antiphon models --fits.",
+        f"# {fit.family.name} in {fit.precision} for {request.sessions} sessions; by antiphon models --fits.",
         "services:",
         "  balancer:",
         "    environment:",

@@ -1,4 +1,4 @@
-"""What ``antiphon models`` prints: the list, and a recommendation with its arithmetic."""
+"""The output of ``antiphon models``: the list, and a recommendation with its arithmetic."""
 
 from __future__ import annotations
 
@@ -155,23 +155,24 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
     )
 
 
-def speech_advice(fit: Fit, wish: FitRequest, others: Iterable[Fit]) -> str:
+def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
     """The recommendation, term by term."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
     weights = facts.weights_bytes - family.codec_bytes
-    together = facts.needed(wish.sessions)
+    together = facts.needed(request.sessions)
     lines = [
-        f"{family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
-        f"  {family.model(wish.language)}, {', '.join(family.languages_of_model(wish.language))}, "
+        f"{family.name} in {fit.precision}, {request.sessions} sessions, "
+        f"in {gigabytes(request.memory_bytes)}",
+        f"  {family.model(request.language)}, {', '.join(family.languages_of_model(request.language))}, "
         f"{family.licence}",
         *([GATED] if family.is_gated else []),
         f"  weights    {gigabytes(weights)}   {count(family.parameters)} parameters",
         f"  codec      {gigabytes(family.codec_bytes)}   {family.codec}",
-        f"  sessions   {gigabytes(wish.sessions * facts.row_bytes)}   {wish.sessions} x "
+        f"  sessions   {gigabytes(request.sessions * facts.row_bytes)}   {request.sessions} x "
         f"({kv / 1e6:.0f} MB keys and values + {(facts.row_bytes - kv) / 1e6:.0f} MB codec)",
-        *_sum(together, wish.memory_bytes, fit.rows),
-        *([] if isinstance(family, PocketFamily) else time_lines(family, fit, wish.sessions)),
+        *_sum(together, request.memory_bytes, fit.rows),
+        *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request.sessions)),
         "  --slots auto measures how many are answered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
@@ -190,15 +191,16 @@ def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
     return lines
 
 
-def text_advice(fit: TextFit, wish: FitRequest, others: Iterable[TextFit]) -> str:
+def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) -> str:
     """The recommendation of a text model."""
     lines = [
-        f"{fit.family.name} in {fit.precision}, {wish.sessions} sessions, in {gigabytes(wish.memory_bytes)}",
+        f"{fit.family.name} in {fit.precision}, {request.sessions} sessions, "
+        f"in {gigabytes(request.memory_bytes)}",
         f"  {fit.family.repository}, {fit.family.licence}",
         f"  weights    {gigabytes(fit.facts.weights_bytes)}   {fit.family.parameters_b} B parameters",
-        f"  sessions   {gigabytes(wish.sessions * fit.facts.row_bytes)}   {wish.sessions} x "
+        f"  sessions   {gigabytes(request.sessions * fit.facts.row_bytes)}   {request.sessions} x "
         f"{fit.facts.row_bytes / 1e6:.0f} MB keys and values",
-        *_sum(fit.facts.needed(wish.sessions), wish.memory_bytes, fit.rows),
+        *_sum(fit.facts.needed(request.sessions), request.memory_bytes, fit.rows),
         "  memory is half of the answer: the text model's own server says how many are answered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]

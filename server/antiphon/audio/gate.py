@@ -1,4 +1,4 @@
-"""Whether a model speaks or is silent: an output gate that replaces its silence by exact zeros.
+"""Speech or silence of a model: an output gate that replaces its silence by exact zeros.
 
 A codec's silence is faint noise. Clients that find the ends of answers by energy hear one endless answer in
 it, unless the server says zero.

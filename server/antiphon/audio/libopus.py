@@ -1,4 +1,4 @@
-"""Where libopus is, and its functions with their C types.
+"""The library libopus: its place, and its functions with their C types.
 
 The library is the one the ``av`` wheel carries, which is there on every platform the server is installed
 on; without it, the system's. It is called through ctypes, which releases the interpreter lock for the time of

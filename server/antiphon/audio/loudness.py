@@ -1,4 +1,4 @@
-"""How loud a recording is, and how to make it as loud as another: ITU-R BS.1770-4, mono."""
+"""Loudness of a recording, and scaling to that of another: ITU-R BS.1770-4, mono."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an MP4 file states of itself, looked at before FFmpeg believes it.
+"""The header of an MP4 file, checked before FFmpeg reads it.
 
 FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a
 file of 300 bytes can state 2^27. It makes them again for every edit, and of PCM for every 160 samples of a

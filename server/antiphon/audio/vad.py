@@ -1,4 +1,6 @@
-"""Where a caller begins and stops to speak, by energy alone: no model, and no delay beyond its own rules."""
+"""Voice activity: the start and the end of a caller's speech, by energy alone: no model, and no delay beyond
+its own rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor does whose state is numpy arrays in ordinary memory."""
+"""The part of an executor whose state is numpy arrays in ordinary memory."""
 
 from __future__ import annotations
 

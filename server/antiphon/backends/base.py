@@ -1,4 +1,4 @@
-"""What a backend is: S rows of model state, of which each tick advances the rows it names by one frame.
+"""The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
 
 A backend needs no inheritance: it is anything with the methods of :class:`Backend`. It is made by a
 factory named in :mod:`antiphon.backends.registry`, and from then on it is touched by one thread only.

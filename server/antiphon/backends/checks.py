@@ -1,4 +1,4 @@
-"""What a call into a backend must look like; checked by every backend before it touches any state."""
+"""Checks of calls into a backend, made before any state changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a framework provides to the host (:mod:`antiphon.backends.host`): stages over rows, and their state.
 
-The host knows what a tick means: which rows are new, which of them emit, what an error means. An executor
-knows one framework. It keeps S rows of state and parameters, and computes the rows that it is given.
+The host holds the meaning of a tick: which rows are new, which of them emit, what an error means. An executor
+runs one framework. It keeps S rows of state and parameters, and computes the rows that it is given.
 """
 
 from __future__ import annotations

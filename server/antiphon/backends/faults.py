@@ -1,4 +1,4 @@
-"""What an exception inside a step means: some rows lost, or the whole device."""
+"""The meaning of an exception inside a step: some rows lost, or the whole device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend does for a tick of codec, duplex and stt models, whatever framework computes it.
+"""The part of a tick of codec, duplex and stt models that is the same for every framework.
 
 The host checks inputs, counts each row's frames, knows which rows are new, silent or first, and what an error
 means. An executor (:mod:`antiphon.backends.executor`) computes.

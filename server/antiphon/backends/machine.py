@@ -1,4 +1,4 @@
-"""What the machine has, as far as the choice of a backend depends on it; asked without any framework."""
+"""The hardware that the choice of a backend depends on, read without any framework."""
 
 from __future__ import annotations
 

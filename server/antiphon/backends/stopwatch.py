@@ -1,4 +1,4 @@
-"""How long the stages of a tick took."""
+"""Durations of the stages of a tick."""
 
 from __future__ import annotations
 

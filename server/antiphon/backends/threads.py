@@ -1,4 +1,4 @@
-"""How many CPU threads a model may take beside the server that feeds it."""
+"""The number of CPU threads for a model beside its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every backend does for a tick of text to speech: scripts, voices, and several steps a tick."""
+"""The part of a text-to-speech tick that is the same for every framework: scripts, voices, and several steps
+a tick.
+"""
 
 from __future__ import annotations
 

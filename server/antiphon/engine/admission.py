@@ -1,4 +1,4 @@
-"""Who gets a row, who waits, who is refused: one decision, under one lock.
+"""Admission: a caller gets a row, waits in the queue, or is refused, decided under one lock.
 
 Rows are given first come, first served. A caller is admitted when a row is free, no caller waits before it
 and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is

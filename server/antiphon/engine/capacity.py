@@ -1,4 +1,4 @@
-"""How many rows a machine holds: arithmetic over bytes and over measured ticks.
+"""The number of rows that a machine holds, computed from bytes and measured ticks.
 
 Memory bounds the rows that exist, time bounds the rows that are answered within a frame. Whatever can be
 said about either is said in the errors, in bytes and milliseconds.

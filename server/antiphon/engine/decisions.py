@@ -1,4 +1,4 @@
-"""What admission decides, as values: how a caller's wish ended, and what that changed for others."""
+"""The decisions of admission as values: the outcome for one caller, and its effect on others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ C = TypeVar("C")
 
 
 class AdmissionOutcome(StrEnum):
-    """How a caller's wish for a row ended, or stands."""
+    """The state of a caller's request for a row."""
 
     ADMITTED = "admitted"  # at once
     QUEUED = "queued"  # waits
@@ -25,7 +25,7 @@ class AdmissionOutcome(StrEnum):
 
 
 class RefusedError(ServerFullError):
-    """A refusal that knows its outcome, ``FULL`` or ``LATE``, for the metrics."""
+    """A refusal with its outcome for the metrics, ``FULL`` or ``LATE``."""
 
     def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
         """Say no, with the seconds after which to try again and why it was no."""

@@ -349,7 +349,7 @@ class Engine:
         self._admission.check(now_s, wait_s)
 
     def drain(self, target: str = "") -> None:
-        """Admit nobody any more; who waits gets a DrainingError, who is active goes on.
+        """Admit no further caller; waiting ones get a DrainingError, active ones go on.
 
         With the address of another worker as ``target``, calls that can be resumed go there; until they have,
         they are resumed here.

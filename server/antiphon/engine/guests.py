@@ -217,7 +217,7 @@ class Guest:
             self._rows.leases.release(lease)
         self._host.leave(self)
 
-    # What the engine asks and tells.
+    # Calls from the engine.
 
     @property
     def is_notified(self) -> bool:
@@ -263,7 +263,7 @@ class Guest:
         return parameters
 
     def end(self, error: AntiphonError) -> None:
-        """Close by no wish of the caller's."""
+        """Close, without the caller's request."""
         self.listener.ended(error)
         self.close()
 

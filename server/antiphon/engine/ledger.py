@@ -1,4 +1,4 @@
-"""What became of the frames of every session, as the engine thread counts it."""
+"""Counts of what happened to the frames of every session, kept by the engine thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it this process holds."""
+"""Memory of the machine, and of this process."""
 
 from __future__ import annotations
 

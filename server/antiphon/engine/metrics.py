@@ -1,4 +1,4 @@
-"""What the engine tells Prometheus, on a registry that is given, never the global one."""
+"""The engine's metrics for Prometheus, on a registry that is passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine lends to front ends in other processes: a pool of its leases each, and its wake-up."""
+"""Resources of an engine for front ends in other processes: a pool of its leases each, and its wake-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether deadlines are being missed: the fraction of late frames in the recent past, with hysteresis."""
+"""Late pressure: the fraction of late frames in the recent past, with hysteresis."""
 
 from __future__ import annotations
 

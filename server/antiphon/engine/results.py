@@ -1,4 +1,4 @@
-"""What becomes of a tick's results: replies are published, frames are counted, sessions end."""
+"""The results of a tick: replies are published, frames are counted, sessions end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the engine thread sleeps until there may be something to do."""
+"""The sleep of the engine thread, and what wakes it."""
 
 from __future__ import annotations
 

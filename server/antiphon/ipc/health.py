@@ -1,4 +1,4 @@
-"""How an engine is, for those who ask whether a server should be left running, or be sent callers."""
+"""The health of an engine: whether it works, and whether it admits callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two halves of a session ask of each other beside the arrays: direct calls, or messages."""
+"""Calls between the two halves of a session beside the arrays: direct, or by messages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Listener(Protocol):
         ...
 
     def ended(self, error: AntiphonError) -> None:
-        """The session is over, by no wish of its owner's."""
+        """The session is over, without its owner's request."""
         ...
 
     def tell(self) -> None:

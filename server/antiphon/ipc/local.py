@@ -50,7 +50,7 @@ class DirectEngine(Protocol):
         ...
 
     def drain(self, target: str = "") -> None:
-        """Admit nobody any more."""
+        """Admit no further caller."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What front ends and an engine say to each other beside the arrays, as values and as bytes (msgpack).
+"""Messages between front ends and an engine beside the arrays, as values and as bytes (msgpack).
 
 A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's first.
 """

@@ -1,4 +1,4 @@
-"""What gives way when a session brings more than can be taken, by pipeline."""
+"""Overload policy of a session by pipeline: what is dropped when it brings more than can be taken."""
 
 from __future__ import annotations
 

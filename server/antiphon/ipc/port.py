@@ -70,7 +70,7 @@ class EnginePort(Protocol):
         ...
 
     def drain(self, target: str = "") -> None:
-        """Admit nobody any more; who is active goes on, or to the worker at ``target`` where it can."""
+        """Admit no further caller; active ones go on, or to the worker at ``target`` where it can."""
         ...
 
     @property

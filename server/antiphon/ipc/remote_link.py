@@ -1,4 +1,4 @@
-"""What one session, and all deliveries of one model, send to an engine in another process."""
+"""The sender of one session's messages, and of one model's deliveries, to an engine in another process."""
 
 from __future__ import annotations
 

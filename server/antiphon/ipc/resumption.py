@@ -1,4 +1,4 @@
-"""What a front end and an engine say of a call that changes its connection, as values."""
+"""Values that a front end and an engine exchange about a call that changes its connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller's half counts of the replies it hands to a socket."""
+"""Counts of the replies that a caller's half hands to a socket."""
 
 from __future__ import annotations
 

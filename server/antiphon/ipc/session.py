@@ -271,7 +271,7 @@ class Session:
         with self._lock:
             return self._frames.stats()
 
-    # What the engine's half tells (:class:`antiphon.ipc.link.Listener`).
+    # Calls from the engine's half (:class:`antiphon.ipc.link.Listener`).
 
     @property
     def is_notified(self) -> bool:

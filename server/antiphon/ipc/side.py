@@ -1,4 +1,4 @@
-"""What all calls of one model share on their callers' side."""
+"""State that all calls of one model share on the callers' side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a front end and an engine say of a call to each other, as values."""
+"""Values that a front end and an engine exchange about a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``antiphon doctor`` looks at, one function a line: each says what is there and what to do about it."""
+"""Checks of ``antiphon doctor``, a function a line: each reports a state and its remedy."""
 
 from __future__ import annotations
 

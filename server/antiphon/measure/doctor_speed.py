@@ -1,4 +1,4 @@
-"""What ``antiphon doctor`` runs: the model that would be served, as it would be, for some seconds."""
+"""The speed test of ``antiphon doctor``: the model as it would be served, for some seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves: the three files of a card, never over others, and lines of progress."""
+"""Output of a run: the three files of a card, which replace no other files, and lines of progress."""
 
 from __future__ import annotations
 

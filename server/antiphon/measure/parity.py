@@ -1,4 +1,4 @@
-"""Whether a backend computes what upstream's own modules compute: the same speech through both, greedily."""
+"""Parity with upstream's own modules: the same speech through both, sampled greedily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the quality of the measured models comes from: files of verdicts, or the gate itself."""
+"""The source of the measured models' quality: files of verdicts, or the gate itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model's conditions are joined to its inputs, and which of them we choose; computed by the backends.
+"""Conditions of a model: how they join its inputs, and their default values. Backends compute them.
 
 ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
 is the source of cross-attention, a choice from a table is added to every input.

@@ -1,4 +1,4 @@
-"""What a repository without ``config.json`` means: Moshi 7B and the full-size Mimi."""
+"""Defaults for a repository without ``config.json``: Moshi 7B and the full-size Mimi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much more closely a tts model follows its text and voice than it would by itself.
+"""Classifier-free guidance of a tts model: how closely it follows its text and voice.
 
 Ho and Salimans 2022, "Classifier-free diffusion guidance". Some models were trained to be told a coefficient;
 of the others, one that was trained with its text and voice left out now and then can be run twice, told and

@@ -1,4 +1,4 @@
-"""What a model has lived through before its caller arrives: a persona, a voice."""
+"""Prompts of a model, read before the caller's first frame: a persona, a voice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a token is chosen from logits: the numpy reference of docs/sampling.md, which is the norm."""
+"""Sampling of a token from logits: the numpy reference of docs/sampling.md."""
 
 from __future__ import annotations
 

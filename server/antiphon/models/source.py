@@ -1,4 +1,4 @@
-"""Where a checkpoint's files come from: a folder here, or a repository on the hub."""
+"""The source of a checkpoint's files: a local folder, or a repository of the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose voice a tts model speaks with: embeddings of a recording, as Kyutai publishes them.
+"""The voice of a tts model: embeddings of a recording, as Kyutai publishes them.
 
 A file holds ``speaker_wavs`` float ``[1, width, T]``: T vectors of about ten seconds of one voice. Models
 were trained with up to five voices, all of the same T (``make_condition_attributes`` in

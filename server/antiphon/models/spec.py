@@ -1,4 +1,4 @@
-"""What a model is, apart from its weights: shapes, rates, delays, and the pipeline it serves."""
+"""The specification of a model without its weights: shapes, rates, delays, and its pipeline."""
 
 from __future__ import annotations
 

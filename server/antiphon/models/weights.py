@@ -1,4 +1,4 @@
-"""What a safetensors file holds, read from its header alone.
+"""The contents of a safetensors file, read from its header alone.
 
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object
 of name -> dtype, shape, data_offsets, then the data).

@@ -1,4 +1,4 @@
-"""What a client asks for when it opens ``/api/chat``, and what it may change later."""
+"""The query of ``/api/chat``, and the parameters that a client may change later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One client's wishes.
+    """The query of one client.
 
     ``wait_s`` is how long it would stay in the queue. ``may_record`` is the caller's consent to being
     recorded; silence is no consent. ``extended`` clients get events and stamped audio;

@@ -1,4 +1,4 @@
-"""What a client of OpenAI Live sends over ``/v1/live/sessions``: JSON events, one a WebSocket text message.
+"""Events from a client of OpenAI Live over ``/v1/live/sessions``: JSON events, one a WebSocket text message.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/live``). An event may have an ``event_id``, which
 the answer to it repeats as ``client_event_id``. ``docs/live.md`` has the table of events and fields.

@@ -1,4 +1,4 @@
-"""What a server of OpenAI Live sends: JSON events, and which error means what to a client.
+"""Events from a server of OpenAI Live, in JSON, and the errors among them.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/live``). Times are milliseconds of audio since
 the session began, never of the wall's clock.

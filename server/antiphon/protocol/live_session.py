@@ -1,4 +1,4 @@
-"""What a client of OpenAI Live asks for when it starts a session, and the session as it is shown.
+"""The session of OpenAI Live: the client's request for it, and the object that is shown.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/live/session_config.py``). Fields that mean
 nothing here are ignored, so that clients newer than this server go on working.

@@ -1,4 +1,4 @@
-"""What a client of OpenAI Realtime sends over ``/v1/realtime``: JSON events, one a WebSocket text message.
+"""Events from a client of OpenAI Realtime over ``/v1/realtime``: JSON events, one a WebSocket text message.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/realtime``). An event may have an ``event_id``,
 which an error about it repeats. ``docs/realtime.md`` has the table of events and fields.

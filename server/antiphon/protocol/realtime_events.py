@@ -1,4 +1,4 @@
-"""What a server of OpenAI Realtime sends: JSON events, one a WebSocket text message.
+"""Events from a server of OpenAI Realtime: JSON events, one a WebSocket text message.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/realtime``). An event is its type and its fields;
 :mod:`antiphon.protocol.realtime_reply` and :mod:`antiphon.protocol.realtime_input` make them in the order

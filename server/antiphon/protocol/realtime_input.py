@@ -1,4 +1,4 @@
-"""What a caller says, as the input buffer of OpenAI Realtime: speech that begins and ends, and its items.
+"""The input buffer of OpenAI Realtime: speech that begins and ends, and its items.
 
 Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, where the client
 commits what it sent, or with so many words. Its transcript, where there is one, may come at any later time.

@@ -1,12 +1,12 @@
-"""What a full-duplex model says, as the responses of OpenAI Realtime.
+"""The speech of a full-duplex model as responses of OpenAI Realtime.
 
 The model listens and speaks all the time; a response is what it voices between two silences. It begins with
 the first frame that is voiced, or where a client asks for one, and ends when the model has been silent for
 ``silence_ms``; silence within it is passed on, silence after it is not. There is one response at a time, and
 every event of one comes in the API's order: that is the whole purpose of this machine.
 
-Pure: a frame of the model, a wish of the client or the caller's voice goes in, events come out. Time is the
-model's frames.
+Pure: a frame of the model, a request of the client or the caller's voice goes in, events come out. Time is
+the model's frames.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Responses:
             return []
         return self._wait(response) if response.item is None else self._hold(response, audio)
 
-    def create(self, wish: ResponseRequest) -> list[Event]:
+    def create(self, request: ResponseRequest) -> list[Event]:
         """A client asks for a response: the one in progress is complete, what follows is the new one's."""
-        return [*self.finish(), *self._open(wish)]
+        return [*self.finish(), *self._open(request)]
 
     def cancel(self, response_id: str | None, event_id: str | None) -> list[Event]:
         """A client wants no more of the response in progress.
@@ -184,8 +184,8 @@ class Responses:
         response.waited_ms += self._frame_ms
         return self.finish() if response.waited_ms >= WAIT_MS else []
 
-    def _open(self, wish: ResponseRequest) -> list[Event]:
-        response = _Response(self._ids.new("resp"), wish.output or self.output, wish.metadata)
+    def _open(self, request: ResponseRequest) -> list[Event]:
+        response = _Response(self._ids.new("resp"), request.output or self.output, request.metadata)
         self._response = response
         return [event("response.created", response=self._shown(response, "in_progress", None, []))]
 

@@ -1,4 +1,4 @@
-"""What a client of OpenAI's ``POST /v1/audio/speech`` asks for, and the events it may be answered with.
+"""The request of OpenAI's ``POST /v1/audio/speech``, and the events of its answer.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of them.
 """

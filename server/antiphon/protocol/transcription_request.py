@@ -1,4 +1,4 @@
-"""What a client of OpenAI's ``POST /v1/audio/transcriptions`` asks for.
+"""The request of OpenAI's ``POST /v1/audio/transcriptions``.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of them.
 """

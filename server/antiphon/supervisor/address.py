@@ -1,4 +1,4 @@
-"""Where to listen: an address is held before models are loaded, and errors name the option to change."""
+"""Listening addresses: each is bound before models are loaded, and errors name the option to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says of itself to operators: each process is asked, and the answers are made one."""
+"""Answers for operators, joined from all processes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Answers(Collector):
         return self.totals.text()
 
     def collect(self) -> Iterable[Metric]:
-        """What the supervisor knows of its front ends."""
+        """The supervisor's state of its front ends."""
         running = GaugeMetricFamily("antiphon_front_ends", "Front-end processes that take calls.")
         load = GaugeMetricFamily(
             "antiphon_front_end_connections",

@@ -1,4 +1,4 @@
-"""When a front end that ended is replaced."""
+"""The delay before a front end that ended is replaced."""
 
 from __future__ import annotations
 

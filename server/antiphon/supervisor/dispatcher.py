@@ -147,7 +147,7 @@ class Dispatcher:
         self._timer = self._loop.call_later(seconds, self._resume) if seconds is not None else None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Let one connection in, or pause; whoever waits meanwhile waits in the kernel's queue."""
+        """Accept one connection, or pause; further ones wait in the kernel's queue."""
         wait_s = self._bounds.wait_s(self._loop.time(), PAUSE_S)
         share = self._fewest()
         if share is None or wait_s > 0:

@@ -1,4 +1,4 @@
-"""What the supervisor and its children say over their control sockets: values, and their bytes.
+"""Messages between the supervisor and its children over control sockets, as values and as bytes.
 
 A question and its answer carry the same number, a statement carries 0. Descriptors travel beside a message:
 with ``Begin`` the front end's link to the engine, with ``NewFrontEnd`` the engine's end of it, and with

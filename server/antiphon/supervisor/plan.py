@@ -1,4 +1,4 @@
-"""What a supervisor is to run, and for how long anything may take."""
+"""The plan of a supervisor: the processes to run, and their time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all torch executors share: rows of our modules' state, and how a tick comes, runs and leaves."""
+"""The common part of all torch executors: rows of state, inputs, a step, outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What modules see of a model's state during one tick.
+"""The view that modules have of a model's state during one tick.
 
 There are two ways to write. :class:`MaskedStep` is a pure function from state to new state, for export;
 :class:`PackedStep` computes a list of rows and writes theirs alone, in place, for serving.

@@ -1,4 +1,4 @@
-"""Whose address counts, and which networks an operator means."""
+"""Addresses of callers behind proxies, and networks in the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a caller is, what it may see, and how many sessions it has: decided before anything else is done.
+"""Callers: identity, rights and session counts, checked before any other work.
 
 Sessions are counted by :class:`SessionLedger` for as long as their request lasts, so that whatever ends
 the request gives them back.

@@ -1,4 +1,4 @@
-"""Whether calls under way may go on: keys are taken out of the file, and days have limits."""
+"""Ends calls whose key was removed from the file or has used up its day."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class KeyEntry:
 
 
 def digest_of(key: str) -> bytes:
-    """What the file knows of a key."""
+    """The entry of a key in the file."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 

@@ -1,4 +1,4 @@
-"""Who may connect, and the headers that keep our page to itself."""
+"""Checks of origin and host, and the security headers of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each call used: one record when it ends, and the seconds of each key on a day.
+"""Usage: one record for each ended call, and the seconds of each key on a day.
 
 Records are lines of JSON. Several processes append to one file, each line in one write, and each reads what
 the others have written, so that a day's seconds are those of all of them, and outlast a restart.

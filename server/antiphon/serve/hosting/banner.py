@@ -1,4 +1,4 @@
-"""What stands in the terminal once callers can come."""
+"""The text in the terminal when the server is ready."""
 
 from __future__ import annotations
 

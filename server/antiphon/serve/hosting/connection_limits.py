@@ -1,4 +1,4 @@
-"""What the configuration says of connections; light, since the supervisor asks for it."""
+"""Connection limits from the configuration; imports little, since the supervisor uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections may come to a server that is one process."""
+"""Connection rules of a server that is one process."""
 
 from __future__ import annotations
 

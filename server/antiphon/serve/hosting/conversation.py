@@ -1,4 +1,4 @@
-"""What every conversation is, whatever its protocol and whatever carries it: a session, and one end.
+"""The base of all conversations, of any protocol and transport: a session, and one end.
 
 A conversation's waker, woken by its peer and by the engine, moves what can be moved and notices what changed:
 admission, an error.

@@ -1,4 +1,4 @@
-"""How a server ends: drained by a signal, cut short by a second one, or with its device lost."""
+"""The end of a server: drained by a signal, ended at once by a second one, or with its device lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_S = 0.05
 
 
 class Lifecycle:
-    """Waits for the end, prepares it, and knows the exit code.
+    """Waits for the end, prepares it, and holds the exit code.
 
     ``device_lost`` may be called from any thread, before or after :meth:`watch`; everything else belongs
     to the event loop.

@@ -1,4 +1,4 @@
-"""How far a model's warm-up is."""
+"""Progress of a model's warm-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the event loop reads of callers' texts in one turn, all callers together."""
+"""A budget for reading callers' texts in one turn of the event loop, shared by all callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What request handlers share, typed: made once by :func:`antiphon.serve.hosting.app.build_app`."""
+"""The services that request handlers share, made once by :func:`antiphon.serve.hosting.app.build_app`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A caller's bytes to samples, on the event loop: as soon as a frame is whole, and less than 1 ms at a time.
 
-Nothing here knows a protocol. The owner puts in what a message carried and takes steps until there is nothing
-left to do; it reads no further message meanwhile, so what waits here is at most one message, or the packets
-of an unfinished frame.
+This module is independent of protocols. The owner puts in what a message carried and takes steps until there
+is nothing left to do; it reads no further message meanwhile, so what waits here is at most one message, or
+the packets of an unfinished frame.
 """
 
 from __future__ import annotations

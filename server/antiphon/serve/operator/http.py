@@ -1,4 +1,4 @@
-"""What operators and tools ask over plain HTTP: metrics, and what is running here."""
+"""Answers to operators and tools over HTTP: metrics, and what is running."""
 
 from __future__ import annotations
 
@@ -74,8 +74,7 @@ def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: what the model is, and what may be asked of it.
 
-    ``paths`` are its routes, but for those of one session; ``is_default`` says that it answers on them when
-    nobody is named.
+    ``paths`` are its routes, but for those of one session; ``is_default``: it answers on them without a name.
     ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
     ``voices`` is null for a model that takes no prompt.
     """

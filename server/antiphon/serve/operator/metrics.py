@@ -1,4 +1,4 @@
-"""What the socket side tells Prometheus; the engines' own numbers stand beside them on the same registry."""
+"""Metrics of the socket side for Prometheus; the engines' metrics are on the same registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of the whole server, whichever of its processes answers them."""
+"""Answers for operators about the whole server, from any of its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What conversations in JSON events with a full-duplex model share: audio in and out all the time.
+"""The base of JSON-event conversations with a full-duplex model: audio in and out all the time.
 
 The model hears without a pause: silence stands in for audio that is overdue. What it says between answers is
 gated to exact zeros. Subclasses speak a protocol.
@@ -215,5 +215,5 @@ class DuplexCall(SocketConversation):
 
 
 def line_of(audio: LiveFormat) -> LineFormat:
-    """The format of a session, as the codec knows it."""
+    """The format of a session, as the codec's value."""
     return LineFormat(audio.rate, LAWS.get(audio.encoding))

@@ -1,4 +1,4 @@
-"""Where the events of a live session go: to its client, and to the connections that watch it."""
+"""Receivers of a live session's events: its client, and the connections that watch it."""
 
 from __future__ import annotations
 

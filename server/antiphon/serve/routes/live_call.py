@@ -29,7 +29,7 @@ from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.transport.socket import Socket
 
 USAGE_PERIOD_S: Final = 10.0
-"""How often a client learns what its session has used, as the hosted service tells it."""
+"""The interval of usage events, as in the hosted service."""
 
 DRAIN_S: Final = 4.0
 """How long an answer may go on after ``session.close``: LiveKit's client waits 5 s for the end."""
@@ -72,7 +72,7 @@ class LiveCall(DuplexCall):
         return "" if self._session is None else f"live_{self._session.id}"
 
     async def admit(self) -> None:
-        """Ask for a row at once: a client of this protocol knows no queue.
+        """Ask for a row at once: this protocol has no queue.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.

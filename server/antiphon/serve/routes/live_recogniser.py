@@ -1,4 +1,4 @@
-"""What the caller of a live session says, in writing: a recogniser's row beside the talker's row.
+"""The transcript of a live session's caller: a recogniser's row beside the talker's row.
 
 Both rows hear the same samples, decoded once. The recogniser is an addition: where it has no row, fails or
 falls behind, one ``info`` event says so, and the call goes on without it.

@@ -1,4 +1,4 @@
-"""What the engine knows of a session, as events for its client."""
+"""Facts about a session from the engine, as events for its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI's clients ask before they begin: ``/v1/models``, ``/v1/models/{id}``, ``/v1/audio/voices``."""
+"""Lists that OpenAI's clients read first: ``/v1/models``, ``/v1/models/{id}``, ``/v1/audio/voices``."""
 
 from __future__ import annotations
 

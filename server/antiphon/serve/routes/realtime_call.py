@@ -72,7 +72,7 @@ class RealtimeCall(DuplexCall):
         self._settle_by_s = math.inf  # until then the model waits for its persona
 
     async def admit(self) -> None:
-        """Ask for a row at once: a client of this protocol knows no queue.
+        """Ask for a row at once: this protocol has no queue.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.

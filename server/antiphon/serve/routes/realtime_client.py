@@ -1,4 +1,6 @@
-"""What both kinds of Realtime session have: ids, items, events to the client, and the session object."""
+"""The common part of both kinds of Realtime session: ids, items, events to the client, and the session
+object.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class RealtimeTranscription(LosslessConversation):
         return self._hearing.words
 
     async def admit(self) -> None:
-        """Ask for a row at once: a client of this protocol knows no queue.
+        """Ask for a row at once: this protocol has no queue.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: there is none.

@@ -1,4 +1,4 @@
-"""How routes find their model: which kinds answer on which path, and what comes before every handler.
+"""Routing: which kinds of model answer on which path, and the checks before every handler.
 
 A route is registered twice: under its own path, where ``?model=NAME`` or the default model of its kinds
 answers, and under ``/m/NAME``. Before its handler is called, the origin has been checked, the caller is

@@ -1,4 +1,4 @@
-"""What a model says as the body of an answer: a file as it grows, or events with pieces of it."""
+"""Speech as the body of an HTTP answer: a growing file, or events with pieces of it."""
 
 from __future__ import annotations
 

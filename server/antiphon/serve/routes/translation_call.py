@@ -39,7 +39,7 @@ class TranslationCall(DuplexCall):
         self._client = RealtimeClient()
 
     async def admit(self) -> None:
-        """Ask for a row at once: a client of this protocol knows no queue.
+        """Ask for a row at once: this protocol has no queue.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.

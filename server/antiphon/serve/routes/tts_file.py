@@ -139,7 +139,7 @@ class TtsFile(Answer):
         """So much was written.
 
         Raises:
-            SessionTimeoutError: the peer reads so slowly that its row serves nobody.
+            SessionTimeoutError: the peer reads too slowly to keep its row.
         """
         now_s, seconds = self._clock(), samples / self._model.checkpoint.spec.sample_rate
         self._pace.heard(now_s, seconds)

@@ -112,8 +112,8 @@ class TtsStream:
                 self._frames += 1
                 pieces.append(reply.pcm)
             session.sent(reply, self._clock())
-        # Asked once, since the engine thread may end the last tick at any moment: whoever sees this has been
-        # given the last word too.
+        # Asked once, since the engine thread may end the last tick at any moment: a caller that sees it has
+        # been given the last word too.
         self.is_done = self._has_said_all(session)
         if self.is_done:
             pieces += self._end_word()

@@ -1,4 +1,4 @@
-"""What the kernel holds and knows of a TCP connection, beyond what asyncio says."""
+"""The kernel's state of a TCP connection, beyond what asyncio shows."""
 
 from __future__ import annotations
 

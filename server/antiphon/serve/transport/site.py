@@ -1,4 +1,4 @@
-"""Where aiohttp's server listens."""
+"""The listening addresses of aiohttp's server."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def attend_steps(
     v_now = tl.load(at + (HEADS + kv_heads + kv_head) * WIDTH)
     k_at = past_ptr + (row * 2 * kv_heads + kv_head) * STEPS * WIDTH
     v_at = k_at + kv_heads * STEPS * WIDTH
-    if head % GROUP == 0:  # read by nobody in this launch
+    if head % GROUP == 0:  # not read in this launch
         tl.store(k_at + step * WIDTH + column, k_now)
         tl.store(v_at + step * WIDTH + column, v_now)
     tile = turn[:, None] * WIDTH + column[None, :]

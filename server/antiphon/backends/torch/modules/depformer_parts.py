@@ -1,4 +1,4 @@
-"""What the depth transformer is made of: its layers, and the weights of every step."""
+"""Parts of the depth transformer: its layers, and the weights of every step."""
 
 from __future__ import annotations
 
