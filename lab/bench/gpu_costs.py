@@ -1,7 +1,7 @@
 """What a tick of the published sizes should take on a card, stage by stage, beside each measurement.
 
 The arithmetic is the server's (``antiphon.models.costs``), of a model's exact bytes and counted launches.
-Everything is computed, of constants that no card has confirmed yet (``CardRates.is_measured``): the first run
+Everything is computed, of constants that no card has confirmed yet (``GpuCard.is_measured``): the first run
 of ``lab.bench.gpu_session`` says which is wrong.
 """
 

@@ -114,17 +114,14 @@ def _read(file: Path, path: str, name: str, known: set[str]) -> Module:
     )
 
 
-def _imports(tree: ast.Module, known: set[str]) -> Iterator[Import]:
-    hidden = {
-        id(inner)
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(outer)
-    }
-    for node in ast.walk(tree):
-        for module in _targets(node, known):
-            assert isinstance(node, ast.stmt)
-            yield Import(module, node.lineno, id(node) in hidden)
+def _imports(node: ast.AST, known: set[str], is_hidden: bool = False) -> Iterator[Import]:
+    for inner in ast.iter_child_nodes(node):
+        for module in _targets(inner, known):
+            assert isinstance(inner, ast.stmt)
+            yield Import(module, inner.lineno, is_hidden)
+        if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):  # an import is in no expression
+            is_function = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports(inner, known, is_hidden or is_function)
 
 
 def _targets(node: ast.AST, known: set[str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What a tick should take on a card: bytes, instructions and launches to milliseconds.
 
-Everything here is computed, from constants that no run on a card has confirmed (``CardRates.is_measured``). A
+Everything here is computed, from constants that no run on a card has confirmed (``GpuCard.is_measured``). A
 stage takes its launches and the longest of what its bytes, instructions and arithmetic take.
 """
 

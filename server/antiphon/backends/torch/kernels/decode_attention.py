@@ -62,11 +62,10 @@ def decode_attention(
     ``rows`` int64 ``[n]``, contiguous, says where in the ring each is; -1 is no row, and gets zeros.
     ``length``: no row has filled more slots. D is a power of two and at least 16;
     ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card; of an INT8 ring always
-    PAGE_SLOTS). Query t sees what
-    the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
-    (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries
-    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too, its
-    scales ``[n]`` beside it.
+    PAGE_SLOTS). Query t sees what the ring holds up to its own position, as with :meth:`KVRing.read` and the
+    mask of a Window (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for
+    ``H * T`` queries (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]``
+    goes in INT8 too, its scales ``[n]`` beside it.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
