@@ -65,8 +65,8 @@ def decode_attention(
     PAGE_SLOTS). Query t sees what
     the ring holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window
     (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries
-    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too, its
-    scales ``[n]`` beside it.
+    (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too,
+    its scales ``[n]`` beside it.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
