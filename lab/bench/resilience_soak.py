@@ -93,7 +93,8 @@ async def call_again(
     """One caller's calls, one after the other."""
     chance = random.Random(seed)
     while time.monotonic() < until_s:
-        seconds = chance.uniform(SHORTEST_S, LONGEST_S)
+        left_s = max(1.0, until_s - time.monotonic())
+        seconds = min(chance.uniform(SHORTEST_S, LONGEST_S), left_s)
         talker = Talker(http, service.url, seed, round(seconds / FRAME_S), on_reply=tally.note)
         running = asyncio.ensure_future(talker.run())
         if chance.random() < CUT_SHARE:
