@@ -44,6 +44,7 @@ WRONG: tuple[object, ...] = (None, True, [])
 ERRORS = {
     "AntiphonError": 1011,
     "ConfigError": 1011,
+    "CheckpointDigestError": 1011,
     "CheckpointError": 1011,
     "CheckpointNotFoundError": 1011,
     "CheckpointFormatError": 1011,
