@@ -209,6 +209,23 @@ def test_an_engine_without_a_secret_takes_no_call() -> None:
         future.result()
 
 
+def test_an_arrival_whose_sender_waits_no_more_harms_no_other_call() -> None:
+    a, _b = two()
+    moved(a, armed(a))
+    c = Worker("c")
+    talking = c.submit()
+    arriving = c.engine.take_call(lambda: a.posted[0])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while c.engine.health().active < 2:  # it has a row, and not its state yet
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    arriving.cancel()
+    c.push(talking, 3)
+    c.ticks()
+    assert heard(talking.take()) == [3]
+    assert not c.losses
+
+
 @pytest.mark.parametrize("data", [b"", b"\\0" * 8, b"\\x02\\0\\0\\0\\0\\0\\0\\0{}"])
 def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
     with pytest.raises(UnsupportedError, match="bytes are no state of a row"):

@@ -153,6 +153,8 @@ class HandingOver:
         return arrived
 
     def _take(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
+        if not arrived.set_running_or_notify_cancel():  # its sender waits no more; after this it cannot be cancelled
+            return
         try:
             state = unpack_call(read(), self._plan.identity)
             if not state.row:
