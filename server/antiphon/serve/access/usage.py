@@ -96,18 +96,23 @@ class UsageLog:
         written = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
         if not self._waiting:
             wait((written,), DISK_S)
-        self._waiting.append((written, record))
+        if written.done():
+            self._written(written, record)
+        else:
+            self._waiting.append((written, record))
         self._settle()
 
     def _settle(self) -> bool:
         """Count what the file did not take; whether nothing waits for the disk."""
         while self._waiting and self._waiting[0][0].done():
-            written, record = self._waiting.popleft()
-            error = written.exception()
-            if isinstance(error, OSError):
-                self._log.error("usage not kept", file=self._path, reason=error.strerror)
-                self._count(record)
+            self._written(*self._waiting.popleft())
         return not self._waiting
+
+    def _written(self, written: Future[None], record: UsageRecord) -> None:
+        error = written.exception()
+        if isinstance(error, OSError):
+            self._log.error("usage not kept", file=self._path, reason=error.strerror)
+            self._count(record)
 
     @property
     def seconds_here(self) -> dict[str, float]:
@@ -128,7 +133,8 @@ class UsageLog:
             except OSError as error:
                 self._log.error("usage not read", file=self._path, reason=error.strerror)
         self._turn_day()
-        return self._by_key.get(key, 0.0)
+        waiting = (it for _, it in self._waiting if it.key == key and it.ended[:10] == self._day)
+        return self._by_key.get(key, 0.0) + sum(it.seconds for it in waiting)
 
     def _read(self) -> None:
         """Take in what was appended since the last time."""
