@@ -58,6 +58,31 @@ def test_a_sweep_removes_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -
     assert names(tmp_path) == set()
 
 
+def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    stuck, old, young = keep(tmp_path, 50), keep(tmp_path, 40), keep(tmp_path, 10)
+    (tmp_path / stuck).unlink()
+    (tmp_path / stuck).mkdir()
+    with pytest.raises(OSError, match=stuck):
+        sweep(tmp_path, RecordingLimits(60.0, 10**9, max_days=30.0), NOW_S)
+    assert old not in names(tmp_path)
+    assert names(tmp_path) == {stuck, young}
+
+
+def test_a_sweep_that_fails_after_a_recording_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = CallRecorder(tmp_path, RecordingLimits(60.0, 10**9), clock=lambda: NOW_S)
+    recorder._write("a-heard.wav", bytes(480))
+
+    def fail(*_: object, **__: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(recording, "sweep", fail)
+    recorder._try_to_write("a-heard.wav", None)
+    recorder.close()
+    assert (recorder.failed_files, recorder._failed, recorder._files) == (0, set(), {})
+
+
 def test_an_idle_server_removes_them_on_the_recorders_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

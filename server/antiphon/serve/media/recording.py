@@ -154,6 +154,8 @@ class CallRecorder:
         except OSError as error:
             Log(__name__).error("recording failed", file=name, reason=error.strerror)
             self._drop(name)
+            if data is None:
+                self._failed.discard(name)  # nothing more comes for it
 
     def _write(self, name: str, data: bytes | None) -> None:
         if data is None:
@@ -175,7 +177,7 @@ class CallRecorder:
         if file is None:
             return
         file.close()
-        self._sweep()
+        self._try_to_sweep()
 
     def _drop(self, name: str) -> None:
         """Give a file up; it is not tried again, and its call goes on. What it holds can be played."""

@@ -36,6 +36,9 @@ def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Contai
     """Remove the oldest recordings while they are too old, or too large together; returns how many.
 
     ``now_s`` is the wall clock's. Files named in ``spared`` are still written.
+
+    Raises:
+        OSError: one could not be removed; those after it were.
     """
     sizes: dict[str, int] = {}
     with os.scandir(folder) as found:
@@ -43,13 +46,20 @@ def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Contai
             if NAME.fullmatch(entry.name):
                 with contextlib.suppress(FileNotFoundError):  # another process has removed it
                     sizes[entry.name] = entry.stat().st_size
-    total, removed = sum(sizes.values()), 0
+    total, removed, failure = sum(sizes.values()), 0, None
     for name in sorted(sizes):  # which begin with their time
         if removed == MAX_REMOVED or not (total > limits.max_bytes or _is_old(name, limits, now_s)):
             break
-        if name not in spared:
+        if name in spared:
+            continue
+        try:
             (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            failure = error
+        else:
             total, removed = total - sizes[name], removed + 1
+    if failure is not None:
+        raise failure
     return removed
 
 
