@@ -135,6 +135,10 @@ async def test_a_plain_request_of_another_machine_is_refused() -> None:
         ),
         ("b:8998", "'b:8998' is no address of a worker; write https://HOST:PORT"),
         ("https://b/m/x", "'https://b/m/x' is no address of a worker; write https://HOST:PORT"),
+        ("https://b:x", "'https://b:x' is no address of a worker; write https://HOST:PORT"),
+        ("https://b:99999", "'https://b:99999' is no address of a worker; write https://HOST:PORT"),
+        ("https://[::1", "'https://[::1' is no address of a worker; write https://HOST:PORT"),
+        ("https://a@b", "'https://a@b' is no address of a worker; write https://HOST:PORT"),
     ],
 )
 def test_an_address_that_calls_may_not_go_to(target: str, words: str) -> None:

@@ -25,8 +25,12 @@ def check_target(target: str) -> None:
     Raises:
         ConfigError: it is none, or calls would go there in the clear.
     """
-    parts = urlsplit(target)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+    try:
+        parts = urlsplit(target)
+        is_one = parts.port != 0 and parts.scheme in ("http", "https") and parts.path in ("", "/")
+    except ValueError:  # a port or an address of IPv6 that is none
+        is_one = False
+    if not is_one or not parts.hostname or "@" in parts.netloc:
         raise ConfigError(f"{target!r} is no address of a worker; write https://HOST:PORT")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ConfigError(
