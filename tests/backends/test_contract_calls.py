@@ -91,6 +91,17 @@ def test_a_foreign_snapshot_is_refused(driver: Driver) -> None:
         driver.backend.restore(0, RowSnapshot("another", {}, 0))
 
 
+def test_a_snapshot_with_one_tensor_of_another_form_is_refused(driver: Driver) -> None:
+    backend = driver.backend
+    driver.run(0, voice(21, 3, driver.info))
+    arrays = backend.to_host(backend.snapshot(0))
+    for name in arrays:
+        for wrong in (np.zeros((2, 0), np.float32), np.full(3, np.nan), np.array(-1, np.int64)):
+            if (wrong.shape, wrong.dtype) != (arrays[name].shape, arrays[name].dtype) or name == "host.frames":
+                with pytest.raises(UnsupportedError):
+                    backend.restore(0, backend.from_host({**arrays, name: wrong}))
+
+
 def test_outputs_are_not_written_again(driver: Driver) -> None:
     info = driver.info
     frames = voice(22, silent_ticks(info) + 2, info)

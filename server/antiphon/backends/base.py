@@ -207,7 +207,11 @@ class Backend(Protocol):
         ...
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        """The reverse of :meth:`to_host`; what does not fit is refused by :meth:`restore`."""
+        """The reverse of :meth:`to_host`; what does not fit is refused by :meth:`restore`.
+
+        Raises:
+            StepError, DeviceLostError: as :meth:`step`; the device has no room for it.
+        """
         ...
 
     def state_bytes(self) -> int:

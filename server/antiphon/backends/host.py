@@ -28,7 +28,7 @@ from antiphon.backends.executor import DeviceRows, FrameExecutor, PromptExecutor
 from antiphon.backends.faults import FaultJudge
 from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.backends.snapshots import CACHE_BYTES, size_of
-from antiphon.errors import BackendError, UnsupportedError
+from antiphon.errors import AntiphonError, BackendError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -123,8 +123,13 @@ class RowHost(Generic[E]):
         missing = self._remembered(row).keys() - remembered.keys()
         if missing:
             raise UnsupportedError(f"the snapshot has no {min(missing)}")
-        self._check(remembered)
-        self.executor.check(own)
+        try:
+            self._check(remembered)
+            self.executor.check(own)
+        except AntiphonError:
+            raise
+        except Exception as error:  # of whatever framework read them: they may come from another process
+            raise UnsupportedError(f"the snapshot cannot be read: {error!r}") from error
         with self._judging([row]):
             self._begin([row])
             self.executor.restore(row, own)
@@ -133,12 +138,14 @@ class RowHost(Generic[E]):
     def to_host(self, snapshot: RowSnapshot) -> dict[str, NDArray[Any]]:
         """A snapshot as numpy arrays, bit by bit."""
         own, remembered = _split(snapshot.tensors)
-        return {**self.executor.to_host(own), **remembered}
+        with self._judging(()):
+            return {**self.executor.to_host(own), **remembered}
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
         """A snapshot from what :meth:`to_host` gave, here or in another process."""
         own, remembered = _split(arrays)
-        tensors = self.executor.from_host(own)
+        with self._judging(()):  # the device may have no room for them
+            tensors = self.executor.from_host(own)
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(own))
 
     def _remembered(self, row: int) -> dict[str, Any]:
@@ -147,6 +154,9 @@ class RowHost(Generic[E]):
 
     def _check(self, remembered: Mapping[str, Any]) -> None:
         """Raise UnsupportedError unless :meth:`_recall` can take this."""
+        frames = np.asarray(remembered[FRAMES])
+        if frames.shape != () or frames.dtype != np.int64 or frames < 0:
+            raise UnsupportedError(f"the snapshot's {FRAMES} is no count of frames")
 
     def _recall(self, row: int, remembered: Mapping[str, Any]) -> None:
         self._frames[row] = int(remembered[FRAMES])

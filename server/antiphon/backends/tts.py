@@ -109,6 +109,7 @@ class TtsBackend(RowHost[TextExecutor]):
         return Script.from_bytes(self._rules, np.asarray(remembered[SCRIPT]).tobytes())
 
     def _check(self, remembered: Mapping[str, Any]) -> None:
+        super()._check(remembered)
         self._script_of(remembered)
 
     def _recall(self, row: int, remembered: Mapping[str, Any]) -> None:

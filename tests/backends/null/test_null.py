@@ -192,6 +192,18 @@ def test_a_snapshot_that_fails_ends_its_row_and_the_third_the_device(monkeypatch
         backend.snapshot(1)
 
 
+def test_a_device_without_room_for_a_state_from_elsewhere_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = NullBackend(CODEC, 3)
+    arrays = backend.to_host(backend.snapshot(1))
+
+    def fail(_: object) -> dict[str, Any]:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(backend.rows, "from_host", fail)
+    with pytest.raises(StepError, match="RuntimeError: out of memory"):
+        backend.from_host(arrays)
+
+
 def test_hundreds_of_rows_cost_little_beside_the_sleep() -> None:
     """Measured 0.15 ms for 256 rows; the limit leaves room for a busy machine."""
     backend = NullBackend(CODEC, 256, sleep=lambda seconds: None)
