@@ -97,7 +97,8 @@ def test_a_snapshot_with_one_tensor_of_another_form_is_refused(driver: Driver) -
     arrays = backend.to_host(backend.snapshot(0))
     for name in arrays:
         for wrong in (np.zeros((2, 0), np.float32), np.full(3, np.nan), np.array(-1, np.int64)):
-            if (wrong.shape, wrong.dtype) != (arrays[name].shape, arrays[name].dtype) or name == "host.frames":
+            is_like_it = (wrong.shape, wrong.dtype) == (arrays[name].shape, arrays[name].dtype)
+            if not is_like_it or name == "host.frames":
                 with pytest.raises(UnsupportedError):
                     backend.restore(0, backend.from_host({**arrays, name: wrong}))
 

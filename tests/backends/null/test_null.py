@@ -192,7 +192,7 @@ def test_a_snapshot_that_fails_ends_its_row_and_the_third_the_device(monkeypatch
         backend.snapshot(1)
 
 
-def test_a_device_without_room_for_a_state_from_elsewhere_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_room_for_a_state_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = NullBackend(CODEC, 3)
     arrays = backend.to_host(backend.snapshot(1))
 
