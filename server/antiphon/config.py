@@ -97,7 +97,9 @@ class Limits:
         16_384, "the pace at which a recording has to arrive, after five seconds", minimum=1
     )
     hand_over_timeout_s: float = option(30.0, "for one call to go to another worker", minimum=0.1)
-    max_hand_overs: int = option(2, "calls of other workers that arrive at once", minimum=1)
+    max_hand_overs: int = option(
+        2, "calls of other workers that arrive at once, at each front end", minimum=1
+    )
     connect_timeout_s: float = option(15.0, "for the TLS handshake of a connection", minimum=0.1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.engine.handing_over import HandOverPlan
-from antiphon.engine.row_state import StateIdentity
+from antiphon.engine.row_state import MAX_HEADER_BYTES, StateIdentity
 from antiphon.errors import (
     HandOverError,
     MovedError,
@@ -226,7 +226,21 @@ def test_an_arrival_whose_sender_waits_no_more_harms_no_other_call() -> None:
     assert not c.losses
 
 
-@pytest.mark.parametrize("data", [b"", b"\\0" * 8, b"\\x02\\0\\0\\0\\0\\0\\0\\0{}"])
+def stated(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 8,
+        b"\x02\0\0\0\0\0\0\0{}",
+        stated(b"[" * 100_000),
+        stated(b" " * (MAX_HEADER_BYTES + 1)),
+    ],
+    ids=["nothing", "no header", "no model", "nested", "a long header"],
+)
 def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
     with pytest.raises(UnsupportedError, match="bytes are no state of a row"):
         Worker("a").taken(data)

@@ -83,7 +83,7 @@ async def test_what_is_no_call_or_too_much_is_refused(tmp_path: Path) -> None:
         limit = server.engine.call_bytes
         assert await ask(server, b"call") == (
             409,
-            "4 bytes are no state of a row: Expecting value: line 1 column 1 (char 0)",
+            "4 bytes are no state of a row: a header of 1819042147, the limit is 4194304",
         )
         assert await ask(server, bytes(limit + 1)) == (
             403,
@@ -115,6 +115,10 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
         with pytest.raises(HandOverError, match=words):
             await asyncio.to_thread(asked.drain, "http://10.0.0.1")
         assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": "b"}
+        for model in server.services.models:
+            model.engine.drain()
+        with pytest.raises(HandOverError, match="answered 503: this worker is leaving already"):
+            await asyncio.to_thread(asked.drain, "https://10.0.0.2")
         assert began == ["https://10.0.0.1"]
 
 

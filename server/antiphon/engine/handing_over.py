@@ -153,9 +153,7 @@ class HandingOver:
         return arrived
 
     def _take(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
-        if (
-            not arrived.set_running_or_notify_cancel()
-        ):  # its sender waits no more; from here on none cancels it
+        if not arrived.set_running_or_notify_cancel():  # its sender waits no more; later none cancels it
             return
         try:
             state = unpack_call(read(), self._plan.identity)

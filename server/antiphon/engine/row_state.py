@@ -23,6 +23,9 @@ SCHEMA: Final = 1
 
 METADATA: Final = "__metadata__"
 
+MAX_HEADER_BYTES: Final = 4 << 20
+"""Thousands of tensors, and what is noted of a call; reading more would keep other threads from running."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity:
@@ -74,7 +77,7 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
             )
     try:
         arrays: dict[str, NDArray[Any]] = load(data)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:  # a dtype that numpy lacks is a KeyError
         raise UnsupportedError(f"{len(data)} bytes are no state of a row: {error}") from error
     return arrays
 
@@ -86,10 +89,14 @@ def facts_of(data: bytes) -> Mapping[str, str]:
         UnsupportedError: the bytes are no state of a row.
     """
     length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise UnsupportedError(
+            f"{len(data)} bytes are no state of a row: a header of {length}, the limit is {MAX_HEADER_BYTES}"
+        )
     try:
         header = json.loads(data[8 : 8 + length])
         metadata = header[METADATA]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnsupportedError(f"{len(data)} bytes are no state of a row: {error}") from error
     if not isinstance(metadata, dict):
         raise UnsupportedError(f"{len(data)} bytes are no state of a row: their header names no model")

@@ -103,6 +103,8 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError('the body is not {"target": "https://HOST:PORT"}') from error
     check_target(target)
+    if any(model.engine.health().draining for model in services.models):
+        raise DrainingError("this worker is leaving already: what began that says where its calls go")
     services.log.info("drain asked for", target=target)
     services.begin_drain(target)
     return {"worker": services.config.worker}
