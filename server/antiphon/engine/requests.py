@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, FloatArray, TextEntry
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc import messages
 from antiphon.ipc.resumption import Note, ResumeClaim
 from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.words import MAX_WORD_TOKENS
+
+if TYPE_CHECKING:  # an engine without front ends needs no msgpack
+    from antiphon.ipc import messages
 
 MAX_CALL_CHARS: Final = 64
 """Of a call's id; ours have 16."""
