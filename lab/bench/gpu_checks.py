@@ -51,7 +51,7 @@ PACKAGES = (
 )
 COMPILED_BATCHES = (1, 2, 16, 32, 64, 128)
 PARITY_ROWS = 4
-PARITY_TICKS, FEW_TICKS = 100, 4
+PARITY_TICKS, FEW_TICKS = 100, 3
 FIRSTS = (0, 63, 64, 2, 255, 256, 299, 1000, 2998, 2999, 3000, 9001)
 """Positions of queries over a ring of 3000: at the edges of tiles, of splits and of the ring, and past it."""
 PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)

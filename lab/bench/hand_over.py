@@ -58,7 +58,7 @@ class Roll:
     model: str
     port: int
     agent_port: int
-    door_port: int
+    balancer_port: int
     http: aiohttp.ClientSession
     workers: dict[str, Process] = field(default_factory=dict)
     coming_back: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -220,28 +220,28 @@ async def rolling(model: str, folder: Path) -> AsyncIterator[Roll]:
             "WORKER_PORT": str(roll.port),
             "WORKERS_MAP": str(folder / "workers.map"),
             "TLS_FILE": str(folder / "tls.pem"),
-            "HTTP_ADDRESS": f"127.0.0.1:{roll.door_port}",
+            "HTTP_ADDRESS": f"127.0.0.1:{roll.balancer_port}",
             "HTTPS_ADDRESS": f"127.0.0.1:{free_port()}",
             "WATCH_ADDRESS": f"127.0.0.1:{free_port()}",
             **{f"{name}_ADDRESS": f"{name.lower()}:{roll.port}" for name in ("DUPLEX", "ECHO", "STT", "TTS")},
         }
         config = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
-        door: Process | None = None
+        balancer: Process | None = None
         try:
             await asyncio.gather(*(roll.start(name) for name in HOSTS))
-            door = Process(
-                [find_program("haproxy"), "-db", "-f", str(config)], environment, folder / "door.log"
+            balancer = Process(
+                [find_program("haproxy"), "-db", "-f", str(config)], environment, folder / "balancer.log"
             )
-            await until_admitted(http, f"http://127.0.0.1:{roll.door_port}/readyz", door)
+            await until_admitted(http, f"http://127.0.0.1:{roll.balancer_port}/readyz", balancer)
             yield roll
         finally:
-            for process in (*roll.workers.values(), *([door] if door else [])):
+            for process in (*roll.workers.values(), *([balancer] if balancer else [])):
                 process.kill()
 
 
-async def until_admitted(http: aiohttp.ClientSession, url: str, door: Process) -> None:
+async def until_admitted(http: aiohttp.ClientSession, url: str, balancer: Process) -> None:
     """Wait until the load balancer has found a worker."""
-    await answers(http, url, door)
+    await answers(http, url, balancer)
 
 
 async def one_call(roll: Roll, number: int, delay_frames: int, *, is_moved: bool) -> Spoken:
@@ -249,7 +249,7 @@ async def one_call(roll: Roll, number: int, delay_frames: int, *, is_moved: bool
     await roll.are_two_there()
     chance = np.random.default_rng(number)
     pcm = fit_clip(load_question(), SPOKEN_FRAMES * FRAME_S)
-    url = f"ws://127.0.0.1:{roll.door_port}/api/chat?{QUERY}"
+    url = f"ws://127.0.0.1:{roll.balancer_port}/api/chat?{QUERY}"
     caller = SpeakingCaller(roll.http, url, pcm, delay_frames)
     caller.alarm_frame = int(chance.integers(*MOVE_FRAMES)) if is_moved else -1
     async with asyncio.timeout(120.0):

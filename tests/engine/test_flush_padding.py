@@ -1,4 +1,4 @@
-"""Silence heard padding: it brings replies, and leaves no trace in the row, the counts or the order."""
+"""Flush padding: it brings replies, and leaves no trace in the row, the counts or the order."""
 
 from __future__ import annotations
 

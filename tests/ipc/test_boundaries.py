@@ -19,7 +19,7 @@ import pytest
 
 from antiphon.engine.fleet import Fleet
 from antiphon.engine.front_end import FrontEndRequests
-from antiphon.engine.requests import MAX_ASIDE_FRAMES
+from antiphon.engine.requests import MAX_FLUSH_FRAMES
 from antiphon.errors import ProtocolError, ServerFullError
 from antiphon.ipc import messages
 from antiphon.ipc.local import Doorbell
@@ -255,9 +255,9 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
         messages.Words("spoilt", [((), "", 1, False)] * 300, 0.0),
         messages.Words("spoilt", [((1,), "word", 0, False)], "c"),  # type: ignore[arg-type]
         messages.Words("spoilt", [((1,), "word", 0, False)], NAN),
-        messages.ListenAside("spoilt", 0, 3, MAX_ASIDE_FRAMES + 1, b"", 0.0),
-        messages.ListenAside("spoilt", 0, 3, 3, bytes(4 * 10_000), 0.0),
-        messages.ListenAside("spoilt", -1, 3, 3, b"", 0.0),
+        messages.HearPadding("spoilt", 0, 3, MAX_FLUSH_FRAMES + 1, b"", 0.0),
+        messages.HearPadding("spoilt", 0, 3, 3, bytes(4 * 10_000), 0.0),
+        messages.HearPadding("spoilt", -1, 3, 3, b"", 0.0),
     ]
     for message in given:
         post.send(opening("spoilt"))

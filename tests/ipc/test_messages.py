@@ -31,7 +31,7 @@ from antiphon.models.spoken_text import MAX_WORD_TOKENS
     [
         messages.Open(1, "a", {"text_seed": 3}, 0.5, None),
         messages.Words("a", [((1, 2), "word", 0, True)], 7.25),
-        messages.ListenAside("a", 1, 4, 3, b"\0\1", 2.0),
+        messages.HearPadding("a", 1, 4, 3, b"\0\1", 2.0),
         messages.Close("a"),
         messages.Checked(3, None),
         messages.Ended("a", ["DrainingError", "the server is leaving", 0]),

@@ -63,7 +63,8 @@ def test_simulated_calls_wait_between_one_tick_and_two() -> None:
 def test_a_card_is_known_by_its_name() -> None:
     assert card_called("NVIDIA H100 80GB HBM3") == H100
     assert card_called("NVIDIA H200") == H200
-    assert card_called("something new") is None
+    others = ("H100 PCIe", "H100 NVL", "GH200 480GB", "H100 80GB HBM3 MIG 1g.10gb", "something new")
+    assert [card_called(f"NVIDIA {name}") for name in others] == [None] * len(others)
     assert card_of("something new") == H200
 
 

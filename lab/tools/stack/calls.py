@@ -1,4 +1,4 @@
-"""HeldCalls through whatever stands at a URL, by the probe, and what came of them in a line."""
+"""Calls through whatever stands at a URL, by the probe, and what came of them in a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class HeldCalls:
-    """HeldCalls that were held to their end."""
+    """Calls that were held to their end."""
 
     sessions: int
     answered: int

@@ -214,7 +214,7 @@ class FrontEndRequests:
                 guest.acknowledge(seq)
             case messages.Detach():
                 guest.detach()
-            case messages.ListenAside(_, run, upto, frames, _, now_s):
+            case messages.HearPadding(_, run, upto, frames, _, now_s):
                 tail = read_tail(message, engine.info.spec.frame_samples)
                 guest.hear_padding(run, upto, frames, tail, now_s)
             case _:

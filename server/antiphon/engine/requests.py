@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, FloatArray, TextEntry
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc import messages
 from antiphon.ipc.resumption import Note, ResumeClaim
 from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.words import MAX_WORD_TOKENS
+
+if TYPE_CHECKING:  # an engine without front ends needs no msgpack
+    from antiphon.ipc import messages
 
 MAX_CALL_CHARS: Final = 64
 """Of a call's id; ours have 16."""
@@ -26,7 +28,7 @@ MAX_CALL_CHARS: Final = 64
 MAX_WAIT_S: Final = 86_400.0
 """No caller waits for longer than a day."""
 
-MAX_ASIDE_FRAMES: Final = 1024
+MAX_FLUSH_FRAMES: Final = 1024
 """Frames of silence at once: recognisers lag behind by less than a hundred."""
 
 MAX_PADDING_FRAMES: Final = 4096
@@ -77,7 +79,7 @@ def read_claim(values: tuple[Any, ...]) -> ResumeClaim:
     check_owner(claim.owner)
     for name, value in (("seq", claim.seq), ("frame", claim.frame)):
         check_number(name, value + 1, MAX_COUNT, is_whole=True)  # -1 is none
-    check_number("replay_frames", claim.replay_frames, MAX_ASIDE_FRAMES, is_whole=True)
+    check_number("replay_frames", claim.replay_frames, MAX_FLUSH_FRAMES, is_whole=True)
     return claim
 
 
@@ -145,7 +147,7 @@ def check_words(entries: list[TextEntry], info: BackendInfo, *, room: int) -> No
         check_number("padding_frames", entry.padding_frames, MAX_PADDING_FRAMES, is_whole=True)
 
 
-def read_tail(message: messages.ListenAside, frame_samples: int) -> FloatArray:
+def read_tail(message: messages.HearPadding, frame_samples: int) -> FloatArray:
     """The unfinished frame before flush padding.
 
     Raises:
@@ -154,7 +156,7 @@ def read_tail(message: messages.ListenAside, frame_samples: int) -> FloatArray:
     tail: FloatArray = np.frombuffer(message.tail, np.float32)
     if tail.size > frame_samples:
         raise UnsupportedError(f"an unfinished frame of {tail.size} samples; a frame has {frame_samples}")
-    check_number("frames", message.frames, MAX_ASIDE_FRAMES, is_whole=True)
+    check_number("frames", message.frames, MAX_FLUSH_FRAMES, is_whole=True)
     for name, value in (("run", message.run), ("upto", message.upto)):
         check_number(name, value, MAX_COUNT, is_whole=True)
     check_number("now_s", message.now_s, MAX_COUNT)

@@ -70,7 +70,7 @@ class Results:
         is_silent = is_live & ~outputs.emitted
         self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
         self._rows.ledger.flushed_out[tick.leases[is_live & outputs.emitted & ~is_kept]] += 1
-        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # what answers silence aside, too
+        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # what answers flush padding, too
         if np.count_nonzero(is_published):
             self._publish(tick, outputs, is_published, wait_ms, times)
         return wanted

@@ -196,7 +196,7 @@ class Rows:
         return leases[self.outputs.waiting(leases) < self.outputs.bound]
 
     def _hearing_padding(self) -> Counts:
-        """The leases with silence to be heard padding."""
+        """The leases with flush padding to be heard."""
         found = []
         for lease in np.flatnonzero(self.needs_care).tolist():
             guest = self._guests[lease]

@@ -97,7 +97,7 @@ class SavingQueue:
         if save.snapshot is None:
             if self._rows.is_fresh(lease):  # the row holds what its last session left there
                 raise SessionError("the row has no state of this session yet; save it after its first frame")
-            # Silence heard padding is no part of the call.
+            # Flush padding is no part of the call.
             save.snapshot = save.guest.padding.kept or self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))

@@ -86,8 +86,8 @@ class CallerCounts:
     """What the caller's half counts, int64 ``[leases]`` each, rows of one array.
 
     ``written`` whole input frames; those below ``discarded`` are not to be heard. Replies below ``taken``
-    were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of silence
-    heard aside. ``due_s``, float64, is when the last reply was due.
+    were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of flush
+    padding. ``due_s``, float64, is when the last reply was due.
     """
 
     ROWS: Final = 6

@@ -83,7 +83,7 @@ class ClearText(NamedTuple):
     call: str
 
 
-class ListenAside(NamedTuple):
+class HearPadding(NamedTuple):
     """Flush padding to be heard; ``tail`` is float32."""
 
     call: str
@@ -245,7 +245,7 @@ Request: TypeAlias = (
     | Words
     | EndText
     | ClearText
-    | ListenAside
+    | HearPadding
     | Close
     | Sent
 )
@@ -258,7 +258,7 @@ Notice: TypeAlias = (
 
 Message: TypeAlias = Request | Notice
 KINDS: Final = (
-    *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, ListenAside, Close, Sent),
+    *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, HearPadding, Close, Sent),
     *(Hello, Admitted, Queued, Refused, Primed, Ended, Checked, HealthNow),
     *(Arm, Noted, Acknowledge, Detach, Resume, Resumed, Moving, Adopt),
 )

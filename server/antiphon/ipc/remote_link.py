@@ -86,7 +86,7 @@ class RemoteLink:
 
     def hear_padding(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
         """Let silence be heard."""
-        self._post.send(messages.ListenAside(self._call, run, upto, frames, tail.tobytes(), now_s))
+        self._post.send(messages.HearPadding(self._call, run, upto, frames, tail.tobytes(), now_s))
 
     def arm(self, key: bytes, owner: str) -> None:
         """Let the call be resumed."""

@@ -40,10 +40,13 @@ WARP_SCHEDULERS: Final = 4
 
 H200: Final = GpuCard("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
 H100: Final = GpuCard("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
-CARDS: Final = (H200, H100)
+DRIVER_NAMES: Final = {"NVIDIA H200": H200, "NVIDIA H100 80GB HBM3": H100}
+"""By the driver's whole name. Of an H100 PCIe, an H100 NVL, a GH200 or a slice of MIG other rates hold."""
+
+CARDS: Final = tuple(DRIVER_NAMES.values())
 """Those whose constants are written down."""
 
 
 def card_called(name: str) -> GpuCard | None:
     """The card of a device of this name, as the driver gives it; None where its constants are not known."""
-    return next((card for card in CARDS if card.name in name), None)
+    return DRIVER_NAMES.get(name)

@@ -2,7 +2,7 @@
 
 A marker is a place in the caller's audio. It comes back when the model has written down what was said
 before it: after the frames up to it and as many more as text lags behind, and not within a word. If the
-caller sends no more audio, silence has to stand in for it; that silence is heard *aside*, on a copy of the
+caller sends no more audio, silence has to stand in for it; that *flush padding* is heard on a copy of the
 row's state and of the words begun here, so that the caller's audio goes on later as if nothing had been in
 between.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
@@ -27,7 +26,10 @@ SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
 """How long a record is waited for, so that the next look at the file finds it. A disk that hangs is waited
-for once; meanwhile its records wait, and the file is not read."""
+for once; meanwhile its records wait and count, and the file is not read."""
+
+CLOSE_S: Final = 2.0
+"""How long records that wait are waited for at the end of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class UsageLog:
         self._day = self.day
         self._by_key: dict[str, float] = {}
         self._writer = None if path is None else LineWriter(path)
-        self._waiting: deque[tuple[Future[None], UsageRecord]] = deque()
+        self._waiting: list[tuple[Future[None], UsageRecord]] = []
+        self._unread: dict[str, float] = {}
         if path is not None:
             try:
                 path.touch()
@@ -96,23 +99,30 @@ class UsageLog:
         written = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
         if not self._waiting:
             wait((written,), DISK_S)
-        if written.done():
-            self._written(written, record)
-        else:
-            self._waiting.append((written, record))
+        self._waiting.append((written, record))
         self._settle()
+
+    def close(self) -> None:
+        """Wait once more for a disk that hangs; records that it does not take are logged as not kept."""
+        wait([written for written, _ in self._waiting], CLOSE_S)
+        self._settle()
+        for _ in self._waiting:
+            self._log.error("usage not kept", file=self._path, reason=f"the disk hangs for {CLOSE_S:g} s")
 
     def _settle(self) -> bool:
         """Count what the file did not take; whether nothing waits for the disk."""
-        while self._waiting and self._waiting[0][0].done():
-            self._written(*self._waiting.popleft())
+        waiting, self._waiting = self._waiting, []
+        for written, record in waiting:
+            if not written.done():
+                self._waiting.append((written, record))
+                continue
+            error = written.exception()
+            if isinstance(error, OSError):
+                self._log.error("usage not kept", file=self._path, reason=error.strerror)
+                self._count(record)
+            else:
+                self._add(self._unread, record)
         return not self._waiting
-
-    def _written(self, written: Future[None], record: UsageRecord) -> None:
-        error = written.exception()
-        if isinstance(error, OSError):
-            self._log.error("usage not kept", file=self._path, reason=error.strerror)
-            self._count(record)
 
     @property
     def seconds_here(self) -> dict[str, float]:
@@ -126,15 +136,19 @@ class UsageLog:
         return self._path is not None
 
     def seconds_today(self, key: str) -> float:
-        """What calls with this key have used today; with a file, those of all processes that keep it."""
+        """What calls with this key have used today; with a file, those of all processes that keep it.
+
+        While the disk hangs, the records of other processes are not seen.
+        """
         if self._path is not None and self._settle():
             try:
                 self._read()
+                self._unread.clear()
             except OSError as error:
                 self._log.error("usage not read", file=self._path, reason=error.strerror)
         self._turn_day()
         waiting = (it for _, it in self._waiting if it.key == key and it.ended[:10] == self._day)
-        return self._by_key.get(key, 0.0) + sum(it.seconds for it in waiting)
+        return self._by_key.get(key, 0.0) + self._unread.get(key, 0.0) + sum(it.seconds for it in waiting)
 
     def _read(self) -> None:
         """Take in what was appended since the last time."""
@@ -159,11 +173,15 @@ class UsageLog:
             self._log.warning("a line of the usage file is no record", file=self._path)
 
     def _count(self, record: UsageRecord) -> None:
+        self._add(self._by_key, record)
+
+    def _add(self, seconds: dict[str, float], record: UsageRecord) -> None:
         self._turn_day()
         if record.ended[:10] == self._day:
-            self._by_key[record.key] = self._by_key.get(record.key, 0.0) + record.seconds
+            seconds[record.key] = seconds.get(record.key, 0.0) + record.seconds
 
     def _turn_day(self) -> None:
         if self.day != self._day:
             self._day = self.day
             self._by_key.clear()
+            self._unread.clear()

@@ -108,6 +108,7 @@ def build_app(
         helper.close()
         if recorder is not None:
             recorder.close()
+        access.usage.close()
 
     app.cleanup_ctx.append(services)
     app.on_shutdown.append(_close_sockets)

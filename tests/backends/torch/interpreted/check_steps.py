@@ -237,7 +237,7 @@ def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], see
                 assert int(chosen[row]) == wanted
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.lists(parameters, min_size=2, max_size=2), st.integers(0, 10**6))
 def test_text_is_drawn_and_remembered_as_by_torch(given: list[SamplingParameters], seed: int) -> None:
     """With penalties over recent words, a bonus for padding, and a place without a row."""
