@@ -110,7 +110,7 @@ class Talker:
             try:
                 await self._connection(url, claim)
             except (aiohttp.ClientError, OSError, ProtocolError, ValueError) as error:
-                self._ended = f"{type(error).__name__}: {error}"[:80]
+                self._ended = f"{type(error).__name__}: {error}".partition(" ssl:")[0][:80]
             now_s = time.monotonic()
             if self.thread.resumptions > resumptions or not self._lost_s:
                 self._lost_s = now_s
