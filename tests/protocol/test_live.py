@@ -416,7 +416,7 @@ def test_server_events_on_the_wire(event: live_events.ServerEvent, wire: dict[st
 
 
 def test_every_server_event_has_a_type_of_its_own() -> None:
-    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 12
+    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 13
 
 
 @pytest.mark.parametrize(
