@@ -32,6 +32,9 @@ class ResumingLiveCaller:
         self._http, self._url, self._session = http, url, {"model": model}
         self._frames, self._ahead = pcm.reshape(-1, FRAME_SAMPLES), IN_FLIGHT_FRAMES + delay_frames
         self._cuts_at = list(cuts_at)
+        self.sends_until, self._following = len(self._frames), 0
+        self._client: LiveClient | None = None
+        self._sending = asyncio.Lock()
         self.token, self.seq, self.frame = "", -1, -1
         self.resumed: list[dict[str, Any]] = []
         self.words: list[dict[str, Any]] = []
@@ -49,16 +52,38 @@ class ResumingLiveCaller:
         async with asyncio.timeout(PATIENCE_S):
             while self.frame + 1 < len(self._frames) and not self.failed:
                 url = f"{self._url}{PATH}?resume={mode}"
-                async with self._http.ws_connect(url, max_msg_size=0) as ws:
-                    await ws.send_json(first)
-                    await self._talk(LiveClient(ws))
-                mode, first = "again", self.claim()
+                try:
+                    async with self._http.ws_connect(url, max_msg_size=0) as ws:
+                        await ws.send_json(first)
+                        await self._talk(LiveClient(ws))
+                except (aiohttp.ClientError, OSError):
+                    await asyncio.sleep(0.02)  # it reached the front end that dies
+                mode, first = ("again", self.claim()) if self.token else (mode, first)
+
+    async def until_answered(self, frame: int) -> None:
+        """Wait until everything before this frame is answered."""
+        while self.frame + 1 < frame:  # noqa: ASYNC110 (it looks at a few tests' calls)
+            await asyncio.sleep(0.001)
+
+    async def go_on(self) -> None:
+        """Send everything, where only ``sends_until`` frames were to be sent before."""
+        self.sends_until = len(self._frames)
+        await self._send()
+
+    async def _send(self) -> None:
+        async with self._sending:
+            while self._client is not None and self._following < min(
+                self.sends_until, self.frame + 1 + self._ahead
+            ):
+                self._following += 1
+                await self._client.speak(self._frames[self._following - 1])
 
     async def _talk(self, client: LiveClient) -> None:
-        following = 0
+        self._client = None
         while not isinstance(event := await client.receive(), Closed):
             if event["type"] in ("session.started", "session.resumed"):
-                self.token, following = event["resume"]["token"], event.get("input_frame", 0)
+                self.token, self._following = event["resume"]["token"], event.get("input_frame", 0)
+                self._client = client
                 self.resumed += [event] if event["type"] == "session.resumed" else []
             elif event["type"] == "error":
                 self.failed.append(event["error"])
@@ -67,9 +92,7 @@ class ResumingLiveCaller:
                 self._cuts_at.pop(0)
                 cut(client)
                 return
-            while following < min(len(self._frames), self.frame + 1 + self._ahead):
-                await client.speak(self._frames[following])
-                following += 1
+            await self._send()
             if self.frame + 1 >= len(self._frames):
                 await client.ws.close()
 

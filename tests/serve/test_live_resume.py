@@ -8,11 +8,9 @@ from antiphon.protocol.resume import token_of
 from tests.serve.harness import DUPLEX, Server, serving, speech
 from tests.serve.live_client import PATH, live_client
 from tests.serve.live_resuming import ResumingLiveCaller, cut
-from tests.serve.process import serve_process
 
 FRAMES = 60
 CUTS = (7, 20, 21, 43)
-OPTIONS = ("--slots", "4", "--front-ends", "2")
 
 
 def caller_of(server: Server, cuts_at: tuple[int, ...] = ()) -> ResumingLiveCaller:
@@ -101,25 +99,3 @@ async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_n
         lease = next(iter(server.engine.resuming._detached)).guest.lease
         assert lease is not None
         assert server.engine.rows.is_frozen[lease]
-
-
-@pytest.mark.product
-async def test_a_session_goes_on_through_another_front_end() -> None:
-    cuts_at = tuple(range(6, 42, 6))  # each connection goes to the front end that the kernel picks
-    async with serve_process(*OPTIONS, spec="DUPLEX") as server:
-        caller = ResumingLiveCaller(
-            server.http,
-            server.url,
-            speech(FRAMES),
-            model=DUPLEX.name,
-            delay_frames=DUPLEX.delay_frames,
-            cuts_at=cuts_at,
-        )
-        await caller.run()
-    assert (caller.failed, len(caller.resumed)) == ([], len(cuts_at))
-    starts = [it["start_ms"] for it in caller.words]
-    assert starts == sorted(set(starts))
-    assert len(starts) > FRAMES // 2
-    numbers = [number for number, _ in caller.audio]
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] == FRAMES - 1
