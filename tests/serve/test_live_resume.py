@@ -9,8 +9,8 @@ from tests.serve.harness import DUPLEX, Server, serving, speech
 from tests.serve.live_client import PATH, live_client
 from tests.serve.live_resuming import ResumingLiveCaller, cut
 
-FRAMES = 60
-CUTS = (7, 20, 21, 43)
+FRAMES = 40
+CUTS = (7, 20, 21, 30)
 
 
 def caller_of(server: Server, cuts_at: tuple[int, ...] = ()) -> ResumingLiveCaller:
@@ -24,7 +24,7 @@ def caller_of(server: Server, cuts_at: tuple[int, ...] = ()) -> ResumingLiveCall
     )
 
 
-async def refused(server: Server, first: dict[str, object]) -> tuple[str, int]:
+async def refused(server: Server, first: dict[str, object]) -> tuple[str, int | None]:
     """The code of the error that a connection gets which resumes with this event, and of its close."""
     async with live_client(server, f"{PATH}?resume=again") as client:
         await client.ws.send_json(first)

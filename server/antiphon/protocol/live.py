@@ -27,7 +27,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeSession:
     """The first event of a connection that resumes a session: the claim, and what the session was begun with.
 
     ``is_muted`` says whether the model is to hear silence from the first sample on.
@@ -40,7 +40,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
+class AcknowledgeEvents:
     """The client has got numbered events up to this one."""
 
     seq: int
@@ -93,7 +93,7 @@ class Unsupported:
 
 
 ClientEvent: TypeAlias = (
-    Start | Resume | Acknowledge | Update | AppendAudio | Mute | Unmute | Close | Unsupported
+    Start | ResumeSession | AcknowledgeEvents | Update | AppendAudio | Mute | Unmute | Close | Unsupported
 )
 
 MAX_NUMBER = 2**32 - 2
@@ -148,7 +148,7 @@ def read_mode(query: Mapping[str, str]) -> ResumeMode:
     return ResumeMode(Fields(query).optional_choice("resume", tuple(ResumeMode)) or ResumeMode.NO)
 
 
-def _read_resume(fields: Fields) -> Resume:
+def _read_resume(fields: Fields) -> ResumeSession:
     try:
         token = token_of(fields.text("token", max_chars=100))
     except ProtocolError as error:
@@ -157,11 +157,11 @@ def _read_resume(fields: Fields) -> Resume:
     input_frame = fields.count("input_frame", low=0, high=MAX_NUMBER, default=0)
     session = read_session(fields.object("session"))
     claim = Claim(token, seq, frame, input_frame)
-    return Resume(claim, session, fields.flag("muted"), fields.event_id)
+    return ResumeSession(claim, session, fields.flag("muted"), fields.event_id)
 
 
-def _read_acknowledge(fields: Fields) -> Acknowledge:
-    return Acknowledge(fields.count("seq", low=-1, high=MAX_NUMBER, default=-1), fields.event_id)
+def _read_acknowledge(fields: Fields) -> AcknowledgeEvents:
+    return AcknowledgeEvents(fields.count("seq", low=-1, high=MAX_NUMBER, default=-1), fields.event_id)
 
 
 READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {

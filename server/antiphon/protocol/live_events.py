@@ -47,10 +47,7 @@ class CloseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The session runs; audio is heard from now on. ``session`` is ``SessionConfig.shown``.
-
-    ``resume`` is how it may be resumed, for a client that asked for it.
-    """
+    """The session runs, and is heard. ``session`` is ``SessionConfig.shown``, ``resume`` how to resume it."""
 
     session: Mapping[str, Any]
     client_event_id: str | None = None
@@ -59,11 +56,7 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """The session goes on with this connection; numbered events that the client lacks follow.
-
-    ``resume`` has its next token. The client's audio is heard from ``input_frame`` on, the model's may come
-    from ``replay_from`` on, and of what the client had ``missed_frames`` before it are lost.
-    """
+    """The session goes on with this connection, and hears ``input_frame`` next; see docs/live.md."""
 
     session: Mapping[str, Any]
     resume: Mapping[str, Any]
@@ -99,7 +92,7 @@ class InputAudioUnmuted:
 class OutputAudio:
     """The next audio, in the session's format; watchers have PCM of 24 kHz, and its times.
 
-    ``frame`` is its number, for a client that may resume the session.
+    ``frame`` is its number, for a client that may resume.
     """
 
     delta: bytes

@@ -110,7 +110,9 @@ ROUTES = (
 )
 
 
-async def _first_event(socket: Socket, mode: ResumeMode, timeout_s: float) -> live.Start | live.Resume | None:
+async def _first_event(
+    socket: Socket, mode: ResumeMode, timeout_s: float
+) -> live.Start | live.ResumeSession | None:
     """The event that starts a session, or resumes one; None when the peer has left.
 
     Raises:
@@ -118,7 +120,7 @@ async def _first_event(socket: Socket, mode: ResumeMode, timeout_s: float) -> li
         SessionTimeoutError: there is none.
     """
     is_again = mode is ResumeMode.AGAIN
-    name, kind = ("session.resume", live.Resume) if is_again else ("session.start", live.Start)
+    name, kind = ("session.resume", live.ResumeSession) if is_again else ("session.start", live.Start)
     timeout_s = min(timeout_s, CLAIM_S) if is_again else timeout_s
     try:
         async with asyncio.timeout(timeout_s):
@@ -128,7 +130,7 @@ async def _first_event(socket: Socket, mode: ResumeMode, timeout_s: float) -> li
     if message is None:
         return None
     event = live.decode(message)
-    if not isinstance(event, live.Start | live.Resume) or not isinstance(event, kind):
+    if not isinstance(event, live.Start | live.ResumeSession) or not isinstance(event, kind):
         raise FieldError(
             f"the first event has to be {name}",
             param="type",
@@ -141,7 +143,7 @@ async def _first_event(socket: Socket, mode: ResumeMode, timeout_s: float) -> li
 async def _make_call(
     services: Services,
     named: str | None,
-    start: live.Start | live.Resume,
+    start: live.Start | live.ResumeSession,
     mode: ResumeMode,
     caller: Caller,
 ) -> LiveCall:

@@ -45,7 +45,7 @@ class LiveCall(DuplexCall):
         self,
         services: Services,
         model: ServedModel,
-        start: live.Start | live.Resume,
+        start: live.Start | live.ResumeSession,
         *,
         prompt: Prompt | None = None,
         recogniser: LiveRecogniser | None = None,
@@ -131,11 +131,11 @@ class LiveCall(DuplexCall):
                 self.audience.say(events.SessionUpdated(self._shown(), event.event_id))
             case live.Close():
                 self._begin_close(event)
-            case live.Start() | live.Resume():
+            case live.Start() | live.ResumeSession():
                 name = "session.start" if isinstance(event, live.Start) else "session.resume"
                 words = f"type is {name}, and the session has started"
                 raise _refusal(words, "session_already_started", event.event_id)
-            case live.Acknowledge():
+            case live.AcknowledgeEvents():
                 self._acknowledge(event)
             case live.Unsupported():
                 words = f"type is {event.type}, which the model {self._model.name} cannot follow"
@@ -161,7 +161,7 @@ class LiveCall(DuplexCall):
         if change.triggers is not None:
             self.config = replace(self.config, triggers=change.triggers)
 
-    def _acknowledge(self, event: live.Acknowledge) -> None:
+    def _acknowledge(self, event: live.AcknowledgeEvents) -> None:
         words = "type is session.acknowledge, and the connection did not ask for resume=1"
         raise _refusal(words, "unsupported_event", event.event_id)
 

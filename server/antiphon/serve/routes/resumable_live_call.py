@@ -34,14 +34,14 @@ class ResumableLiveCall(ResumableConversation, LiveCall):
         self,
         services: Services,
         model: ServedModel,
-        start: live.Start | live.Resume,
+        start: live.Start | live.ResumeSession,
         *,
         prompt: Prompt | None = None,
         recogniser: LiveRecogniser | None = None,
         notices: Sequence[events.Info] = (),
         caller: Caller = ANYBODY,
     ) -> None:
-        """Prepare, as a session; with a ``Resume`` :meth:`admit` gets the one that is claimed."""
+        """Prepare, as a session; with a claim :meth:`admit` gets the one that is claimed."""
         super().__init__(
             services, model, start, prompt=prompt, recogniser=recogniser, notices=notices, caller=caller
         )
@@ -60,7 +60,7 @@ class ResumableLiveCall(ResumableConversation, LiveCall):
         Raises:
             AntiphonError: there is none.
         """
-        if not isinstance(self._start, live.Resume):
+        if not isinstance(self._start, live.ResumeSession):
             await super().admit()
             return
         session, found, token = await self._claim(self._start.claim)
@@ -88,7 +88,7 @@ class ResumableLiveCall(ResumableConversation, LiveCall):
         """
         return None if self._is_detached else super().hear(audio, event_id)
 
-    def _acknowledge(self, event: live.Acknowledge) -> None:
+    def _acknowledge(self, event: live.AcknowledgeEvents) -> None:
         if self._session is not None:
             self._session.acknowledge(event.seq)
 
@@ -117,7 +117,7 @@ class ResumableLiveCall(ResumableConversation, LiveCall):
             self._socket.write(b"".join(data for _, data in found.notes))
 
     def _resumed(self, session: CallSession, found: Resumption, token: bytes) -> events.SessionResumed:
-        assert isinstance(self._start, live.Resume)
+        assert isinstance(self._start, live.ResumeSession)
         return events.SessionResumed(
             self._shown(),
             self._terms(token),
