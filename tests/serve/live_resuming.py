@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import aiohttp
@@ -68,7 +69,8 @@ class ResumingLiveCaller:
     async def go_on(self) -> None:
         """Send everything, where only ``sends_until`` frames were to be sent before."""
         self.sends_until = len(self._frames)
-        await self._send()
+        with contextlib.suppress(ConnectionResetError):  # a broken connection: the next one sends it
+            await self._send()
 
     async def _send(self) -> None:
         async with self._sending:
