@@ -27,6 +27,7 @@ from antiphon.errors import (
 )
 from antiphon.protocol import live, live_events
 from antiphon.protocol.live_session import Encoding, InputMessage, LiveFormat, SessionChange, SessionConfig
+from antiphon.protocol.resume import Claim
 
 START = {"type": "session.start", "session": {"model": "tiny"}}
 
@@ -38,6 +39,8 @@ JSON = st.recursive(
 TYPES = [
     *sorted(live.UNSUPPORTED),
     "session.start",
+    "session.resume",
+    "session.acknowledge",
     "session.update",
     "session.input_audio.append",
     "session.input_audio.mute",
@@ -415,8 +418,34 @@ def test_server_events_on_the_wire(event: live_events.ServerEvent, wire: dict[st
     assert encoded(event) == wire
 
 
+def test_what_a_session_that_resumes_shows() -> None:
+    claim = {"token": "A" * 22, "seq": 4, "frame": 9, "input_frame": 7, "session": {"model": "tiny"}}
+    event = decode(type="session.resume", muted=True, **claim)
+    assert isinstance(event, live.ResumeSession)
+    assert event.claim == Claim(bytes(16), 4, 9, 7)
+    assert (event.session.model, event.is_muted) == ("tiny", True)
+    event = decode(type="session.resume", token="A" * 22, session={"model": "tiny"})
+    assert isinstance(event, live.ResumeSession)
+    assert event.claim == Claim(bytes(16), -1, -1, 0)
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"token": "AAAA"}, "token is a token of 3 bytes, it has 16"),
+        ({"seq": 1.5}, "seq is 1.5, a whole number is needed"),
+        ({"frame": -2}, "frame is -2, -1 to 4.29497e+09 are allowed"),
+        ({"session": None}, "session is missing"),
+    ]
+    for wrong, words in wrongs:
+        assert str(refused(type="session.resume", **{**claim, **wrong})) == words
+
+
+def test_events_of_a_session_that_can_be_resumed_have_numbers() -> None:
+    audio = live_events.encode(live_events.OutputAudio(b"\x01\x02", frame=7), "ev_1")
+    assert json.loads(audio) == {"type": "session.output_audio.delta", "frame": 7, "delta": "AQI="}
+    text = live_events.encode(live_events.OutputTranscript(" a", 80, 160), "ev_2", seq=3)
+    assert json.loads(text)["seq"] == 3
+
+
 def test_every_server_event_has_a_type_of_its_own() -> None:
-    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 12
+    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 13
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from antiphon.protocol import kyutai
 from antiphon.serve.routes import live_recogniser
 from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, serving, speech
-from tests.serve.live_client import LiveClient, live_client, parrot
+from tests.serve.live_client import PATH, LiveClient, live_client, parrot
+from tests.serve.live_resuming import cut
 
 INPUT = "session.input_transcript.delta"
 OUTPUT = "session.output_audio.delta"
@@ -223,3 +224,24 @@ async def test_a_server_that_stops_while_the_recogniser_is_asked_gives_the_talke
         (handler,) = [task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task)]
         handler.cancel()
         await server.is_empty()
+
+
+async def test_a_resumed_session_has_a_new_recogniser_whose_times_go_on() -> None:
+    tokens, texts = sentence(1)
+    resume = {"type": "session.resume", "session": {"model": "null-echo"}}
+    async with beside_a_talker(rows=1) as (server, _):
+        async with live_client(server, f"{PATH}?resume=1") as client:
+            await client.send("session.start", session={"model": "null-echo"})
+            token = (await client.event("session.started"))["resume"]["token"]
+            await client.speak(speech(5))
+            await client.until(lambda it: it.get("frame") == 4)
+            cut(client)
+        await server.eventually(lambda: recogniser_of(server).health().active == 0)
+        async with live_client(server, f"{PATH}?resume=again") as client:
+            await client.ws.send_json({**resume, "token": token, "frame": 4, "input_frame": 5})
+            await client.event("session.resumed")
+            await client.speak(spoken([*tokens, 0, *[0] * 10]))
+            word = await client.event(INPUT)
+            await bye(client)
+    assert word["delta"] == f" {texts[0]}"
+    assert word["start_ms"] >= 5 * 80

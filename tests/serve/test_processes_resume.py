@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from tests.serve.harness import DUPLEX, speech
+from tests.serve.live_resuming import ResumingLiveCaller
 from tests.serve.process import serve_process
 from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
 from tests.serve.test_processes import front_ends
@@ -29,6 +30,18 @@ def caller_of(http: object, url: str) -> ResumingCaller:
     return ResumingCaller(http, address, speech(FRAMES), DUPLEX.delay_frames)  # type: ignore[arg-type]
 
 
+def live_caller_of(http: object, url: str) -> ResumingLiveCaller:
+    caller = ResumingLiveCaller(
+        http,  # type: ignore[arg-type]
+        url,
+        speech(FRAMES),
+        model=DUPLEX.name,
+        delay_frames=DUPLEX.delay_frames,
+    )
+    caller.sends_until = 40 + AHEAD
+    return caller
+
+
 def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
     assert cut.thread.reason == ""
     assert "".join(cut.heard.text) == "".join(whole.heard.text)
@@ -44,6 +57,10 @@ async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume() ->
     async with serve_process(*OPTIONS, spec="DUPLEX") as server:
         whole = caller_of(server.http, server.url)
         await whole.run()
+        live = [live_caller_of(server.http, server.url) for _ in range(2)]
+        speaking = [asyncio.ensure_future(caller.run()) for caller in live]
+        for session in live:  # each front end has one
+            await session.until_answered(40)
         callers = [caller_of(server.http, server.url) for _ in range(CALLS)]
         for caller in callers:
             caller.sends_until = 40
@@ -53,12 +70,19 @@ async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume() ->
         os.kill(front_ends(server)[0], signal.SIGKILL)
         for caller in callers:
             caller.go_on()
-        await asyncio.gather(*running)
+        await asyncio.gather(*(session.go_on() for session in live))
+        await asyncio.gather(*running, *speaking)
     resumed = [caller for caller in callers if caller.thread.resumptions]
     assert len(resumed) == CALLS // 2
     assert len("".join(whole.heard.text)) > FRAMES
     for caller in callers:
         assert_same(caller, whole)
+    assert sorted(len(session.resumed) for session in live) == [0, 1]
+    for session in live:
+        starts, numbers = [it["start_ms"] for it in session.words], [frame for frame, _ in session.audio]
+        assert session.failed == []
+        assert len(starts) > FRAMES // 2
+        assert (starts, numbers) == (sorted(set(starts)), sorted(set(numbers)))
 
 
 async def test_calls_that_are_cut_go_on_through_any_front_end() -> None:

@@ -95,7 +95,7 @@ def read_live(data: bytes) -> None:
     except FieldError as error:
         live_events.encode(live_events.error_of(error), "event_1")
         raise
-    if isinstance(event, live.Start):
+    if isinstance(event, live.Start | live.ResumeSession):
         live_events.encode(
             live_events.SessionStarted(event.session.shown(session_id="s", expires_at=0)), "event_1"
         )

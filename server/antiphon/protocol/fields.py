@@ -91,6 +91,13 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {low:g} to {high:g} are allowed")
         return float(value)
 
+    def count(self, name: str, *, low: int, high: int, default: int) -> int:
+        """A whole number from ``low`` to ``high``."""
+        value = self.number(name, low, high, default=default)
+        if value != int(value):
+            raise self.error(name, INVALID_TYPE, f"is {value:g}, a whole number is needed")
+        return int(value)
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
         value = self._of_type(name, bool, "true or false")

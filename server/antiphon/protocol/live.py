@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from antiphon.errors import ProtocolError
+from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import fields_of, text_of
 from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
 from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
+from antiphon.protocol.resume import Claim, token_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,27 @@ class Start:
     """The first event: what session is wanted."""
 
     session: SessionConfig
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSession:
+    """The first event of a connection that resumes a session: the claim, and what the session was begun with.
+
+    ``is_muted`` says whether the model is to hear silence from the first sample on.
+    """
+
+    claim: Claim
+    session: SessionConfig
+    is_muted: bool = False
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeEvents:
+    """The client has got numbered events up to this one."""
+
+    seq: int
     event_id: str | None = None
 
 
@@ -68,7 +92,12 @@ class Unsupported:
     event_id: str | None = None
 
 
-ClientEvent: TypeAlias = Start | Update | AppendAudio | Mute | Unmute | Close | Unsupported
+ClientEvent: TypeAlias = (
+    Start | ResumeSession | AcknowledgeEvents | Update | AppendAudio | Mute | Unmute | Close | Unsupported
+)
+
+MAX_NUMBER = 2**32 - 2
+"""Of an event or a frame, as in the claims of ``/api/chat``."""
 
 UNSUPPORTED: frozenset[str] = frozenset(
     {
@@ -110,8 +139,35 @@ def _read_audio(fields: Fields) -> AppendAudio:
     return AppendAudio(audio, fields.event_id)
 
 
+def read_mode(query: Mapping[str, str]) -> ResumeMode:
+    """What a client asks for with ``resume`` in the query of its connection.
+
+    Raises:
+        FieldError: another value.
+    """
+    return ResumeMode(Fields(query).optional_choice("resume", tuple(ResumeMode)) or ResumeMode.NO)
+
+
+def _read_resume(fields: Fields) -> ResumeSession:
+    try:
+        token = token_of(fields.text("token", max_chars=100))
+    except ProtocolError as error:
+        raise fields.error("token", INVALID_VALUE, f"is {error}") from error
+    seq, frame = (fields.count(name, low=-1, high=MAX_NUMBER, default=-1) for name in ("seq", "frame"))
+    input_frame = fields.count("input_frame", low=0, high=MAX_NUMBER, default=0)
+    session = read_session(fields.object("session"))
+    claim = Claim(token, seq, frame, input_frame)
+    return ResumeSession(claim, session, fields.flag("muted"), fields.event_id)
+
+
+def _read_acknowledge(fields: Fields) -> AcknowledgeEvents:
+    return AcknowledgeEvents(fields.count("seq", low=-1, high=MAX_NUMBER, default=-1), fields.event_id)
+
+
 READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.start": lambda it: Start(read_session(it.object("session")), it.event_id),
+    "session.resume": _read_resume,
+    "session.acknowledge": _read_acknowledge,
     "session.update": lambda it: Update(read_change(it.object("session")), it.event_id),
     "session.input_audio.append": _read_audio,
     "session.input_audio.mute": lambda it: Mute(it.event_id),

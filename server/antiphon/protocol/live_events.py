@@ -18,7 +18,10 @@ from antiphon.errors import (
     DrainingError,
     FieldError,
     KeyRevokedError,
+    MovedError,
     ProtocolError,
+    ReplacedError,
+    ResumeError,
     ServerFullError,
     SessionLimitError,
     SessionTimeoutError,
@@ -28,6 +31,7 @@ from antiphon.errors import (
     UsageLimitError,
 )
 from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.events import close_code as chat_close_code
 from antiphon.protocol.payload import encode_object
 
 INVALID_REQUEST, SERVER_ERROR, RATE_LIMIT = "invalid_request_error", "server_error", "rate_limit_error"
@@ -43,9 +47,22 @@ class CloseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The session runs; audio is heard from now on. ``session`` is ``SessionConfig.shown``."""
+    """The session runs, and is heard. ``session`` is ``SessionConfig.shown``, ``resume`` how to resume it."""
 
     session: Mapping[str, Any]
+    client_event_id: str | None = None
+    resume: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """The session goes on with this connection, and hears ``input_frame`` next; see docs/live.md."""
+
+    session: Mapping[str, Any]
+    resume: Mapping[str, Any]
+    input_frame: int
+    replay_from: int
+    missed_frames: int
     client_event_id: str | None = None
 
 
@@ -73,11 +90,15 @@ class InputAudioUnmuted:
 
 @dataclass(frozen=True, slots=True)
 class OutputAudio:
-    """The next audio, in the session's format; watchers have PCM of 24 kHz, and its times."""
+    """The next audio, in the session's format; watchers have PCM of 24 kHz, and its times.
+
+    ``frame`` is its number, for a client that may resume.
+    """
 
     delta: bytes
     start_ms: int | None = None
     end_ms: int | None = None
+    frame: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +166,7 @@ class Info:
 
 ServerEvent: TypeAlias = (
     SessionStarted
+    | SessionResumed
     | SessionUpdated
     | InputAudioMuted
     | InputAudioUnmuted
@@ -160,6 +182,7 @@ ServerEvent: TypeAlias = (
 
 TYPES: Mapping[type, str] = {
     SessionStarted: "session.started",
+    SessionResumed: "session.resumed",
     SessionUpdated: "session.updated",
     InputAudioMuted: "session.input_audio.muted",
     InputAudioUnmuted: "session.input_audio.unmuted",
@@ -174,10 +197,16 @@ TYPES: Mapping[type, str] = {
 }
 
 
-def encode(event: ServerEvent, event_id: str) -> bytes:
-    """One event as JSON in UTF-8. Audio to the caller itself has no id and no times."""
+def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> bytes:
+    """One event as JSON in UTF-8, with its number where it has one.
+
+    Audio to the caller itself has no id and no times.
+    """
     shown: dict[str, Any]
     match event:
+        case OutputAudio(delta, None, None, int(number)):
+            audio = base64.b64encode(delta)
+            return b'{"type":"session.output_audio.delta","frame":%d,"delta":"%b"}' % (number, audio)
         case OutputAudio(delta, None, None):
             return b'{"type":"session.output_audio.delta","delta":"%b"}' % base64.b64encode(delta)
         case OutputAudio(delta, start_ms, end_ms):
@@ -197,7 +226,8 @@ def encode(event: ServerEvent, event_id: str) -> bytes:
             shown |= _given({"client_event_id": event.client_event_id})
         case _:
             shown = _given({field.name: getattr(event, field.name) for field in fields(event)})
-    return encode_object({"type": TYPES[type(event)], "event_id": event_id, **shown}, "an event")
+    numbered = {"event_id": event_id, **_given({"seq": seq})}
+    return encode_object({"type": TYPES[type(event)], **numbered, **shown}, "an event")
 
 
 def error_of(reason: AntiphonError) -> Error:
@@ -216,6 +246,12 @@ def error_of(reason: AntiphonError) -> Error:
             return Error(message, "model_not_found", param="session.model")
         case UnknownSessionError():
             return Error(message, "session_not_found")
+        case ResumeError():
+            return Error(message, "session_not_resumable")
+        case ReplacedError():
+            return Error(message, "session_replaced")
+        case MovedError():
+            return Error(message, "session_moved")
         case SessionTimeoutError():
             return Error(message, "session_timeout")
         case UnsupportedError():
@@ -237,6 +273,8 @@ def close_code(reason: AntiphonError) -> CloseCode:
             return CloseCode.TRY_AGAIN_LATER
         case DrainingError():
             return CloseCode.SERVICE_RESTART
+        case ResumeError() | ReplacedError() | MovedError():
+            return chat_close_code(reason)
         case (
             ProtocolError()
             | AudioError()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.audio.clock import InputClock
+from antiphon.audio.clock import CallersClock, InputClock
 from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, SessionFailedError
@@ -32,8 +32,12 @@ class DuplexLine:
         self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
         self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
-        self.clock: InputClock | None = None
+        self.clock: InputClock | CallersClock | None = None
         self.is_muted = False
+
+    def follow_caller(self) -> None:
+        """From now on the model hears audio, and waits for what is overdue."""
+        self.clock = CallersClock()
 
     def start(self, now_s: float) -> None:
         """From now on the model hears, audio or silence."""

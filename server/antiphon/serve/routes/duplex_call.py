@@ -7,8 +7,10 @@ gated to exact zeros. Subclasses speak a protocol.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from antiphon.audio.g711 import Law
@@ -166,7 +168,8 @@ class DuplexCall(SocketConversation):
         """Take a turn when audio will be overdue or has settled, or soon where the peer does not read."""
         if self._line.clock is not None:
             due_s = max(0.001, self._line.clock.due_s - now_s)
-            self._look_again_in(min(due_s, RECHECK_S) if self._is_congested() else due_s)
+            due_s = min(due_s, RECHECK_S) if self._is_congested() else due_s
+            self._look_again_in(due_s if math.isfinite(due_s) else None)
 
     def _is_congested(self) -> bool:
         return self._socket is not None and self._socket.is_congested()
@@ -189,10 +192,15 @@ class DuplexCall(SocketConversation):
         sent = [self._taken.popleft() for _ in range(min(replies, len(self._taken)))]
         if not sent:
             return
-        socket.write(b"".join(part for reply in sent for part in self._frames_of(reply)))
+        frames = b"".join(part for reply in sent for part in self._frames_of(reply))
+        self._before_write(session, sent)
+        socket.write(frames)
         now_s = self._clock()
         for reply in sent:
             session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
+
+    def _before_write(self, session: CallSession, replies: Sequence[FrameReply]) -> None:
+        """Frames that answer these replies are about to be sent."""
 
     def _text_of(self, reply: FrameReply) -> str:
         """The piece of text that a frame speaks, or ""."""

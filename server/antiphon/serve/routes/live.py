@@ -21,9 +21,11 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
+from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import SessionConfig
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.resumable import CLAIM_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
@@ -31,6 +33,7 @@ from antiphon.serve.routes.live_call import LiveCall
 from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.routes.resumable_live_call import ResumableLiveCall, is_resumption
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
@@ -58,10 +61,11 @@ async def handle_live(
     call: LiveCall | None = None
     with model.metrics.sockets.track_inprogress():
         try:
-            start = await _first_event(socket, limits.handshake_timeout_s)
+            mode = live.read_mode(request.query)
+            start = await _first_event(socket, mode, limits.handshake_timeout_s)
             if start is None:
                 return socket.response
-            call = await _make_call(services, named_model(request), start, caller)
+            call = await _make_call(services, named_model(request), start, mode, caller)
             await call.admit()
         except AntiphonError as error:
             kind = type(error).__name__
@@ -101,29 +105,34 @@ async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) ->
 
 
 ROUTES = (
-    Route("GET", "/v1/live/sessions", handle_live, refuse_live),
+    Route("GET", "/v1/live/sessions", handle_live, refuse_live, resumes=is_resumption),
     Route("GET", "/v1/live/sessions/{id}/attach", handle_watcher, refuse_live),
 )
 
 
-async def _first_event(socket: Socket, timeout_s: float) -> live.Start | None:
-    """The event that starts a session; None when the peer has left.
+async def _first_event(
+    socket: Socket, mode: ResumeMode, timeout_s: float
+) -> live.Start | live.ResumeSession | None:
+    """The event that starts a session, or resumes one; None when the peer has left.
 
     Raises:
         FieldError: it is another one.
         SessionTimeoutError: there is none.
     """
+    is_again = mode is ResumeMode.AGAIN
+    name, kind = ("session.resume", live.ResumeSession) if is_again else ("session.start", live.Start)
+    timeout_s = min(timeout_s, CLAIM_S) if is_again else timeout_s
     try:
         async with asyncio.timeout(timeout_s):
             message = await socket.receive_any()
     except TimeoutError:
-        raise SessionTimeoutError(f"no session.start for {timeout_s:g} s") from None
+        raise SessionTimeoutError(f"no {name} for {timeout_s:g} s") from None
     if message is None:
         return None
     event = live.decode(message)
-    if not isinstance(event, live.Start):
+    if not isinstance(event, live.Start | live.ResumeSession) or not isinstance(event, kind):
         raise FieldError(
-            "the first event has to be session.start",
+            f"the first event has to be {name}",
             param="type",
             code="session_not_started",
             event_id=event.event_id,
@@ -131,7 +140,13 @@ async def _first_event(socket: Socket, timeout_s: float) -> live.Start | None:
     return event
 
 
-async def _make_call(services: Services, named: str | None, start: live.Start, caller: Caller) -> LiveCall:
+async def _make_call(
+    services: Services,
+    named: str | None,
+    start: live.Start | live.ResumeSession,
+    mode: ResumeMode,
+    caller: Caller,
+) -> LiveCall:
     """The conversation that a client asks for.
 
     Raises:
@@ -146,10 +161,13 @@ async def _make_call(services: Services, named: str | None, start: live.Start, c
             event_id=start.event_id,
         )
     model = services.models.find(session.model, KINDS)
-    prompt, notices = await _prompt_of(services, model, session)
+    prompt: Prompt | None = None
+    notices: list[events.Info] = []
+    if isinstance(start, live.Start):
+        prompt, notices = await _prompt_of(services, model, session)
     recogniser = services.models.default_of((PipelineKind.STT,))
     rate = model.engine.info.spec.sample_rate
-    return LiveCall(
+    return (LiveCall if mode is ResumeMode.NO else ResumableLiveCall)(
         services,
         model,
         start,

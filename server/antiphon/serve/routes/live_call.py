@@ -45,7 +45,7 @@ class LiveCall(DuplexCall):
         self,
         services: Services,
         model: ServedModel,
-        start: live.Start,
+        start: live.Start | live.ResumeSession,
         *,
         prompt: Prompt | None = None,
         recogniser: LiveRecogniser | None = None,
@@ -64,6 +64,7 @@ class LiveCall(DuplexCall):
             self._at_end.append(recogniser.close)
         self._close_asked: live.Close | None = None
         self._usage_due_s = 0.0
+        self._heard_before_s = 0.0  # on other connections, without this recogniser
         self._expires_at = int(time.time()) + LIFE_S
 
     @property
@@ -83,6 +84,9 @@ class LiveCall(DuplexCall):
             prompt=self._prompt,
             format=self._start.session.format.encoding,
         )
+        await self._admit_recogniser()
+
+    async def _admit_recogniser(self) -> None:
         if self._recogniser is not None and (notice := await self._recogniser.admit(self._waker.wake)):
             self._notices.append(notice)
 
@@ -127,9 +131,12 @@ class LiveCall(DuplexCall):
                 self.audience.say(events.SessionUpdated(self._shown(), event.event_id))
             case live.Close():
                 self._begin_close(event)
-            case live.Start():
-                words = "type is session.start, and the session has started"
+            case live.Start() | live.ResumeSession():
+                name = "session.start" if isinstance(event, live.Start) else "session.resume"
+                words = f"type is {name}, and the session has started"
                 raise _refusal(words, "session_already_started", event.event_id)
+            case live.AcknowledgeEvents():
+                self._acknowledge(event)
             case live.Unsupported():
                 words = f"type is {event.type}, which the model {self._model.name} cannot follow"
                 raise _refusal(words, "unsupported_event", event.event_id)
@@ -154,6 +161,10 @@ class LiveCall(DuplexCall):
         if change.triggers is not None:
             self.config = replace(self.config, triggers=change.triggers)
 
+    def _acknowledge(self, event: live.AcknowledgeEvents) -> None:
+        words = "type is session.acknowledge, and the connection did not ask for resume=1"
+        raise _refusal(words, "unsupported_event", event.event_id)
+
     def _begin_close(self, event: live.Close) -> None:
         if self._close_asked is None:
             self._close_asked = event
@@ -172,7 +183,8 @@ class LiveCall(DuplexCall):
         if self._recogniser is not None:
             for told in self._recogniser.advance(may_tell=not self.audience.is_congested):
                 if isinstance(told, Word):
-                    span = round(1000 * told.start_s), round(1000 * told.end_s)
+                    before_s = self._heard_before_s
+                    span = round(1000 * (before_s + told.start_s)), round(1000 * (before_s + told.end_s))
                     self.audience.say(events.InputTranscript(f" {told.text}", *span))
                 elif isinstance(told, events.Info):
                     self.audience.say(told)
@@ -181,16 +193,24 @@ class LiveCall(DuplexCall):
         """There is a row: from now on the model hears."""
         self._usage_due_s = self._clock() + USAGE_PERIOD_S
         self._listen()
-        self.audience.say(events.SessionStarted(self._shown(), self._start.event_id))
+        self._greet()
         for notice in self._notices:
             self.audience.say(notice)
+
+    def _greet(self) -> None:
+        """Say that the session runs."""
+        self.audience.say(events.SessionStarted(self._shown(), self._start.event_id))
+
+    def _audio_of(self, data: bytes, _reply: FrameReply) -> events.OutputAudio:
+        """One frame for the client."""
+        return events.OutputAudio(data)
 
     def _frames_of(self, reply: FrameReply) -> list[bytes]:
         """Audio, then the text that is spoken in it."""
         audience, span = self.audience, self._line.span_ms(reply)
         parts: list[bytes] = []
         if (said := self._line.say(reply)) is not None:
-            parts.append(audience.framed(events.OutputAudio(said.data)))
+            parts.append(audience.framed(self._audio_of(said.data, reply)))
             if audience.watchers:
                 audience.show(events.OutputAudio(s16le_from_float(said.pcm), *span))
         if text := self._text_of(reply):

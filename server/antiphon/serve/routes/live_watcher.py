@@ -109,7 +109,7 @@ class LiveWatcher:
             )
 
     async def _follow(self, event: live.ClientEvent) -> None:
-        if isinstance(event, live.Start | live.AppendAudio):
+        if isinstance(event, live.Start | live.ResumeSession | live.AcknowledgeEvents | live.AppendAudio):
             raise FieldError(
                 "type is not for a connection that is attached",
                 param="type",

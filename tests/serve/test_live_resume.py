@@ -1,0 +1,101 @@
+"""Sessions of OpenAI Live that outlive their connections: words once, audio with a gap, tokens of one use."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.protocol.resume import token_of
+from tests.serve.harness import DUPLEX, Server, serving, speech
+from tests.serve.live_client import PATH, live_client
+from tests.serve.live_resuming import ResumingLiveCaller, cut
+
+FRAMES = 40
+CUTS = (7, 20, 21, 30)
+
+
+def caller_of(server: Server, cuts_at: tuple[int, ...] = ()) -> ResumingLiveCaller:
+    return ResumingLiveCaller(
+        server.http,
+        server.url(""),
+        speech(FRAMES),
+        model=DUPLEX.name,
+        delay_frames=DUPLEX.delay_frames,
+        cuts_at=cuts_at,
+    )
+
+
+async def refused(server: Server, first: dict[str, object]) -> tuple[str, int | None]:
+    """The code of the error that a connection gets which resumes with this event, and of its close."""
+    async with live_client(server, f"{PATH}?resume=again") as client:
+        await client.ws.send_json(first)
+        return (await client.error())["code"], (await client.closed()).code
+
+
+async def test_a_session_that_is_cut_says_each_word_once_and_its_audio_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.served.secrets.randbits", lambda _: 5)
+    async with serving(spec=DUPLEX) as server:
+        whole, broken = caller_of(server), caller_of(server, CUTS)
+        await whole.run()
+        await broken.run()
+        await server.is_empty()
+        assert server.engine.resuming.detached == 0
+    assert (broken.failed, len(broken.resumed)) == ([], len(CUTS))
+    shown = [(it["delta"], it["start_ms"]) for it in whole.words]
+    assert len(shown) > FRAMES // 2
+    assert [(it["delta"], it["start_ms"]) for it in broken.words] == shown
+    numbers = [number for number, _ in broken.audio]
+    assert numbers == [number for number, _ in whole.audio]  # all it lacked was within what is sent again
+    for resumed in broken.resumed:
+        assert resumed["missed_frames"] == 0
+        assert resumed["input_frame"] >= resumed["replay_from"]
+    assert len({it["session"]["id"] for it in broken.resumed}) == 1
+
+
+async def test_an_old_token_is_refused_and_the_former_connection_replaced() -> None:
+    async with serving(spec=DUPLEX) as server:
+        first = {"type": "session.resume", "session": {"model": DUPLEX.name}}
+        async with live_client(server, f"{PATH}?resume=1") as old:
+            await old.send("session.start", session={"model": DUPLEX.name})
+            started = await old.event("session.started")
+            token = started["resume"]["token"]
+            assert len(token_of(token)) == 16
+            assert started["resume"]["window_s"] == 30.0
+            async with live_client(server, f"{PATH}?resume=again") as new:
+                await new.ws.send_json({**first, "token": token, "muted": True, "event_id": "back"})
+                resumed = await new.event("session.resumed")
+                assert resumed["client_event_id"] == "back"
+                assert resumed["session"]["id"] == started["session"]["id"]
+                assert resumed["resume"]["token"] != token
+                assert (await old.error())["code"] == "session_replaced"
+                assert (await old.closed()).code == 4409
+                await new.send("session.acknowledge", seq=-1)
+                await new.send("session.input_audio.unmute")  # answered: it was read after the other
+                await new.event("session.input_audio.unmuted")
+                code = await refused(server, {**first, "token": token})
+                assert code == ("session_not_resumable", 4404)
+                await new.send("session.close")
+                await new.event("session.closed")
+        await server.is_empty()
+        ended = await refused(server, {**first, "token": resumed["resume"]["token"]})
+        assert ended == ("session_not_resumable", 4404)
+        assert await refused(server, {**first, "token": "short"}) == ("invalid_value", 1008)
+        assert await refused(server, {**first, "type": "session.start"}) == ("session_not_started", 1008)
+
+
+async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_no_token() -> None:
+    async with serving(spec=DUPLEX) as server:
+        async with live_client(server) as plain:
+            await plain.send("session.start", session={"model": DUPLEX.name})
+            assert "resume" not in await plain.event("session.started")
+            cut(plain)
+        await server.is_empty()
+        async with live_client(server, f"{PATH}?resume=1") as client:
+            await client.send("session.start", session={"model": DUPLEX.name})
+            await client.event("session.started")
+            cut(client)
+        await server.eventually(lambda: server.engine.resuming.detached == 1)
+        lease = next(iter(server.engine.resuming._detached)).guest.lease
+        assert lease is not None
+        assert server.engine.rows.is_frozen[lease]
