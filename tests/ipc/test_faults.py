@@ -315,7 +315,7 @@ async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:
     process.send_signal(signal.SIGSTOP)
     await until_seen(lambda: port.health().stuck_s > 2.0)
     assert not port.health().ready
-    assert "has said nothing for" in port.health().detail
+    assert "has sent nothing for" in port.health().detail
     process.kill()
     process.communicate()
     for it in (call, waits):

@@ -350,6 +350,9 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /v1/models/{id}": Asked(),
     "GET /v1/audio/voices": Asked(),
     "GET /v1/voices": Asked(),
+    "GET /v1/audio/speech": Asked(),
+    "GET /v1/audio/transcriptions": Asked(),
+    "GET /v1/realtime/client_secrets": Asked(),
     "GET /{path:.*}": Asked(),
 }
 """Every route of the application, ``/m/NAME`` before it or not."""
