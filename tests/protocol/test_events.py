@@ -116,6 +116,7 @@ def make(name: str) -> AntiphonError:
     kind = getattr(errors, name)
     arguments: dict[str, dict[str, Any]] = {
         "MissingExtraError": {"extra": "x", "module": "x"},
+        "CheckpointDigestError": {"found": "0a", "promised": "0b", "remedy": "fetch it again"},
         "StepError": {"rows": ()},
         "ServerFullError": {"retry_after_s": 7},
         "UnknownModelError": {"known": ()},
