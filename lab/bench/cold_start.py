@@ -193,9 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         starts = [ready_s(antiphon, options.model) for _ in range(options.runs + 1)][1:]
         found["import"], found["ready"] = (summary([1000 * s for s in times]) for times in (imports, starts))
         results.save()
-    text = render(results.values)
-    write_page(options.out / "cold-start.md", text)
-    print(text)
+    print(write_page(options.out / "cold-start.md", render(results.values)), end="")
     return 0
 
 

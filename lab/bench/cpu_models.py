@@ -207,9 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 gc.collect()
     finally:
         torch.set_num_threads(before)
-    text = render(results.values)
-    write_page(options.out / "cpu-models.md", text)
-    print(text)
+    print(write_page(options.out / "cpu-models.md", render(results.values)), end="")
     hour = results.values["attempts"].get("hour")
     return 0 if hour is None or options.quick or judge_call(hour)["holds"] else 1
 

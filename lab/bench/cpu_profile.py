@@ -261,9 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = profile_stage(file, options.batch, options.threads, options.runs, rates)
         results.values["attempts"][stage] = found
     results.save()
-    text = render(results.values)
-    write_page(options.out / "cpu-profile.md", text)
-    print(text)
+    print(write_page(options.out / "cpu-profile.md", render(results.values)), end="")
     return 0
 
 

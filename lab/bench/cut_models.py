@@ -279,9 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(f"lab.bench.cut_models: {error}")
         return 1
     results.save()
-    text = render(results.values)
-    write_page(options.out.with_suffix(".md"), text)
-    print(text)
+    print(write_page(options.out.with_suffix(".md"), render(results.values)), end="")
     return 0
 
 

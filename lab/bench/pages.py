@@ -11,9 +11,11 @@ COLUMNS: Final = 100
 UNBROKEN: Final = ("#", "|", "<", "!", ">", "    ", "```", "- ")
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a page of Markdown, with its prose wrapped."""
-    path.write_text("\n".join(_lines(text)) + "\n", encoding="utf-8")
+def write_page(path: Path, text: str) -> str:
+    """Write a page of Markdown, with its prose wrapped; returns what is written."""
+    page = "\n".join(_lines(text)) + "\n"
+    path.write_text(page, encoding="utf-8")
+    return page
 
 
 def _lines(text: str) -> Iterator[str]:

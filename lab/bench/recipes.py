@@ -288,9 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = {name: part for name, part in rows.items() if fnmatchcase(name, options.only or "*")}
     run(chosen, results, time.monotonic)
     results.save()
-    text = render(results.values)
-    write_page(options.out.with_suffix(".md"), text)
-    print(text)
+    print(write_page(options.out.with_suffix(".md"), render(results.values)), end="")
     return 0
 
 

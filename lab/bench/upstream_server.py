@@ -111,7 +111,11 @@ def upstream_command(folder: Path, settings: Settings) -> Callable[[int], list[s
 def our_command(folder: Path, settings: Settings) -> Callable[[int], list[str]]:
     """Ours on the same files, with a row for every caller."""
     slots = str(max(settings.callers))
-    command = serve_command("--model", str(folder), "--backend", settings.backend, "--slots", slots)
+    # Upstream refuses no caller because frames are late; here ours does not either.
+    lateness = ("--late-refuse-fraction", "1", "--host-lag-ms", "60000")
+    command = serve_command(
+        "--model", str(folder), "--backend", settings.backend, "--slots", slots, *lateness
+    )
     return lambda port: [*_environment(settings), *command(port)]
 
 
@@ -253,7 +257,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of torch, in both servers [as each does by itself]")
     parser.add_argument("--backend", default="reference", help="ours [%(default)s]")
     options = parser.parse_args(argv)
-    base = Settings(callers=(1, 2), seconds=3.0, patience_s=5.0, runs=1) if options.quick else Settings()
+    base = Settings(callers=(1, 2), seconds=3.0, patience_s=10.0, runs=1) if options.quick else Settings()
     options.settings = Settings(
         checkpoint=options.checkpoint,
         callers=tuple(options.callers) if options.callers else base.callers,
