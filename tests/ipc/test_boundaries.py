@@ -287,14 +287,14 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
         opening("a" * 65),
     ],
 )
-def test_numbers_that_no_call_is_to_blame_for_drop_the_front_end(
+async def test_numbers_that_no_call_is_to_blame_for_drop_the_front_end(
     served: Served, message: messages.Message
 ) -> None:
     post = served.raw()
     post.send(message)
     with pytest.raises(EOFError):
         answer(post)
-    assert served.dropped == [0]
+    await until_seen(lambda: served.dropped == [0])
     assert served.engine.metrics.dropped_in._value.get() == 0
     post.close()
 

@@ -52,7 +52,7 @@ def test_warm_up_reports_its_progress_and_leaves_fresh_rows() -> None:
     backend, seen = backend_of("tiny"), []
     backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
     assert seen == [(0, 4, "encode"), (1, 4, "lm"), (2, 4, "depformer"), (3, 4, "decode"), (4, 4, "ready")]
-    assert executor_of(backend).stages["lm"].cost.row_ms > 0
+    assert executor_of(backend).stages["lm"].cost.run_ms > 0
     fresh = backend_of("tiny")
     for row in range(3):
         for name, tensor in backend.snapshot(row).tensors.items():
