@@ -249,7 +249,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="lab.bench.upstream_server", description=summary)
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
-    parser.add_argument("--quick", action="store_true", help="one run of two seconds")
+    parser.add_argument("--quick", action="store_true", help="one run of ten seconds")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="[a small seeded one]")
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="[1 2 4]")
     parser.add_argument("--seconds", type=float, help="[20]")
@@ -257,7 +257,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of torch, in both servers [as each does by itself]")
     parser.add_argument("--backend", default="reference", help="ours [%(default)s]")
     options = parser.parse_args(argv)
-    base = Settings(callers=(1, 2), seconds=3.0, patience_s=10.0, runs=1) if options.quick else Settings()
+    base = Settings(callers=(1, 2), seconds=10.0, patience_s=8.0, runs=1) if options.quick else Settings()
     options.settings = Settings(
         checkpoint=options.checkpoint,
         callers=tuple(options.callers) if options.callers else base.callers,
