@@ -124,7 +124,9 @@ async def test_a_header_that_does_not_end_is_cut_however_it_trickles(
             while not reading.done():
                 writer.write(piece)
                 await asyncio.sleep(0.05)
-        assert await reading == b""
+        # A connection closed while bytes of its caller lie unread is reset: both are a cut.
+        cut = reading.exception() or reading.result()
+        assert cut == b"" or isinstance(cut, ConnectionResetError)
         writer.close()
 
 
