@@ -38,6 +38,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.neighbours import MOST_CORES
 from lab.bench.pages import write_page
 
 
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = QUICK if options.quick else FULL
     file = options.out / "front-ends.json"
     is_kept = options.resume or (set(options.parts) < set(PARTS) and file.exists())
-    results = Results(file, settings=asdict(settings), resume=is_kept)
+    results = Results(file, settings=asdict(settings), resume=is_kept, most_others_cores=MOST_CORES)
     with terminable("lab.bench.front_ends"):
         warn_if_busy()
         for part in options.parts:
@@ -171,10 +172,10 @@ def sweep(results: Results, settings: Settings) -> None:
 def _swept(settings: Settings, audio_format: str, sessions: int, front_ends: int) -> Values:
     with serving(front_ends, *NULL) as server:
         found = load(server, sessions, settings.sweep_s, "--format", audio_format)
-    p99 = found["latency_ms"]["p99"] if found["latency_ms"] else None
+    p99 = f"{found['latency_ms']['p99']:.1f} ms" if found["latency_ms"] else "unknown"
     cpu = sum(found["cpu_ms"].values())
     tell(
-        f"{audio_format} {sessions} sessions, {front_ends} front ends: p99 {p99} ms, {found['late']} late, "
+        f"{audio_format} {sessions} sessions, {front_ends} front ends: p99 {p99}, {found['late']} late, "
         f"{found['refused']} refused, {cpu:.2f} ms CPU a session and frame"
     )
     return found

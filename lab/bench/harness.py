@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
@@ -20,6 +21,7 @@ from typing import Any, TypeAlias
 import psutil
 
 from antiphon.backends.machine import cpu_name
+from lab.bench.neighbours import Neighbours
 from tests.support import launch
 from tests.support.launch import ANTIPHON, free_port
 
@@ -160,30 +162,50 @@ def _version(name: str) -> str | None:
 class Results:
     """A benchmark's results in a JSON file that is whole after every change, so that a run can be resumed.
 
-    ``attempts`` are kept by a key that says what was tried; with ``resume`` those of an earlier run with
-    the same ``settings`` are found again.
+    ``attempts`` are kept by a key that says what was tried, and ``others_cores`` says how many cores other
+    processes kept busy meanwhile. With ``resume`` the attempts of an earlier run with the same ``settings``
+    are found again, but for those during which other processes took more than ``most_others_cores``.
     """
 
-    def __init__(self, path: Path, *, settings: Mapping[str, Any], resume: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: Mapping[str, Any],
+        resume: bool,
+        most_others_cores: float = math.inf,
+        neighbours: Callable[[], Neighbours] = Neighbours,
+    ) -> None:
         """Start anew, or from what ``path`` holds."""
-        self.path = path
+        self.path, self._most_cores, self._neighbours = path, most_others_cores, neighbours
         self.values: Values = {
             "command": " ".join(["python -m", *_module_and_arguments()]),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
             "settings": dict(settings),
             "attempts": {},
+            "others_cores": {},
         }
         if resume and path.is_file():
             earlier = json.loads(path.read_text())
             if earlier.get("settings") == json.loads(json.dumps(dict(settings))):
-                self.values = earlier
+                self.values |= earlier
+                self._drop_disturbed()
+
+    def _drop_disturbed(self) -> None:
+        for key, cores in self.values["others_cores"].items():
+            if cores > self._most_cores and self.values["attempts"].pop(key, None) is not None:
+                tell(f"{key}: other processes took {cores:.2f} cores; it is measured again")
 
     def attempt(self, key: str, run: Callable[[], Values]) -> Values:
         """What ``run`` returns, or what it returned under this key before."""
         attempts: Values = self.values["attempts"]
         if key not in attempts:
+            others = self._neighbours()
             attempts[key] = run()
+            cores = self.values["others_cores"][key] = round(others.cores(), 3)
+            if cores > self._most_cores:
+                tell(f"{key}: other processes took {cores:.2f} cores meanwhile; --resume measures it again")
             self.save()
         found: Values = attempts[key]
         return found
@@ -219,7 +241,9 @@ def machine_line(values: Values) -> str:
     found = values["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
     memory_gib = found["memory_bytes"] / 2**30
+    others = values.get("others_cores", {}).values()
+    taken = f"; other processes took at most {max(others):.2f} cores meanwhile" if others else ""
     return (
         f"{found['cpu']}, {found['cores']} cores, {memory_gib:.1f} GiB, {found['system']}, "
-        f"Python {found['python']}; {versions}"
+        f"Python {found['python']}; {versions}{taken}"
     )

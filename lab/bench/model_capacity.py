@@ -36,6 +36,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.neighbours import MOST_CORES
 from lab.bench.pages import write_page
 
 MESSAGE_MS: Final = 80
@@ -98,7 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with terminable("lab.bench.model_capacity"), tempfile.TemporaryDirectory() as scratch:
         subject = Subject.of(settings.model or _small_model(Path(scratch) / "stt"))
         name = f"{subject.name}-capacity"
-        results = Results(options.out / f"{name}.json", settings=asdict(settings), resume=options.resume)
+        results = Results(
+            options.out / f"{name}.json",
+            settings=asdict(settings),
+            resume=options.resume,
+            most_others_cores=MOST_CORES,
+        )
         results.values |= {"model": subject.name, "protocol": subject.protocol}
         run(results, settings, subject)
     write_page(options.out / f"{name}.md", render(results.values))

@@ -35,6 +35,7 @@ from lab.bench.harness import (
     terminable,
     warn_if_busy,
 )
+from lab.bench.neighbours import MOST_CORES
 from lab.bench.pages import write_page
 
 
@@ -76,7 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then write JSON, figure and text."""
     options = _parse(argv)
     settings: Settings = options.settings
-    results = Results(options.out / "server-capacity.json", settings=asdict(settings), resume=options.resume)
+    results = Results(
+        options.out / "server-capacity.json",
+        settings=asdict(settings),
+        resume=options.resume,
+        most_others_cores=MOST_CORES,
+    )
     with terminable("lab.bench.server_capacity"):
         run(results, settings)
     write_page(options.out / "server-capacity.md", render(results.values))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from lab.bench import server_capacity
 from lab.bench.capacity_search import confirm_largest, faults, search_largest, speech_faults
 from lab.bench.harness import Results
+from lab.bench.neighbours import Neighbours, own_cpu_s
 
 pytestmark = pytest.mark.product  # `make bench`, and the rules of docs/architecture.md for capacity
 
@@ -95,6 +98,29 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     anew = Results(path, settings={"runs": 4}, resume=False)
     assert anew.attempt("a", lambda: {"value": 4}) == {"value": 4}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_attempt_that_other_processes_disturbed_is_measured_again(tmp_path: Path) -> None:
+    path, busy_s = tmp_path / "results.json", iter([0.0, 3.0, 10.0, 10.1])
+    seconds = iter([0.0, 10.0, 20.0, 30.0])
+
+    def neighbours() -> Neighbours:
+        return Neighbours(lambda: next(busy_s), lambda: 0.0, lambda: next(seconds))
+
+    first = Results(path, settings={}, resume=False, most_others_cores=0.2, neighbours=neighbours)
+    assert first.attempt("a", lambda: {"value": 1}) == {"value": 1}
+    assert first.attempt("b", lambda: {"value": 2}) == {"value": 2}
+    assert first.values["others_cores"] == {"a": 0.3, "b": 0.01}
+    again = Results(path, settings={}, resume=True, most_others_cores=0.2)
+    assert again.values["attempts"] == {"b": {"value": 2}}
+    kept = Results(path, settings={}, resume=True)
+    assert kept.values["attempts"] == {"a": {"value": 1}, "b": {"value": 2}}
+
+
+def test_the_cpu_of_a_child_counts_as_our_own_when_it_has_ended() -> None:
+    before_s = own_cpu_s()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert own_cpu_s() - before_s >= 0.29
 
 
 def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:

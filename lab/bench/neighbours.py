@@ -1,0 +1,49 @@
+"""CPU that the rest of the machine takes while something is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+MOST_CORES: Final = 0.2
+"""Above this, what was measured is of other processes too; the kernel's own work takes some 0.1."""
+
+
+def busy_cpu_s() -> float:
+    """CPU time that the machine has worked so far, on all cores."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+
+
+def own_cpu_s() -> float:
+    """CPU time of this process and of all that it has started, ended ones included."""
+    total = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has ended: its parent has its time
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+@dataclass
+class Neighbours:
+    """The CPU of other processes since its making, in cores."""
+
+    busy_s: Callable[[], float] = busy_cpu_s
+    own_s: Callable[[], float] = own_cpu_s
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Start to count."""
+        self._began_s, self._others_s = self.clock(), self.busy_s() - self.own_s()
+
+    def cores(self) -> float:
+        """Cores that other processes kept busy so far."""
+        others_s = self.busy_s() - self.own_s() - self._others_s
+        return max(0.0, others_s) / max(self.clock() - self._began_s, 1e-9)
