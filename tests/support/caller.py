@@ -89,7 +89,7 @@ async def call(server: str, pcm: NDArray[np.float32], *, seed: int | None = None
             await socket.send_bytes(moshi.encode(moshi.Audio(s16le_from_float(piece))))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
-                while not listener.done() and frames - 1 not in heard.heard_s:
+                while not listener.done() and frames - 1 not in heard.heard_s:  # noqa: ASYNC110 (two ends)
                     await asyncio.sleep(FRAME_S)
         listener.cancel()
         waiter.cancel()
