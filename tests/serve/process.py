@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -112,7 +113,7 @@ async def start_process(
     lose its device. ``environment`` is what is added to ours.
     """
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
-    front_ends = dict(zip(options, options[1:], strict=False)).get("--front-ends", "0")
+    front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")
     facts["is_alone"] = front_ends == "0"
     script = SCRIPT.format(**facts, open_files=open_files, spec=spec, calm=CALM_OPTIONS, room=ROOM)
     return await asyncio.create_subprocess_exec(
