@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in PRODUCT if own else TIERS.get(folder, PRODUCT):
             item.add_marker(name)
     items.sort(key=lambda item: _folder(item.path, config) not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: a search for garbage among them keeps every thread waiting."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -17,6 +17,9 @@ from tests.backends.onnx.exports import exported
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
+CONTEXT = 12
+"""Frames of a language model; Mimi's are 8 (16 steps at 25 Hz)."""
+
 
 def blank_life(pcm: FloatArray) -> FloatArray:
     """Replace a null frame's stamp by what it says of the input, leaving out which session it is."""
@@ -46,14 +49,15 @@ def null(kind: PipelineKind) -> Subject:
 
 def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
     """A backend of the table, running a small seeded checkpoint on one thread of the CPU, in float32."""
-    checkpoint = load_checkpoint(str(make_checkpoint(folders.mktemp(name) / kind, kind=kind)))
+    folder = make_checkpoint(folders.mktemp(name) / kind, kind=kind, context=CONTEXT)
+    checkpoint = load_checkpoint(str(folder))
     options: dict[str, object] = {"dtype": "float32"}
     if name != "mlx":  # which has no say in its threads
         options["threads"] = 1
     return Subject(
         f"{name} {kind}",
         lambda slots: make_backend(name, checkpoint, slots=slots, device="cpu", options=options),
-        wrap_frames=60,  # contexts are 24 frames (language model) and 8 (Mimi, 16 steps at 25 Hz)
+        wrap_frames=2 * CONTEXT + 4,
         pcm_tolerance=2e-6,
     )
 

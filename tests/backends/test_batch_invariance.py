@@ -19,7 +19,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import Driver, voice
 
-FRAMES, ROW = 14, 1
+FRAMES, ROW = 8, 1
 RECORD = Path(__file__).parents[2] / "docs/adr/0021-ready-rows.md"
 STAGES = ("encode", "lm", "decode")
 FORMS = (("onnx", None), ("torch", "float32"), ("torch", "bfloat16"), ("mlx", "float32"))

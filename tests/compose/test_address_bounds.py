@@ -13,9 +13,10 @@ import pytest
 
 from antiphon.protocol import moshi
 from tests.serve.harness import Client, Server, serving, speech
+from tests.support.launch import free_port
 from tests.support.stack.composefile import services
 from tests.support.stack.names import name_server
-from tests.support.stack.stack import Balancer, answers, balancer_environment, free_port
+from tests.support.stack.stack import Balancer, answers, balancer_environment
 
 STRANGER, CALLER = "127.0.0.2", "127.0.0.3"
 """Two addresses; the machine's own, 127.0.0.1, is not counted."""

@@ -43,11 +43,8 @@ async def test_a_worker_that_is_killed_takes_its_own_calls_and_no_others(start: 
             killed.kill()
             newcomer = Caller(chat(stack), stack.http)  # at once, before any health check
             await newcomer.hears(3)
-            record = (await victim.result()).record
-            assert record.detail in (  # in words, whichever of its two halves notices first
-                "the server closed with code 1006",
-                "connection lost: Cannot write to closing transport",
-            )
+            detail = (await victim.result()).record.detail  # whichever of its two halves notices first
+            assert detail.startswith(("the server closed with code 1006", "connection lost: "))
             await bystander.hears(5)
             assert (await bystander.finish()).lost == 0
             assert (await newcomer.finish()).lost == 0

@@ -22,6 +22,7 @@ import pytest
 from tests.docs.blocks import Block, read_blocks
 from tests.repo.make import run_make
 from tests.repo.tracked import ROOT
+from tests.serve.process import ROOM
 from tests.support.calm import CALM_OPTIONS
 from tests.support.launch import free_port, running_server
 
@@ -73,7 +74,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     How many rows a machine holds in time is measured at the start, and is the machine's affair.
     """
     folder, port = tmp_path_factory.mktemp("serve"), free_port()
-    options = f"--port {port} --slots {CALLERS} {shlex.join(CALM_OPTIONS)}"
+    options = shlex.join(("--port", str(port), "--slots", str(CALLERS), *CALM_OPTIONS, *ROOM))
     (*_, command) = _recipe(f'make serve ARGS="{options}"', folder / "venv")
     words = shlex.split(_here(command, folder / "venv"))
     with running_server(words, port, folder / "log") as server:
@@ -118,7 +119,8 @@ def test_make_serve_serves_the_page_and_all_it_links_to(server_url: str) -> None
 
 def test_make_demo_demonstrates(tmp_path: Path) -> None:
     """All but lateness, which is the machine's: of that, that the exit code says what the report says."""
-    (*_, command) = _recipe("make demo", tmp_path / "venv")
+    options = shlex.join((*CALM_OPTIONS, *ROOM))
+    (*_, command) = _recipe(f'make demo ARGS="{options}"', tmp_path / "venv")
     reply = ROOT / "out" / "demo-reply.wav"
     reply.unlink(missing_ok=True)
     run = _run(_here(command, tmp_path / "venv"), ROOT, DEMO_TIMEOUT_S)

@@ -75,7 +75,7 @@ async def open_call(
 async def one_process(facts: dict[str, Any]) -> AsyncIterator[Place]:
     engine = make_engine(facts, pools=None)
     yield Place(LocalEngine(engine, Doorbell(asyncio.get_running_loop())), engine.drain)
-    assert engine.stop(10.0)
+    assert engine.stop(PATIENCE_S)
 
 
 def start_engine(facts: dict[str, Any], controls: list[socket.socket]) -> subprocess.Popen[bytes]:
@@ -94,7 +94,7 @@ async def two_processes(facts: dict[str, Any]) -> AsyncIterator[Place]:
     yield Place(ports[MODEL], lambda: os.kill(process.pid, signal.SIGUSR1))
     assert process.stdin is not None
     process.stdin.close()
-    assert await asyncio.to_thread(process.wait, 10.0) == 0
+    assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
 
 
 PLACES = {"one process": one_process, "two processes": two_processes}

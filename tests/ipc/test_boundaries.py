@@ -32,7 +32,7 @@ from antiphon.models.sampling import LIMITS, SamplingParameters
 from antiphon.protocol.chat import parameter_ranges
 from tests.engine.fakes import MODEL
 from tests.ipc.engine_process import make_engine
-from tests.ipc.places import PLACES, Place, open_call
+from tests.ipc.places import PATIENCE_S, PLACES, Place, open_call
 from tests.ipc.places import until as until_seen
 
 NAN = math.nan
@@ -64,13 +64,13 @@ class Served:
         return (await connect(ours))[MODEL]
 
     def stop(self) -> None:
-        assert self.engine.stop(10.0)
+        assert self.engine.stop(PATIENCE_S)
         self.fleet.stop()
 
 
 def answer(post: Post) -> tuple[messages.Message, list[int]]:
     """The next message that is not about health."""
-    end_s = time.monotonic() + 20.0
+    end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         received = post.receive()
         if received is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from antiphon_quantize import measured
 from antiphon_quantize.gate_limits import Limit, Row
 from antiphon_quantize.gate_measures import Measure
 from antiphon_quantize.gate_report import Verdict, to_json
+from antiphon_quantize.gate_run import Material
+from antiphon_quantize.gate_sound import built_in_clips
 from antiphon_quantize.measured import run_gate
 from tests.measure.fakes import made_card
 from tests.support.make_checkpoint import make_checkpoint
@@ -157,7 +160,9 @@ def test_without_files_the_gate_is_asked_and_may_say_no() -> None:
     assert QualitySource(B, [A, B], [], full).quality("a") == not_judged("b", "MemoryError")
 
 
-def test_the_gate_itself_is_found_and_understood(tmp_path: Path) -> None:
+def test_the_gate_itself_is_found_and_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    little = partial(Material, recordings=built_in_clips()[:1], frames=20, turns=1)
+    monkeypatch.setattr(measured, "Material", little)
     folder = str(make_checkpoint(tmp_path / "small"))
     plain = Subject("plain", folder, "torch", "cpu", {"threads": 1})
     rounded = replace(plain, label="rounded", options={"threads": 1, "weights": "int8"})

@@ -1,16 +1,13 @@
 """The pins can be installed: every extra resolves from the package index, on other Pythons and on a Mac.
 
-uv resolves for a platform without being on it, markers included. It takes the index and its certificates from
-pip's configuration and leaves out local folders and further indexes, which other machines lack.
+uv resolves for a platform without being on it, markers included.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +16,7 @@ import pytest
 
 from conftest import NO_INDEX
 from tests.repo.tracked import ROOT
+from tests.support.uv import uv
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 PYTHONS = ("3.11", "3.13")
@@ -35,33 +33,9 @@ TOGETHER = sorted(EXTRAS.difference(UNPINNED, {"mlx"}))
 """Where all resolve together under pins, each does alone: it asks for a part of the same versions."""
 
 
-def _pip_setting(name: str) -> str | None:
-    """The value of pip's option ``name``: from the environment, else from pip's files."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
-    pairs = [line.partition("=")[::2] for line in run.stdout.splitlines()]
-    values = {key: value.strip("'\"") for key, value in pairs if key.endswith(f".{name}")}
-    return values.get(f":env:.{name}") or next(iter(values.values()), None)
-
-
 def _resolve(requirements: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("uv", path=str(Path(sys.executable).parent))
-    assert program is not None
-    index, certificates = _pip_setting("index-url"), _pip_setting("cert")
-    more = {"UV_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL"}
-    env = {name: value for name, value in os.environ.items() if name not in more}
-    env |= {"UV_PYTHON_DOWNLOADS": "never", "MACOSX_DEPLOYMENT_TARGET": "14.0"}
-    env |= {"UV_DEFAULT_INDEX": index} if index else {}
-    env |= {"SSL_CERT_FILE": certificates} if certificates else {}
     words = ["pip", "compile", "--quiet", "--no-config", "--only-binary=:all:", f"--output-file={os.devnull}"]
-    return subprocess.run(
-        [program, *words, *options, str(requirements)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    return uv(*words, *options, str(requirements))
 
 
 def _resolve_project(python: str, platform: str, extras: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -25,9 +26,14 @@ START_S = 120.0
 
 SCRIPT = """
 import os, resource, signal, sys, time
-import antiphon.serve.hosting.served as served
-from antiphon.backends.null import NullBackend, NullFaults
-from tests.serve.harness import {spec} as SPEC, null_checkpoint
+
+role, *arguments = sys.argv[1:]
+if role != "serve" or {is_alone}:  # a supervisor has no model, and half a second of imports less
+    import antiphon.serve.hosting.served as served
+    from antiphon.backends.null import NullBackend, NullFaults
+    from tests.serve.harness import {spec} as SPEC, null_checkpoint
+
+    served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
 
 def make_backend(*_, slots, **__):
     # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
@@ -35,9 +41,7 @@ def make_backend(*_, slots, **__):
     time.sleep({make_s})
     return NullBackend(SPEC, slots, step_ms=2, faults={faults!r})
 
-served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
-role, *arguments = sys.argv[1:]
-if role != "front-end":
+if role == "engine" or (role == "serve" and {is_alone}):
     import antiphon.serve.hosting.engines as engines
     engines.make_backend = make_backend
 if role == "serve":
@@ -109,6 +113,8 @@ async def start_process(
     lose its device. ``environment`` is what is added to ours.
     """
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
+    front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")
+    facts["is_alone"] = front_ends == "0"
     script = SCRIPT.format(**facts, open_files=open_files, spec=spec, calm=CALM_OPTIONS, room=ROOM)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),

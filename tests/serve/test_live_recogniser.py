@@ -121,7 +121,8 @@ async def test_watchers_see_the_transcript() -> None:
     async with beside_a_talker() as (server, _), live_client(server) as client:
         session = await client.start()
         async with live_client(server, f"/v1/live/sessions/{session['id']}/attach") as watcher:
-            await asyncio.sleep(1.0)
+            (call,) = server.services.calls
+            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
             await client.speak(spoken([*tokens, 0]))
             seen = [(await watcher.event(INPUT))["delta"] for _ in texts]
             await bye(client)

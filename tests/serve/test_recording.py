@@ -20,7 +20,7 @@ from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.media.recording import CallRecorder, CallRecording
 from antiphon.serve.media.retention import RecordingLimits
-from tests.serve.harness import Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Server, serving, speech
 
 GENEROUS = RecordingLimits(max_s=60.0, max_bytes=10**8)
 
@@ -182,7 +182,7 @@ def wait_for_files(folder: Path, recorder: CallRecorder) -> list[Path]:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not come about"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Environments of stock clients: each is made by pip or npm alone, once, and kept beside our own."""
+"""Environments of stock clients: each is made once, and kept beside our own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+from tests.support.uv import uv
 
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai[realtime]==3.54.0",),
@@ -24,7 +26,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
         "livekit-plugins-nvidia[personaplex]==1.8.9",
     ),
 }
-"""What is asked of pip; nothing of ours is in these environments."""
+"""What is installed; nothing of ours is in these environments."""
 
 NODE_PACKAGES = ("openai@6.49.0", "ws@8.18.3")
 """What is asked of npm."""
@@ -43,12 +45,18 @@ def python_of(name: str) -> Path:
         if not (folder / "done").exists():
             venv = [sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)]
             subprocess.run(venv, check=True, timeout=INSTALL_S)
-            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-            command = [*pip, "install", "--quiet", "--no-compile", *asked]
-            run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-            assert run.returncode == 0, run.stderr
+            _install(folder / "bin" / "python", asked)
             (folder / "done").touch()
     return folder / "bin" / "python"
+
+
+def _install(python: Path, asked: Sequence[str]) -> None:
+    """By uv, in a tenth of pip's time; pip knows of indexes that uv is not given."""
+    if uv("pip", "install", "--quiet", "--no-config", f"--python={python}", *asked).returncode == 0:
+        return
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "--quiet", "--no-compile", *asked]
+    run = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def node_folder() -> Path:

@@ -52,12 +52,20 @@ async def listen(url: str, question: bytes, model: str) -> dict[str, Any]:
                     met["speech"].append(event.type.value)
 
         reading = asyncio.create_task(read())
-        silence = bytes(48_000 * 3)
-        pcm = silence[:48_000] + 2 * (question + silence)
-        for start in range(0, len(pcm), STEP_BYTES):
-            data = pcm[start : start + STEP_BYTES].ljust(STEP_BYTES, b"\0")
-            stream.push_frame(rtc.AudioFrame(data, 24000, 1, STEP_BYTES // 2))
-            await asyncio.sleep(STEP_S)
+
+        async def say(pcm: bytes) -> None:
+            for start in range(0, len(pcm), STEP_BYTES):
+                data = pcm[start : start + STEP_BYTES].ljust(STEP_BYTES, b"\0")
+                stream.push_frame(rtc.AudioFrame(data, 24000, 1, STEP_BYTES // 2))
+                await asyncio.sleep(STEP_S)
+
+        second = bytes(48_000)
+        await say(second)
+        for count in (1, 2):
+            await say(question + 3 * second)
+            async with asyncio.timeout(120):
+                while len(met["transcripts"]) < count:  # of a server that is behind
+                    await say(second)
         await stream.aclose()
         reading.cancel()
         await recogniser.aclose()

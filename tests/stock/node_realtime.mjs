@@ -14,7 +14,7 @@ import { WebSocket } from "ws";
 const STEP_BYTES = 4800; // 100 ms
 const [, , baseURL, questionFile, model, apiKey] = process.argv;
 const question = readFileSync(questionFile);
-const silence = Buffer.alloc(48_000 * 4);
+const second = Buffer.alloc(48_000);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function say(connection, pcm) {
@@ -32,7 +32,8 @@ async function ask(connection) {
   connection.on("response.done", (event) => met.status.push(event.response.status));
   const created = await new Promise((resolve) => connection.on("session.created", resolve));
   met.instructions = created.session.instructions;
-  await say(connection, Buffer.concat([question, silence]));
+  await say(connection, Buffer.concat([question, second, second, second, second]));
+  for (let more = 0; more < 120 && !met.status.length; more++) await say(connection, second); // a server that is behind
   const closed = new Promise((resolve) => connection.socket.addEventListener("close", resolve));
   connection.close();
   met.closed = (await closed).code;

@@ -77,12 +77,21 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                 if until_it_speaks and any(level > 1000 for level in met["audio"][before:]):
                     return
 
-        silence = bytes(48_000 * 4)
-        await say(question + silence)
+        second = bytes(48_000)
+        silence = 4 * second
+
+        async def say_until(count: int) -> None:
+            """The question, and silence: four seconds, and more where the server is behind."""
+            await say(question + silence)
+            async with asyncio.timeout(120):
+                while len(met["status"]) < count:
+                    await say(second)
+
+        await say_until(1)
         await connection.response.create(response={"metadata": {"topic": "names"}})
         await say(question)
         await say(silence, until_it_speaks=True)
-        await say(question + silence)
+        await say_until(2)
         await connection.close()
         await asyncio.wait_for(listening, 120)
     return met

@@ -45,13 +45,18 @@ async def listen(base_url: str, question: bytes, model: str) -> dict[str, Any]:
                 await asyncio.sleep(STEP_S)
 
         reading = asyncio.create_task(read())
-        silence = bytes(48_000 * 3)
-        await say(question + silence)
+        second = bytes(48_000)
+        await say(question + 3 * second)
+        async with asyncio.timeout(120):
+            while not met["transcripts"]:  # of a server that is behind
+                await say(second)
         heard["turn_detection"] = None
         await connection.session.update(session={"type": "transcription", "audio": {"input": heard}})
         await say(question)
         await connection.input_audio_buffer.commit()
-        await asyncio.sleep(3)
+        async with asyncio.timeout(120):
+            while len(met["transcripts"]) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(STEP_S)
         await connection.close()
         await asyncio.wait_for(reading, 120)
     return met

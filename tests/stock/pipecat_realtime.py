@@ -85,12 +85,21 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
     async def caller() -> None:
         await worker.queue_frame(LLMContextFrame(LLMContext([{"role": "user", "content": "Hello."}])))
-        silence = bytes(48_000 * 4)
-        await say(silence[: 48_000 * 6])
-        await say(question + silence)
+        second = bytes(48_000)
+        silence = 4 * second
+
+        async def say_until(answers: int) -> None:
+            """The question, and silence: four seconds, and more where the server is behind."""
+            await say(question + silence)
+            async with asyncio.timeout(120):
+                while len([answer for answer in met["answers"] if answer]) < answers:
+                    await say(second)
+
+        await say(silence)
+        await say_until(1)
         await say(question)
         await say(silence, until_it_speaks=True)
-        await say(question + silence)
+        await say_until(2)
         await worker.queue_frame(EndFrame())
 
     runner = WorkerRunner()

@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from antiphon.supervisor import supervisor as supervisor_module
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
@@ -97,8 +99,19 @@ def plan(listener: socket.socket, *, engine: str = "", front_end: str = "", **ch
 
 
 @asynccontextmanager
-async def supervised(**changes: Any) -> AsyncIterator[Running]:
-    """A supervisor on a free port; its processes have all ended afterwards."""
+async def supervised(*, silent_s: float = PATIENCE_S, **changes: Any) -> AsyncIterator[Running]:
+    """A supervisor on a free port; its processes have all ended afterwards.
+
+    A front end that a busy machine keeps waiting is not silent, but where ``silent_s`` says so.
+    """
+    with patch.object(supervisor_module, "SILENT_S", silent_s):
+        async with running_supervisor(**changes) as running:
+            yield running
+
+
+@asynccontextmanager
+async def running_supervisor(**changes: Any) -> AsyncIterator[Running]:
+    """The same, with the product's own patience."""
     listener = socket.create_server(("127.0.0.1", 0))
     ready = asyncio.Event()
     announced: list[Sequence[str]] = []

@@ -68,11 +68,11 @@ async def test_a_machine_that_stood_still_blames_nobody() -> None:
         pids = children_of(process.pid)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(0.4)  # the supervisor waits for their answers
+        await asyncio.sleep(0.3)  # the supervisor waits for their answers
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(STOPPED_S)
         process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(0.6)  # the supervisor looks before the others have run
+        await asyncio.sleep(0.3)  # the supervisor looks before the others have run
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, field
 
@@ -18,7 +19,8 @@ from antiphon_client.address import ServerAddress
 FRAME_SAMPLES = 1920
 FRAME_S = 0.08
 SAMPLE_RATE = 24_000
-GRACE_S = 1.0
+GRACE_S = 20.0
+"""For the last reply, from a server that is late with it."""
 LOUD = 0.015
 """The root mean square of 20 ms from which a reply can be heard."""
 STEP_SAMPLES = 480
@@ -58,7 +60,7 @@ def loud_at(pcm: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 async def call(server: str, pcm: NDArray[np.float32], *, seed: int | None = None) -> Heard:
-    """Speak float32 ``pcm [frames * 1920]`` in real time and listen until a second after its end.
+    """Speak float32 ``pcm [frames * 1920]`` in real time and listen until its last frame is answered.
 
     With a ``seed`` the same model answers the same frames with the same tokens every time.
 
@@ -85,9 +87,11 @@ async def call(server: str, pcm: NDArray[np.float32], *, seed: int | None = None
             piece = pcm[frame * FRAME_SAMPLES : (frame + 1) * FRAME_SAMPLES]
             heard.said_s.append(time.monotonic())
             await socket.send_bytes(moshi.encode(moshi.Audio(s16le_from_float(piece))))
-        if not listener.done():
-            await asyncio.sleep(GRACE_S)
-            listener.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while not listener.done() and frames - 1 not in heard.heard_s:  # noqa: ASYNC110 (two ends)
+                    await asyncio.sleep(FRAME_S)
+        listener.cancel()
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
         if not listener.cancelled() and not listener.cancelling():

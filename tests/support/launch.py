@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import random
 import socket
 import subprocess
 import sys
@@ -11,10 +15,14 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ANTIPHON = (sys.executable, "-c", "from antiphon.cli import main; main()")
 """The `antiphon` command of this interpreter's environment."""
+
+FIRST_PORT, PORTS_EACH, WORKERS = 12_000, 2000, 10
+"""Below those that Linux gives to whoever leaves the choice to it."""
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
@@ -35,10 +43,20 @@ class RunningServer:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of this machine that nobody listens on; until a server does, nobody else is given it."""
+    while True:
+        port = next(_ports())
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("", port))
+            return port
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """The ports of this process of the tests, in any order, each once before any again."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    first = FIRST_PORT + worker * PORTS_EACH
+    return itertools.cycle(random.sample(range(first, first + PORTS_EACH), PORTS_EACH))
 
 
 @contextmanager

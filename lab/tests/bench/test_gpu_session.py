@@ -17,7 +17,6 @@ from lab.bench.gpu_session import PARITY_DIFFERS, PLANS, Entry, reason_to_leave_
 from lab.tests.bench.only_these import bare_environment
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.product
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from lab.bench import mixed_load
 from lab.bench.mixed_report import Sample, faults, memory, shares
+from tests.compose.conftest import PATIENT
+from tests.support.stack.stack import running_stack
 
 
-def test_a_quick_run_loses_nothing_but_what_was_killed(tmp_path: Path) -> None:
+def test_a_quick_run_loses_nothing_but_what_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixed_load, "running_stack", partial(running_stack, overrides=[PATIENT]))
     assert mixed_load.main(["--quick", "--out", str(tmp_path)]) == 0
     values = json.loads((tmp_path / "mixed-load.json").read_text())
     assert [event["what"] for event in values["events"]] == ["drain", "reload", "kill"]

@@ -17,15 +17,17 @@ from tests.backends.reference import upstream
 from tests.support.make_checkpoint import make_checkpoint
 
 SLOTS = 4
-WRAP_FRAMES = 60  # contexts are 24 frames (language model) and 8 (Mimi, 16 steps at 25 Hz)
+CONTEXT = 12
+WRAP_FRAMES = 2 * CONTEXT + 6  # Mimi's context is 8 frames, 16 steps at 25 Hz
 TOLERANCE = 2e-6
 """Of samples within [-1, 1]: a matrix product over four rows may round differently from one over one."""
 
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "codec": {"kind": "codec"},
-    "moshi": {"kind": "moshi"},
-    "hibiki": {"kind": "hibiki", **upstream.DESCRIBED},  # acoustic delay 2, and told to sound very good
+    "moshi": {"kind": "moshi", "context": CONTEXT},
+    # Acoustic delay 2, and asked to sound very good.
+    "hibiki": {"kind": "hibiki", "context": CONTEXT, **upstream.DESCRIBED},
 }
 
 

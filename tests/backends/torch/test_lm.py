@@ -20,7 +20,6 @@ from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import MaskedStep
 from antiphon.backends.torch.weights.lm_weights import load_lm, merge_lora
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -150,28 +149,6 @@ def test_int8_keys_and_values_stay_close(moshi: LMPair) -> None:
         want, _ = moshi.ours.model(tokens[..., None], full.step())
         worst = max(worst, float((got - want).norm() / want.norm()))
     assert 0 < worst < 0.02
-
-
-def test_pure_functions_can_be_exported(moshi: LMPair) -> None:
-    class OneStep(torch.nn.Module):
-        def __init__(self, generator: Generator) -> None:
-            super().__init__()
-            self.model, self.generator = generator.model, [generator]
-
-        def forward(
-            self, codes: Tensor, state: dict[str, Tensor], mask: Tensor
-        ) -> tuple[Tensor, dict[str, Tensor]]:
-            step = MaskedStep(state, mask)
-            tokens: Tensor = self.generator[0].step(codes, step, Greedy()).tokens
-            return tokens, step.tensors
-
-    state = {name: tensor[:3] for name, tensor in State(moshi.ours.specs(), 3).tensors.items()}
-    args = (voices(moshi, 12, 3), state, torch.tensor([True, False, True]))
-    rows = torch.export.Dim("rows", min=2, max=64)
-    shapes = ({0: rows}, {name: {0: rows} for name in state}, {0: rows})
-    program = torch.export.export(OneStep(moshi.ours), args, dynamic_shapes=shapes)
-    got, want = program.module()(*args), OneStep(moshi.ours)(*args)
-    assert torch.equal(got[0][[0, 2]], want[0][[0, 2]])
 
 
 def test_tts_hears_its_voice_its_condition_and_a_second_text(tmp_path: Path) -> None:

@@ -87,11 +87,10 @@ def test_attention_as_it_is_reads_more_than_it_computes(target: GPUTarget, tmp_p
 
 
 @TARGETS
-@pytest.mark.parametrize("rows", [1, 32, 64, 128])
-@pytest.mark.parametrize(("depth", "columns"), [(11264, 1024), (11264, 4096)])
-def test_a_product_is_integers_alone(
-    target: GPUTarget, rows: int, depth: int, columns: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1024), (1, 4096), (32, 4096), (64, 1024), (64, 4096), (128, 4096)]
+)
+def test_a_product_is_integers_alone(target: GPUTarget, rows: int, columns: int, tmp_path: Path) -> None:
     """From 64 rows on Hopper multiplies by warp groups, which read shared memory themselves."""
     tile = tile_of(rows, columns)
     kernel = compiled(
@@ -99,7 +98,7 @@ def test_a_product_is_integers_alone(
         {"rows_ptr": "*i8", "weight_ptr": "*i8", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
         {"num_warps": tile.warps, "num_stages": 4, "enable_fp_fusion": False},
         target=target,
-        DEPTH=depth,
+        DEPTH=11264,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         BLOCK=tile.depth,

@@ -32,7 +32,7 @@ from tests.support.make_checkpoint import make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
 SAMPLED = SamplingParameters(text_seed=5, audio_seed=6)
-CONTEXT, PROMPT_FRAMES, USER_FRAMES = 48, 30, 70
+CONTEXT, PROMPT_FRAMES, USER_FRAMES = 48, 30, 40
 SLOTS = 4
 
 

