@@ -24,6 +24,7 @@ from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.address import bind
+from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
 from tests.serve.neighbours import assert_no_fault
@@ -139,6 +140,7 @@ async def many(count: int, port: int, data: bytes) -> None:
         writer.close()
 
 
+@TLS_GOODBYE
 @pytest.mark.parametrize(
     ("options", "data", "kind"),
     [

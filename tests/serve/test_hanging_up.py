@@ -26,6 +26,7 @@ from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.asr_fakes import transcribing
+from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.tts_fakes import speaking
 
@@ -103,6 +104,7 @@ async def test_the_row_is_free_although_the_reader_pauses(
         assert backend.steps - started < (3 * FREE_S if is_behind_more else FREE_S) / STEP_S
 
 
+@TLS_GOODBYE
 @pytest.mark.parametrize("hang_up", [close_frame, rst])
 async def test_the_row_is_free_behind_tls_too(hang_up: Callable[..., Any]) -> None:
     tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem"))

@@ -18,6 +18,7 @@ from antiphon.serve.hosting.engines import parse_backend_option
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
+from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 from tests.support.calm import SERVE
@@ -141,6 +142,7 @@ async def test_a_trace_of_every_stage_is_written(tmp_path: Path, split: tuple[st
     assert {"decode", "encode", "send", "step"} <= names
 
 
+@TLS_GOODBYE
 async def test_tls(split: tuple[str, str]) -> None:
     options = ("--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem"))
     async with serve_process(*split, *options) as server:

@@ -20,6 +20,7 @@ from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_lim
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
 from antiphon.supervisor.address import bound
+from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Closed, serving
 from tests.serve.tts_fakes import listening as listening_to_speech
 from tests.serve.tts_fakes import speaking
@@ -136,6 +137,7 @@ async def test_a_header_that_does_not_end_is_cut_however_it_trickles(
         writer.close()
 
 
+@TLS_GOODBYE
 async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")

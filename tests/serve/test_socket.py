@@ -13,6 +13,7 @@ from antiphon.errors import SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.transport.tls import tls_context
+from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import Client, Closed, Server, serving, speech
 from tests.serve.tts_fakes import levels, listening, speaking
 
@@ -66,6 +67,7 @@ async def test_who_still_speaks_hears_the_end_too() -> None:
         await server.is_empty()
 
 
+@TLS_GOODBYE
 @pytest.mark.parametrize("is_secure", [False, True])
 @pytest.mark.parametrize("flood", [b"", 50_000 * b"\x89\x80\0\0\0\0"], ids=["silent", "pings"])
 async def test_who_never_answers_a_close_is_cut_off(is_secure: bool, flood: bytes) -> None:
