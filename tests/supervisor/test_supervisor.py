@@ -262,14 +262,16 @@ async def test_a_lost_device_lets_the_others_finish_and_is_the_exit_code() -> No
 
 @pytest.mark.parametrize("kind", ["engine", "front_end"])
 async def test_a_child_that_cannot_begin_is_one_sentence(kind: str) -> None:
+    fails: dict[str, Any] = {kind: "fail"}
+    dies: dict[str, Any] = {kind: "die"}
     with pytest.raises(ConfigError, match="the stub was asked to fail"):
-        async with supervised(**{kind: "fail"}):
+        async with supervised(**fails):
             pass
     assert children() == []
     with pytest.raises(
         ConfigError, match=r"the (engine|front-end-\d) process ended with 3 before it was ready"
     ):
-        async with supervised(**{kind: "die"}):
+        async with supervised(**dies):
             pass
     assert children() == []
 
