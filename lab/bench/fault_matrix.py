@@ -5,7 +5,7 @@
 For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it
 again after a second) with calls in real time that can be resumed; the fault comes three seconds later.
 ``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which
-it is root; ``clock_step`` needs Debian's libfaketime. Rows that cannot be run here are left out and named.
+it is root; ``clock_step`` compiles a library. Rows that cannot be run here are left out and named.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from typing import Final
 
 import aiohttp
 
-from lab.bench.fault_rows import FAULTS, FOLDER, LIBFAKETIME, Fault
+from lab.bench.fault_rows import FAULTS, FOLDER, Fault
 from lab.bench.fault_scene import Proxy, Scene, Service, newcomer_ms
 from lab.bench.fault_talker import FRAME_S, Fate, Talker
 from lab.bench.harness import tell
@@ -84,7 +85,7 @@ class Row:
 async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -> Row:
     """One row: a server, its calls, the fault, and a caller who comes with the fault."""
     options = [option.replace(FOLDER, str(folder)) for option in fault.options]
-    service = Service(*COMMON, *options, faults=fault.faults, environment=fault.environment())
+    service = Service(*COMMON, *options, faults=fault.faults, environment=fault.environment(folder))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.running())
         http = await stack.enter_async_context(
@@ -118,7 +119,7 @@ def folder_of(fault: Fault) -> Iterator[Path | None]:
     """A folder for a row, None where this machine cannot run it."""
     with tempfile.TemporaryDirectory(prefix="antiphon-faults-") as temporary:
         folder = Path(temporary)
-        if fault.name == "clock_step" and not Path(os.environ.get("LIBFAKETIME", LIBFAKETIME)).is_file():
+        if fault.name == "clock_step" and shutil.which("cc") is None:
             yield None
         elif fault.name != "disk_hangs":
             yield folder

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import aiohttp
 from antiphon.backends.null import NullFaults
 from lab.bench.fault_scene import Scene
 from lab.bench.fault_talker import QUERY
+from lab.bench.wall_clock import shift_wall_clock, with_wall_clock
 
 FOLDER: Final = "FOLDER"
 """In options: a folder of the row's own."""
@@ -34,8 +33,12 @@ FLOOD_S: Final = 3.0
 FLOOD_FILES: Final = 300
 FREE_FILES: Final = 24
 SHIFT_S: Final = 3600
-LIBFAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
-"""Of Debian's package libfaketime; the environment's ``LIBFAKETIME`` names another."""
+LITTLE_BYTES: Final = 262_144
+"""Less than the rings of any server; a process may write files, memory shared with others among them, up to
+this size."""
+
+START_S: Final = 60.0
+"""For a server that is to end when it starts."""
 
 
 async def _nothing(_: Scene) -> None:
@@ -154,25 +157,26 @@ def _slow_ticks() -> NullFaults:
     return NullFaults(slow_ms=dict.fromkeys(range(60, 100000, 40), 150.0))
 
 
-async def _step_clock(_: Scene) -> None:
+async def _step_clock(scene: Scene) -> None:
     """The wall clock goes an hour forward, two back, and is right again; the monotonic clock goes on."""
     for shift_s in (SHIFT_S, -SHIFT_S, 0):
-        _clock_file().write_text(f"{shift_s:+d}\n")
+        shift_wall_clock(scene.folder, shift_s)
         await asyncio.sleep(1.0)
 
 
-def _clock_file() -> Path:
-    return Path(tempfile.gettempdir()) / f"antiphon-faketime-{os.getpid()}"
-
-
-def _faked_time() -> dict[str, str]:
-    _clock_file().write_text("+0\n")
-    return {
-        "LD_PRELOAD": os.environ.get("LIBFAKETIME", LIBFAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(_clock_file()),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_CACHE_DURATION": "1",
-    }
+async def _no_ring_memory(scene: Scene) -> None:
+    """The engine's process ends, and the next one finds no memory for its rings; the one after does."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LITTLE_BYTES, old[1]))  # of what is started from now on
+    try:
+        scene.signal("engine", signal.SIGKILL)
+        async with asyncio.timeout(START_S):
+            while len(scene.service.exits) < 2:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.05)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    said = [line for line in scene.service.log if "for the rings of" in line]
+    scene.facts += [f"exit {scene.service.exits[1]} at the second start", *said[:1]]
 
 
 async def _stalls(scene: Scene) -> None:
@@ -234,7 +238,7 @@ class Fault:
     inject: Callable[[Scene], Awaitable[None]] = _nothing
     options: tuple[str, ...] = SPLIT
     faults: NullFaults | None = None
-    environment: Callable[[], Mapping[str, str]] = dict
+    environment: Callable[[Path], Mapping[str, str]] = lambda _: {}
     after: Callable[[Scene], Awaitable[None]] = _nothing
     delay_s: float | None = None
     needs: str = ""
@@ -265,8 +269,13 @@ FAULTS: Final = {
             "clock_step",
             "the wall clock by +1 h, -1 h, 0",
             _step_clock,
-            environment=_faked_time,
-            needs="a libfaketime under which Python can sleep",
+            environment=with_wall_clock,
+            needs="a C compiler",
+        ),
+        Fault(
+            "no_ring_memory",
+            "kill -9 of the engine's process, and no memory for rings at the next start",
+            _no_ring_memory,
         ),
         Fault(
             "disk_full",

@@ -158,14 +158,19 @@ def slope_of(samples: Sequence[Sample]) -> Slope:
     for each in samples:
         if each.at_s >= warm_s:
             blocks.setdefault(int(each.at_s // BLOCK_S), []).append(each.memory_mib)
-    at_h = np.array([(number + 0.5) * BLOCK_S / 3600 for number in blocks])
-    mib = np.array([float(np.mean(block)) for block in blocks.values()])
-    if at_h.size < 3:
-        return Slope(math.nan, math.nan)
-    slope, start = np.polyfit(at_h, mib, 1)
-    residual = mib - (slope * at_h + start)
-    error = math.sqrt(float(residual @ residual) / (at_h.size - 2) / float(((at_h - at_h.mean()) ** 2).sum()))
-    return Slope(float(slope), 1.96 * error)
+    at_h = [(number + 0.5) * BLOCK_S / 3600 for number in blocks]
+    return Slope(*line_through(at_h, [float(np.mean(block)) for block in blocks.values()]))
+
+
+def line_through(at: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The slope of least squares, and the half width of its interval of 95 %; NaN below three values."""
+    x, y = np.array(at, np.float64), np.array(values, np.float64)
+    if x.size < 3:
+        return math.nan, math.nan
+    slope, start = np.polyfit(x, y, 1)
+    residual = y - (slope * x + start)
+    error = math.sqrt(float(residual @ residual) / (x.size - 2) / float(((x - x.mean()) ** 2).sum()))
+    return float(slope), 1.96 * error
 
 
 def plot(samples: Sequence[Sample], slope: Slope, path: Path) -> None:

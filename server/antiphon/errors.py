@@ -30,6 +30,7 @@
         ├── ReplacedError            the call goes on through another connection
         ├── MovedError               the call goes on at another worker (carries its name)
         ├── HandOverError            another worker cannot have a call, or may not
+        │   └── HandOverRefusedError     and would not have it later either
         ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
         └── SessionFailedError       the server's own fault ended it
 
@@ -200,6 +201,10 @@ class MovedError(SessionError):
 
 class HandOverError(SessionError):
     """A call cannot be handed over to another worker; the message says why."""
+
+
+class HandOverRefusedError(HandOverError):
+    """Another worker refuses a call for what it is; trying again changes nothing."""
 
 
 class ResumeError(SessionError):

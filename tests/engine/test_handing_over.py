@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from antiphon.engine.handing_over import HandOverPlan
+from antiphon.engine.call_state import unpack_call
+from antiphon.engine.handing_over import AGAIN_S, HandOverPlan
 from antiphon.engine.row_state import MAX_HEADER_BYTES, StateIdentity
 from antiphon.errors import (
     HandOverError,
+    HandOverRefusedError,
     MovedError,
     ServerFullError,
     SessionFailedError,
@@ -156,6 +161,124 @@ def test_a_call_that_the_other_engine_cannot_have_stays_and_is_resumed_here(
     assert heard(second.take()) == [1, 2, 3]  # whose text was not told before
     assert a.read("hand_overs_total", outcome="failed") == 1
     assert b.engine.health().active == 0
+
+
+def sent(a: Worker) -> None:
+    """Let the calls be sent that are due now."""
+    assert a.engine.handing_over is not None
+    sending = threading.Thread(target=a.engine.handing_over._send_due, args=("https://other",))
+    sending.start()
+    ticked(a, lambda: not sending.is_alive())
+
+
+@pytest.mark.parametrize("is_free_later", [True, False])
+def test_a_call_that_found_no_row_is_sent_once_more(is_free_later: bool) -> None:
+    a, b = two(slots=1)
+    other = b.submit()
+    first = armed(a)
+    first.detach()
+    sent(a)
+    sent(a)
+    assert len(a.posted) == 1, "not before its time"
+    assert isinstance(first.error, MovedError)
+    assert first.error.worker == "a"
+    if is_free_later:
+        other.close()
+        b.tick()
+    for _ in range(3):
+        a.clock.advance(AGAIN_S)
+        sent(a)
+    assert len(a.posted) == 2
+    assert a.read("hand_overs_total", outcome="failed") == 1 + (not is_free_later)
+    if is_free_later:
+        assert resume(b, claim()).state is SessionState.ACTIVE
+    else:
+        assert resume(a, claim()).state is SessionState.ACTIVE
+
+
+def test_a_refusal_that_is_final_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = two()
+    armed(a).detach()
+
+    def refuse(_: bytes) -> str:
+        raise HandOverRefusedError("no")
+
+    monkeypatch.setattr(b, "taken", refuse)
+    for _ in range(2):
+        sent(a)
+        a.clock.advance(AGAIN_S)
+    assert len(a.posted) == 1
+
+
+def test_a_connection_that_cannot_be_asked_to_let_go_keeps_no_other_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = two()
+    first, second = armed(a), a.submit()
+    second.arm(NEXT, "")
+    a.push(second, 1)
+    a.ticks()
+    monkeypatch.setattr(first, "moving", lambda: 1 / 0)
+    moved(a, second)
+    assert isinstance(second.error, MovedError)
+    assert second.error.worker == "b"
+    assert isinstance(first.error, MovedError)
+    assert first.error.worker == "a"
+    assert resume(a, claim(KEY, THIRD)).state is SessionState.ACTIVE
+    assert b.engine.health().active == 1
+
+
+def spoilt(data: bytes, part: str, name: str, place: Any, value: float, *, is_time: bool = False) -> bytes:
+    """A call of which one number is another."""
+    state = unpack_call(data, IDENTITY)
+    arrays = {key: array.copy() for key, array in getattr(state, part).items()}
+    target = arrays[name].view(np.float64) if is_time else arrays[name]
+    target[place] = value
+    changed: dict[str, Any] = {part: arrays}
+    return replace(state, **changed).pack(IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "place", "value", "is_time", "words"),
+    [
+        ("lease", "caller", 1, -1, False, "a call's counters have a number out of range: 0 to"),
+        ("lease", "engine", 3, 2**62, False, "a call's counters have a number out of range: 0 to"),
+        ("lease", "engine", -1, math.nan, True, "a call's times have a number out of range"),
+        ("lease", "in_marks", (-1, 0), -5, False, "a call's frames have a number out of range"),
+        ("lease", "in_marks", (-1, 1), math.inf, True, "a call's times of frames have a number"),
+        ("lease", "out_marks", (0, 0), -1, False, "a call's frames of replies have a number"),
+        ("lease", "out_marks", (0, 2), 10**6, False, "a call's tokens have a number out of range: -1 to"),
+        ("lease", "out_marks", (0, 6), math.nan, True, "a call's times of replies have a number"),
+        ("lease", "out_pcm", (0, 0), math.nan, False, "a call's out_pcm have a number out of range"),
+        ("row", "row", 3, math.nan, False, "the row's row has a number out of range: -1e"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_and_harm_no_other_call(
+    part: str, name: str, place: Any, value: float, is_time: bool, words: str
+) -> None:
+    a, b = two()
+    moved(a, armed(a))
+    c = Worker("c")
+    talking = c.submit()
+    with pytest.raises(UnsupportedError, match=words):
+        c.taken(spoilt(a.posted[0], part, name, place, value, is_time=is_time))
+    c.tick()
+    assert c.engine.health().active == 1
+    c.push(talking, 3)
+    c.ticks()
+    assert heard(talking.take()) == [3]
+    assert resume(b, claim()).state is SessionState.ACTIVE  # the call as it was
+
+
+def test_messages_that_are_not_those_before_the_next_are_refused() -> None:
+    a, _b = two()
+    first = armed(a)
+    first.note(((0, b"a"), (1, b"b")), 1)
+    moved(a, first)
+    state = unpack_call(a.posted[0], IDENTITY)
+    facts = replace(state.facts, notes=((0, b"a"), (5, b"b")))
+    with pytest.raises(UnsupportedError, match=r"are no facts of a call: messages .* are not those before 2"):
+        Worker("c").taken(replace(state, facts=facts).pack(IDENTITY))
 
 
 def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:

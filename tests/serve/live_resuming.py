@@ -18,6 +18,7 @@ class ResumingLiveCaller:
     """Speaks ``pcm``, whole frames, as fast as it is answered, over as many connections as it takes.
 
     Its connection is cut when a frame of ``cuts_at`` has come: ``resumed`` are the answers to what followed.
+    A session that moves is followed to the address that ``workers`` has by its worker's name.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class ResumingLiveCaller:
         self.words: list[dict[str, Any]] = []
         self.audio: list[tuple[int, str]] = []
         self.failed: list[Any] = []
+        self.workers: dict[str, str] = {}
+        self.moves: list[str] = []
 
     def claim(self) -> dict[str, Any]:
         """What a connection that resumes begins with."""
@@ -88,7 +91,7 @@ class ResumingLiveCaller:
                 self._client = client
                 self.resumed += [event] if event["type"] == "session.resumed" else []
             elif event["type"] == "error":
-                self.failed.append(event["error"])
+                self._follow(event["error"])
             self._keep(event)
             if self._cuts_at and self.frame >= self._cuts_at[0]:
                 self._cuts_at.pop(0)
@@ -97,6 +100,14 @@ class ResumingLiveCaller:
             await self._send()
             if self.frame + 1 >= len(self._frames):
                 await client.ws.close()
+
+    def _follow(self, error: dict[str, Any]) -> None:
+        worker = error["message"].partition(":")[0]
+        if error["code"] != "session_moved" or worker not in self.workers:
+            self.failed.append(error)
+            return
+        self.moves.append(worker)
+        self._url = self.workers[worker]
 
     def _keep(self, event: dict[str, Any]) -> None:
         if event["type"] == "session.output_audio.delta":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from antiphon.protocol.resume import token_of
 from tests.serve.harness import DUPLEX, Server, serving, speech
 from tests.serve.live_client import PATH, live_client
 from tests.serve.live_resuming import ResumingLiveCaller, cut
+from tests.serve.test_usage import records
 
 FRAMES = 40
 CUTS = (7, 20, 21, 30)
@@ -99,3 +104,39 @@ async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_n
         lease = next(iter(server.engine.resuming._detached)).guest.lease
         assert lease is not None
         assert server.engine.rows.is_frozen[lease]
+
+
+async def test_a_session_that_is_handed_over_goes_on_at_the_other_worker_word_for_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.served.secrets.randbits", lambda _: 5)
+    (tmp_path / "secret").write_text("a secret of two workers\n")
+    common: dict[str, Any] = {"spec": DUPLEX, "hand_over_secret": str(tmp_path / "secret")}
+    async with (
+        serving(**common, worker="a", usage=str(tmp_path / "a")) as a,
+        serving(**common, worker="b", usage=str(tmp_path / "b")) as b,
+    ):
+        whole, moving = caller_of(a), caller_of(a)
+        await whole.run()
+        await a.is_empty()
+        moving.workers = {"a": a.url(""), "b": b.url("")}
+        moving.sends_until = FRAMES // 2
+        running = asyncio.ensure_future(moving.run())
+        await moving.until_answered(FRAMES // 2 - DUPLEX.delay_frames)
+        a.engine.drain(b.url(""))
+        await b.eventually(lambda: len(moving.resumed) == 1)
+        await moving.go_on()
+        await running
+        for server in (a, b):
+            await server.is_empty()
+            server.services.access.usage.close()
+    assert (moving.failed, moving.moves) == ([], ["b"])
+    assert [it["resume"]["worker"] for it in moving.resumed] == ["b"]
+    assert [(it["delta"], it["start_ms"]) for it in moving.words] == [
+        (it["delta"], it["start_ms"]) for it in whole.words
+    ]
+    # The null backend stamps audio with its session, which is another one here.
+    assert [number for number, _ in moving.audio] == [number for number, _ in whole.audio]
+    (there,) = records(tmp_path / "b")
+    (here,) = (it for it in records(tmp_path / "a") if it["session"] == there["session"])
+    assert here["seconds_in"] + there["seconds_in"] == pytest.approx(FRAMES * 0.08)

@@ -9,6 +9,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -96,6 +97,9 @@ def _facts(text: str) -> CallFacts:
             check_key(key)
         for name in ("next_seq", "told_frame"):
             check_number(name, getattr(facts, name), MAX_COUNT, is_whole=True)
+        numbers = [seq for seq, _ in facts.notes]
+        if any(later != seq + 1 for seq, later in pairwise([*numbers, facts.next_seq])):
+            raise ValueError(f"messages {numbers[:3]} ... are not those before {facts.next_seq}")
     except AntiphonError:
         raise
     except (ValueError, KeyError, TypeError) as error:

@@ -2,11 +2,13 @@
 
 A call that is sent is first let go by its connection, whose socket stays; then its row is frozen and read.
 Its client hears where the call is only when the other worker has it. Where that fails the client hears the
-name of this worker, and resumes the call here. Each direction has one thread, so one call at a time.
+name of this worker, and resumes the call here; unless the refusal is final, the call is sent once more after
+``AGAIN_S``. Each direction has one thread, so one call at a time.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
-from antiphon.backends.base import HostArray
+from antiphon.backends.base import BackendInfo, HostArray
 from antiphon.engine.call_state import CallFacts, CallState, unpack_call
 from antiphon.engine.guests import Guest
 from antiphon.engine.lease_copy import copy_in, copy_out
@@ -26,14 +28,19 @@ from antiphon.engine.no_listener import NoListener
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState, StateIdentity
+from antiphon.engine.row_values import check_row_values
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import Beside
-from antiphon.errors import AntiphonError, HandOverError
+from antiphon.errors import AntiphonError, HandOverError, HandOverRefusedError, UnsupportedError
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
 
 LOOK_S: Final = 0.05
 """How often calls are looked for that can be sent."""
+
+AGAIN_S: Final = 5.0
+"""Until a call is sent for the second and last time: by then a row may be free there. Each time costs its
+client a reconnection."""
 
 LET_GO_S: Final = 5.0
 """For a connection to let its call go; its front end is stuck after that."""
@@ -62,6 +69,11 @@ class HandOverHost(Protocol):
     metrics: EngineMetrics
     rows: Rows
     resuming: Resuming
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts about the backend."""
+        ...
 
     def guest(
         self,
@@ -96,7 +108,9 @@ class Arrival(NoListener):
         guest.listener = NoListener()
         try:
             assert guest.lease is not None
-            copy_in(host.rows.arena, guest.lease, self._state.lease, host.clock())
+            lm = host.info.spec.lm
+            tokens = 0 if lm is None else lm.text_card
+            copy_in(host.rows.arena, guest.lease, self._state.lease, host.clock(), tokens=tokens)
             guest.freeze(is_frozen=True)
             if facts.has_new_parameters:
                 guest.set_parameters(facts.parameters)
@@ -121,17 +135,18 @@ class HandingOver:
         self._host, self._plan = host, plan
         self._is_stopped = threading.Event()
         self._sending: threading.Thread | None = None
-        self._tried: set[ResumableCall] = set()
+        self._due_s: dict[ResumableCall, float] = {}  # of calls that were tried; inf: not again
         self._taking = ThreadPoolExecutor(1, thread_name_prefix="antiphon-taking")
         self._log = Log(__name__)
 
     def begin(self, target: str) -> None:
         """Send every call that can be resumed to the worker at ``target``, now or as soon as it can be."""
         if self._sending is None:
-            self._sending = threading.Thread(
+            sending = threading.Thread(
                 target=self._send_all, args=(target,), name="antiphon-sending", daemon=True
             )
-            self._sending.start()
+            sending.start()
+            self._sending = sending
 
     def stop(self) -> None:
         """Begin nothing any more."""
@@ -160,6 +175,7 @@ class HandingOver:
             if not state.row:
                 raise HandOverError("the call has no state of a row")
             host = self._host
+            check_row_values(state.row, host.info.spec)
             guest = host.guest(secrets.token_hex(8), state.facts.parameters, prompt=SavedState(state.row))
             guest.listener = Arrival(host, guest, state, arrived)
             host.admit(guest, 0.0)
@@ -173,27 +189,50 @@ class HandingOver:
 
     def _send_all(self, target: str) -> None:
         while not self._is_stopped.wait(LOOK_S):
-            for call in self._host.resuming.movable():
-                if call not in self._tried and not self._is_stopped.is_set():
-                    self._send(call, target)
+            try:
+                self._send_due(target)
+            except Exception as error:  # a boundary: one call harms no other
+                self._log.error("a call could not be handed over", exc_info=error)
 
-    def _send(self, call: ResumableCall, target: str) -> None:
+    def _send_due(self, target: str) -> None:
+        """Send the calls that were not tried, and once more those whose time has come."""
+        for call in self._host.resuming.movable():
+            due_s = self._due_s.get(call, -math.inf)
+            if self._is_stopped.is_set() or self._host.clock() < due_s:
+                continue
+            self._due_s[call] = math.inf
+            try:
+                is_done = self._send(call, target)
+            except Exception as error:  # a boundary: the next call may go
+                self._keep(call, error, is_last=math.isfinite(due_s))
+            else:
+                if not is_done:
+                    self._due_s[call] = due_s
+
+    def _send(self, call: ResumableCall, target: str) -> bool:
+        """Send a call; false where it is on its way to another connection."""
         host, began_s = self._host, self._host.clock()
         if not host.resuming.begin_move(call):
-            return
-        try:
-            data = self._state_of(call).pack(self._plan.identity)
-            worker = self._plan.post(target, data)
-        except Exception as error:  # a boundary: the next call may go
-            self._tried.add(call)
-            host.metrics.hand_over("failed")
-            self._log.warning("call not handed over", session=call.call, reason=str(error) or repr(error))
-            host.resuming.end_move(call, self._plan.worker, is_gone=False)
-            return
+            return False
+        data = self._state_of(call).pack(self._plan.identity)
+        worker = self._plan.post(target, data)
         host.resuming.end_move(call, worker, is_gone=True)
         host.metrics.hand_over("sent")
         seconds = round(host.clock() - began_s, 3)
         self._log.info("call handed over", session=call.call, worker=worker, bytes=len(data), seconds=seconds)
+        return True
+
+    def _keep(self, call: ResumableCall, error: Exception, *, is_last: bool) -> None:
+        """The call goes on here, and is sent again where that may help."""
+        is_final = is_last or isinstance(error, HandOverRefusedError | UnsupportedError)
+        if not is_final:
+            self._due_s[call] = self._host.clock() + AGAIN_S
+        self._host.metrics.hand_over("failed")
+        again = {} if is_final else {"again_in_s": AGAIN_S}
+        self._log.warning(
+            "call not handed over", session=call.call, reason=str(error) or repr(error), **again
+        )
+        self._host.resuming.end_move(call, self._plan.worker, is_gone=False)
 
     def _state_of(self, call: ResumableCall) -> CallState:
         host, guest = self._host, call.guest

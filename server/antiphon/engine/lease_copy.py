@@ -1,7 +1,7 @@
 """What a lease holds, as arrays that go to another process: counters, frames not heard, replies not taken.
 
 Positions stay as they are; a ring of another size holds them at other places. Times are seconds before now,
-since no two machines have one clock.
+since no two machines have one clock. What comes is checked: shapes, counts, and the range of every number.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.backends.base import NO_TOKEN
 from antiphon.errors import UnsupportedError
 from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena
+from antiphon.ipc.rings import NOT_PADDING
 
 LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
 """``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*`` the last slots written of each ring."""
+
+MOST: Final = 2**53
+"""Of frames, and of seconds."""
 
 COMPLETE: Final = 1
 """Where the marks of an input frame have a time."""
@@ -43,14 +48,15 @@ def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
     return found
 
 
-def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float) -> None:
-    """Let a lease that nothing was written to hold what :func:`copy_out` gave.
+def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, tokens: int) -> None:
+    """Let a lease that nothing was written to hold what :func:`copy_out` gave, of a model with ``tokens``.
 
     Raises:
-        UnsupportedError: it is of another shape, or has no room here.
+        UnsupportedError: it is of another shape, has no room here, or a number in it is out of range.
     """
     found = {name: np.array(array) for name, array in arrays.items()}
     _check(arena, found)
+    _check_numbers(found, tokens)
     _shift(found, now_s)
     heard, said = _capacities(arena)
     with arena.turning():
@@ -116,3 +122,27 @@ def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
         count = len(found[name])
         if not (0 <= taken <= written and written - taken <= count <= min(written, capacity)):
             raise UnsupportedError(f"a call's {name} has {count} frames, of {written} written, {taken} taken")
+
+
+def _check_numbers(found: LeaseArrays, tokens: int) -> None:
+    """Check that every number is one that an engine or a caller's half may have written."""
+    caller, engine, said = found["caller"], found["engine"], found["out_marks"]
+    times = np.array([caller.view(np.float64)[-1], engine.view(np.float64)[-1]])
+    whole = {
+        "counters": (np.concatenate([caller[:-1], engine[:-1]]), 0, MOST),
+        "frames of replies": (said[:, 0], 0, MOST),
+        "runs of padding": (said[:, 1], NOT_PADDING, MOST),
+        "tokens": (said[:, 2], NO_TOKEN, tokens - 1),
+        "times of replies": (said.view(np.float64)[:, 3:], -MOST, MOST),
+        "times": (np.where(times == -np.inf, 0.0, times), -MOST, MOST),  # before the first reply
+    }
+    if "in_marks" in found:
+        heard = found["in_marks"]
+        whole["frames"] = heard[:, 0], 0, MOST
+        whole["times of frames"] = heard.view(np.float64)[:, COMPLETE], -MOST, MOST
+    for name in ("recent_ms", "in_pcm", "out_pcm", "out_vad"):
+        if name in found:
+            whole[name] = found[name], -MOST, MOST
+    for name, (values, least, most) in whole.items():
+        if values.size and not (values.min() >= least and values.max() <= most):
+            raise UnsupportedError(f"a call's {name} have a number out of range: {least} to {most}")

@@ -106,7 +106,7 @@ class Resuming:
             call.told_frame = max(call.told_frame, told_frame)
             if notes:
                 call.next_seq = notes[-1][0] + 1
-            if len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES:
+            if _is_full(call):
                 heir = self._forget(call, "unknown")
         if heir is not None:
             heir.end(too_late())
@@ -361,6 +361,8 @@ class Resuming:
             call = ResumableCall(guest, key, facts.owner, facts.call, former_key=next(iter(former), None))
             call.notes.extend(facts.notes)
             call.notes_bytes = sum(len(data) for _, data in facts.notes)
+            if _is_full(call):
+                raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
             self._detached[call] = None
@@ -385,3 +387,8 @@ class Resuming:
         self._gone[key] = reason
         if len(self._gone) > GONE_KEYS:
             self._gone.popitem(last=False)
+
+
+def _is_full(call: ResumableCall) -> bool:
+    """Whether more waits to be acknowledged than is kept."""
+    return len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES

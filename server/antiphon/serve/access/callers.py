@@ -121,6 +121,7 @@ class Access:
             return {}
         sums = await self._book.used(self._use(names))
         if self.usage.is_shared:
+            await self.usage.refresh()
             return {name: sums.get(name, 0.0) + self.usage.seconds_today(name) for name in names}
         return sums
 

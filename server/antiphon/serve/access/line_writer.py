@@ -1,4 +1,4 @@
-"""Lines for a file, written by a thread: a disk that hangs holds up no event loop."""
+"""A file of lines, written and read by a thread: a disk that hangs holds up no event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import errno
 import os
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 MAX_LINES: Final = 1024
 """Waiting for a disk: the calls that end in minutes, and a quarter of a megabyte."""
@@ -20,32 +23,36 @@ class LineWriter:
     def __init__(self, path: Path) -> None:
         """Begin without a thread; the first line starts it."""
         self._path = path
-        self._lines: queue.Queue[tuple[bytes, Future[None]]] = queue.Queue(MAX_LINES)
+        self._work: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(MAX_LINES)
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> Future[None]:
         """Append a line; the result comes once it is in the file, or is an OSError."""
-        written: Future[None] = Future()
+        return self.after_lines(lambda: append(self._path, line))
+
+    def after_lines(self, work: Callable[[], T]) -> Future[T]:
+        """Do something with the file once the lines before it are written; its result, or an OSError."""
+        done: Future[T] = Future()
         try:
-            self._lines.put_nowait((line, written))
+            self._work.put_nowait((work, done))
         except queue.Full:
-            written.set_exception(OSError(errno.EAGAIN, f"{MAX_LINES} lines wait for the disk"))
-            return written
+            done.set_exception(OSError(errno.EAGAIN, f"{MAX_LINES} lines wait for the disk"))
+            return done
         if self._thread is None:
             # A daemon: the process may end while the disk hangs.
             self._thread = threading.Thread(target=self._run, name="antiphon-lines", daemon=True)
             self._thread.start()
-        return written
+        return done
 
     def _run(self) -> None:
         while True:
-            line, written = self._lines.get()
+            work, done = self._work.get()
             try:
-                append(self._path, line)
-            except OSError as error:
-                written.set_exception(error)
+                found = work()
+            except Exception as error:  # a boundary: the next line is written
+                done.set_exception(error)
             else:
-                written.set_result(None)
+                done.set_result(found)
 
 
 def append(path: Path, line: bytes) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from antiphon.errors import ConfigError, HandOverError
+from antiphon.errors import ConfigError, HandOverError, HandOverRefusedError
 from antiphon.serve.access.shared_secret import HEADER, SharedSecret
 
 CALLS_PATH: Final = "/api/hand-over"
 DRAIN_PATH: Final = "/api/drain"
 MAX_ANSWER_BYTES: Final = 65_536
+
+SERVER_FAULTS: Final = 500
+"""From this status on a request may be answered otherwise later: 503 is a server without a free row."""
 
 
 def check_target(target: str) -> None:
@@ -64,6 +67,7 @@ class OtherWorker:
 
         Raises:
             HandOverError: it does not.
+            HandOverRefusedError: and would not later either.
         """
         answer = self._ask("POST", f"{CALLS_PATH}?model={quote(model)}", call)
         return str(answer.get("worker", ""))
@@ -113,7 +117,8 @@ class OtherWorker:
         if not isinstance(answer, dict):
             raise HandOverError(f"{self._target} answered {status}: {data[:200].decode(errors='replace')}")
         if status >= 300:
-            raise HandOverError(f"{self._target} answered {status}: {answer.get('error', '')}")
+            kind = HandOverRefusedError if status < SERVER_FAULTS else HandOverError
+            raise kind(f"{self._target} answered {status}: {answer.get('error', '')}")
         return answer
 
     def _connection(self) -> http.client.HTTPConnection:

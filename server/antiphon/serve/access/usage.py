@@ -1,19 +1,22 @@
-"""Usage: one record for each ended call, and the seconds of each key on a day.
+"""Usage: one record for each connection of a call, and the seconds of each key on a day.
 
 Records are lines of JSON. Several processes append to one file, each line in one write, and each reads what
-the others have written, so that a day's seconds are those of all of them, and outlast a restart.
+the others have written, so that a day's seconds are those of all of them, and outlast a restart. The file is
+written and read by a thread, in order, so a look at it finds all that this process wrote before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from antiphon.errors import ConfigError
 from antiphon.log import Log
@@ -25,8 +28,8 @@ READ_BYTES: Final = 1_048_576
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""How long a record is waited for, so that the next look at the file finds it. A disk that hangs is waited
-for once; meanwhile its records wait and count, and the file is not read."""
+"""How long a look at the file is waited for. Of a disk that hangs longer what was read before counts, and the
+records that wait for it."""
 
 CLOSE_S: Final = 2.0
 """How long records that wait are waited for at the end of the process."""
@@ -34,7 +37,10 @@ CLOSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """One call: who had it, what of, and how much. ``key`` is a name, "" where no keys are asked for."""
+    """What of a call came over one connection: whose, of which model, how much.
+
+    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are asked for.
+    """
 
     ended: str
     session: str
@@ -48,6 +54,25 @@ class UsageRecord:
     def seconds(self) -> float:
         """What counts towards a day's limit: the longer of the two directions."""
         return max(self.seconds_in, self.seconds_out)
+
+
+Sums: TypeAlias = Mapping[tuple[str, str], float]
+"""Seconds by day and key."""
+
+
+class _Waiting(NamedTuple):
+    """A record on its way to the file."""
+
+    number: int
+    done: Future[None]
+    record: UsageRecord
+
+
+class _Look(NamedTuple):
+    """What a look at the file finds, after so many records of this process."""
+
+    written: int
+    sums: Future[Sums]
 
 
 class UsageLog:
@@ -66,14 +91,16 @@ class UsageLog:
         self._log = log or Log(__name__)
         self._read_bytes = 0
         self._day = self.day
-        self._by_key: dict[str, float] = {}
+        self._by_key: defaultdict[str, float] = defaultdict(float)
         self._writer = None if path is None else LineWriter(path)
-        self._waiting: list[tuple[Future[None], UsageRecord]] = []
-        self._unread: dict[str, float] = {}
+        self._waiting: list[_Waiting] = []
+        self._written = 0  # records given to the writer
+        self._unread: defaultdict[str, float] = defaultdict(float)  # in the file, and not read yet
+        self._look: _Look | None = None
         if path is not None:
             try:
                 path.touch()
-                self._read()
+                self._add(self._read())
             except OSError as error:
                 raise ConfigError(f"usage cannot be kept in {path}: {error.strerror}") from error
 
@@ -94,35 +121,65 @@ class UsageLog:
         """Keep the record of a call that has ended; it counts even when the file fails, which is logged."""
         self._log.info("usage", **asdict(record))
         if self._writer is None:
-            self._count(record)
+            self._count(self._by_key, record)
             return
-        written = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
-        if not self._waiting:
-            wait((written,), DISK_S)
-        self._waiting.append((written, record))
+        done = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
+        if done.done() and done.exception() is not None:  # too many wait
+            self._keep(done, record)
+            return
+        self._waiting.append(_Waiting(self._written, done, record))
+        self._written += 1
         self._settle()
 
     def close(self) -> None:
         """Wait once more for a disk that hangs; records that it does not take are logged as not kept."""
-        wait([written for written, _ in self._waiting], CLOSE_S)
+        wait([each.done for each in self._waiting], CLOSE_S)
         self._settle()
-        for _ in self._waiting:
-            self._log.error("usage not kept", file=self._path, reason=f"the disk hangs for {CLOSE_S:g} s")
+        for each in self._waiting:
+            if not each.done.done():
+                reason = f"the disk hangs for {CLOSE_S:g} s"
+                self._log.error("usage not kept", file=self._path, reason=reason)
 
-    def _settle(self) -> bool:
-        """Count what the file did not take; whether nothing waits for the disk."""
-        waiting, self._waiting = self._waiting, []
-        for written, record in waiting:
-            if not written.done():
-                self._waiting.append((written, record))
-                continue
-            error = written.exception()
+    async def refresh(self) -> None:
+        """Look at what all processes have written, unless the disk hangs."""
+        if self._writer is None:
+            return
+        self._settle()
+        if self._look is None:
+            self._look = _Look(self._written, self._writer.after_lines(self._read))
+        looked = asyncio.wrap_future(self._look.sums)
+        looked.add_done_callback(asyncio.Future.exception)  # it is seen below, or at the next look
+        await asyncio.wait([looked], timeout=DISK_S)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take in what the thread has done with the file."""
+        look = self._look
+        if look is not None and not look.sums.done():  # what is written now may be seen by it, or not
+            return
+        before = 0
+        if look is not None:
+            self._look = None
+            error = look.sums.exception()
             if isinstance(error, OSError):
-                self._log.error("usage not kept", file=self._path, reason=error.strerror)
-                self._count(record)
+                self._log.error("usage not read", file=self._path, reason=error.strerror)
             else:
-                self._add(self._unread, record)
-        return not self._waiting
+                self._add(look.sums.result())
+                self._unread.clear()
+                before = look.written
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done.done():
+                self._waiting.append(each)
+            elif each.number >= before or each.done.exception() is not None:
+                self._keep(each.done, each.record)
+
+    def _keep(self, done: Future[None], record: UsageRecord) -> None:
+        """Count a record that the file has, or did not take."""
+        error = done.exception()
+        if isinstance(error, OSError):
+            self._log.error("usage not kept", file=self._path, reason=error.strerror)
+        self._count(self._unread if error is None else self._by_key, record)
 
     @property
     def seconds_here(self) -> dict[str, float]:
@@ -138,21 +195,18 @@ class UsageLog:
     def seconds_today(self, key: str) -> float:
         """What calls with this key have used today; with a file, those of all processes that keep it.
 
-        While the disk hangs, the records of other processes are not seen.
+        Of other processes it is what they had written at the last :meth:`refresh`.
         """
-        if self._path is not None and self._settle():
-            try:
-                self._read()
-                self._unread.clear()
-            except OSError as error:
-                self._log.error("usage not read", file=self._path, reason=error.strerror)
+        self._settle()
         self._turn_day()
-        waiting = (it for _, it in self._waiting if it.key == key and it.ended[:10] == self._day)
-        return self._by_key.get(key, 0.0) + self._unread.get(key, 0.0) + sum(it.seconds for it in waiting)
+        waiting = (it.record for it in self._waiting if it.record.key == key)
+        unseen = sum(record.seconds for record in waiting if record.ended[:10] == self._day)
+        return self._by_key.get(key, 0.0) + self._unread.get(key, 0.0) + unseen
 
-    def _read(self) -> None:
-        """Take in what was appended since the last time."""
+    def _read(self) -> Sums:
+        """The sums of what was appended since the last time. One at a time, on whatever thread."""
         assert self._path is not None
+        sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         with self._path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < self._read_bytes:  # rotated
                 self._read_bytes = 0
@@ -160,25 +214,27 @@ class UsageLog:
             while lines := file.readlines(READ_BYTES):
                 for line in lines:
                     if not line.endswith(b"\n"):  # still being written
-                        return
+                        return sums
                     self._read_bytes += len(line)
-                    self._count_line(line)
+                    if line == b"\n":  # it ended a torn line
+                        continue
+                    try:
+                        record = UsageRecord(**json.loads(line))
+                        sums[record.ended[:10], record.key] += record.seconds
+                    except (ValueError, TypeError):
+                        self._log.warning("a line of the usage file is no record", file=self._path)
+        return sums
 
-    def _count_line(self, line: bytes) -> None:
-        if line == b"\n":  # it ended a torn line
-            return
-        try:
-            self._count(UsageRecord(**json.loads(line)))
-        except (ValueError, TypeError):
-            self._log.warning("a line of the usage file is no record", file=self._path)
+    def _add(self, sums: Sums) -> None:
+        self._turn_day()
+        for (day, key), seconds in sums.items():
+            if day == self._day:
+                self._by_key[key] += seconds
 
-    def _count(self, record: UsageRecord) -> None:
-        self._add(self._by_key, record)
-
-    def _add(self, seconds: dict[str, float], record: UsageRecord) -> None:
+    def _count(self, seconds: defaultdict[str, float], record: UsageRecord) -> None:
         self._turn_day()
         if record.ended[:10] == self._day:
-            seconds[record.key] = seconds.get(record.key, 0.0) + record.seconds
+            seconds[record.key] += record.seconds
 
     def _turn_day(self) -> None:
         if self.day != self._day:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.errors import AntiphonError, MovedError, ReplacedError, SessionFailedError
+from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.port import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -37,6 +37,7 @@ class Conversation(ABC):
         self._waker = services.turns.waker(self._turn, self._fail)
         self._session: CallSession | None = None
         self._opened_s = self._clock()
+        self._first_frame = 0  # earlier ones came over other connections of the call, which have counted them
         self._at_end: list[Callable[[], None]] = []  # what gives back what a subclass holds
         self._ending: asyncio.Task[None] | None = None
         self._is_over = False
@@ -71,10 +72,7 @@ class Conversation(ABC):
         """Give everything back; safe at any time, and again."""
         session = self._session
         if session is not None:
-            goes_on = isinstance(
-                session.error, ReplacedError | MovedError
-            )  # and is accounted for where it ends
-            if not self._is_over and not goes_on and (used := self._used(session)).seconds:
+            if not self._is_over and (used := self._used(session)).seconds:
                 self._services.access.ended(used)
             session.close()
         if not self._is_over:
@@ -90,16 +88,16 @@ class Conversation(ABC):
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio so far, of the direction that has more."""
+        """Seconds of audio so far over this connection, of the direction that has more."""
         return 0.0 if self._session is None else self._used(self._session).seconds
 
     def _used(self, session: CallSession) -> UsageRecord:
         stats, spec = session.stats(), self._model.engine.info.spec
-        heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in
+        heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in - self._first_frame
         said = 0 if spec.kind is PipelineKind.STT else stats.frames_out
         return UsageRecord(
             ended=self._services.access.usage.stamp(),
-            session=session.id,
+            session=session.id if session.resumption is None else session.resumption.call,
             key=self.caller.name,
             model=self._model.name,
             seconds_in=round(heard * spec.frame_ms / 1000, 2),

@@ -103,6 +103,7 @@ class ResumableConversation(SocketConversation):
         self._provoked = self._provoked.bind(session=found.call)
         furthest = session.next_frame + round((self._window_s + LATE_S) * 1000 / spec.frame_ms)
         session.skip_to(min(claim.input_frame, furthest))
+        self._first_frame = session.next_frame
         self._numbering.go_on(found)
         missed = missed_frames(claim, found)
         self._log.info("session resumed", missed=missed, messages=len(found.notes))

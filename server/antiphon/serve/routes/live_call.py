@@ -56,7 +56,7 @@ class LiveCall(DuplexCall):
         line = start.session.format
         super().__init__(services, model, line, line, caller=caller)
         self.config = start.session
-        self.audience = Audience(lambda: self._socket)
+        self.audience = self._new_audience()
         self._at_end.append(self._end_audience)
         self._start, self._prompt, self._notices = start, prompt, list(notices)
         self._recogniser = recogniser
@@ -66,6 +66,10 @@ class LiveCall(DuplexCall):
         self._usage_due_s = 0.0
         self._heard_before_s = 0.0  # on other connections, without this recogniser
         self._expires_at = int(time.time()) + LIFE_S
+
+    def _new_audience(self) -> Audience:
+        """Where events go: the client, and watchers."""
+        return Audience(lambda: self._socket)
 
     @property
     def live_id(self) -> str:

@@ -13,41 +13,23 @@ from antiphon.errors import MovedError, ReplacedError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.resumption import Resumption
 from antiphon.ipc.values import FrameReply
-from antiphon.models.prompt import Prompt
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.chat import ResumeMode
-from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.resumable import ResumableConversation, missed_frames
-from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.live_audience import NumberedAudience
 from antiphon.serve.routes.live_call import LiveCall
-from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.transport.socket import Socket
 
 
 class ResumableLiveCall(ResumableConversation, LiveCall):
     """A session that another connection of its client can take over, or one that was taken over."""
 
-    def __init__(
-        self,
-        services: Services,
-        model: ServedModel,
-        start: live.Start | live.ResumeSession,
-        *,
-        prompt: Prompt | None = None,
-        recogniser: LiveRecogniser | None = None,
-        notices: Sequence[events.Info] = (),
-        caller: Caller = ANYBODY,
-    ) -> None:
-        """Prepare, as a session; with a claim :meth:`admit` gets the one that is claimed."""
-        super().__init__(
-            services, model, start, prompt=prompt, recogniser=recogniser, notices=notices, caller=caller
-        )
+    _found: tuple[Resumption, bytes] | None = None
+
+    def _new_audience(self) -> NumberedAudience:
         self._keep()
-        self.audience = NumberedAudience(lambda: self._socket, self._numbering, lambda: self._session)
-        self._found: tuple[Resumption, bytes] | None = None
+        return NumberedAudience(lambda: self._socket, self._numbering, lambda: self._session)
 
     @property
     def live_id(self) -> str:

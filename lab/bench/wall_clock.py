@@ -1,0 +1,29 @@
+"""A wall clock that is moved while processes run: they are started with a library that shifts what they see.
+
+libfaketime shifts waits too, and Python then cannot sleep for no time; this library (wall_clock.c) is asked
+for the time of day and for nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+from typing import Final
+
+SOURCE: Final = Path(__file__).with_name("wall_clock.c")
+SHIFT: Final = "wall-clock-shift"
+
+
+def with_wall_clock(folder: Path) -> dict[str, str]:
+    """The environment of processes whose wall clock :func:`shift_wall_clock` moves; needs a C compiler."""
+    library, shift = folder / "wall_clock.so", folder / SHIFT
+    subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE)), check=True)
+    shift.write_bytes(struct.pack("<q", 0))
+    return {"LD_PRELOAD": str(library), "WALL_CLOCK_SHIFT": str(shift)}
+
+
+def shift_wall_clock(folder: Path, seconds: int) -> None:
+    """Let their wall clock differ from the machine's by so many seconds."""
+    with (folder / SHIFT).open("r+b") as file:  # in place: they have mapped it
+        file.write(struct.pack("<q", seconds))
