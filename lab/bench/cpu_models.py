@@ -4,6 +4,7 @@
     python -m lab.bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
     python -m lab.bench.cpu_models --only mimi --batch 1
     python -m lab.bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8 --spin   ONNX beside upstream
+    python -m lab.bench.cpu_models --only roofline --threads 2      every stage, tiny's too, beside its floor
     python -m lab.bench.cpu_models --only memory --threads 2 --batch 1 --batch 8        a process for each
     python -m lab.bench.cpu_models --quick              everything small, in seconds, to see that it works
 
@@ -39,7 +40,7 @@ from antiphon.backends.torch.weights.lm_weights import lm_tensors
 from antiphon.backends.torch.weights.loading import attention_dtype
 from antiphon.backends.torch.weights.mimi_weights import assign
 from antiphon.models.catalog import load_checkpoint
-from lab.bench import model_memory, onnx_models
+from lab.bench import cpu_roofline, model_memory, onnx_models
 from lab.bench.harness import Results, Values, machine_line, tell, warn_if_busy
 from lab.bench.long_call import Call, judge_call, measure_call, render_call
 from lab.bench.pages import write_page
@@ -49,7 +50,7 @@ from lab.bench.turns import UNTIMED_TURNS, clock_name, take_turns
 from tests.support.small_models import mimi_config
 
 KINDS = ("median_ms", "best_ms")
-PARTS = ("mimi", "lm", "onnx", "memory", "hour")
+PARTS = ("roofline", "mimi", "lm", "onnx", "memory", "hour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,9 @@ def render(values: Values) -> str:
             "\n\n| | batch | upstream ms | ours ms | times as fast |\n|---|---|---|---|---|"
         )
         parts += ["\n".join([head, *rows])]
-    parts += filter(None, (part.render(values["attempts"]) for part in (onnx_models, model_memory)))
+    parts += filter(
+        None, (part.render(values["attempts"]) for part in (cpu_roofline, onnx_models, model_memory))
+    )
     if hour := values["attempts"].get("hour"):
         parts += [render_call(hour)]
     return "\n\n".join(parts) + "\n"
@@ -217,7 +220,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="lab.bench.cpu_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
-    parser.add_argument("--only", choices=PARTS, action="append", help="[mimi, lm, onnx and memory]")
+    parser.add_argument("--only", choices=PARTS, action="append", help="[all but hour]")
     parser.add_argument("--batch", type=int, action="append", help="[1, 4 and 8]")
     parser.add_argument("--threads", type=int, default=1, help="1 counts CPU time [%(default)s]")
     parser.add_argument("--turns", type=int, help=f"[{Sizes().turns}]")
@@ -234,7 +237,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     call = replace(sizes.call, minutes=options.minutes or sizes.call.minutes)
     options.sizes = replace(sizes, turns=options.turns or sizes.turns, call=call)
     options.batch = options.batch or [1, 4, 8]
-    options.only = options.only or (PARTS if options.quick else PARTS[:4])
+    options.only = options.only or (PARTS if options.quick else PARTS[:5])
     return options
 
 
@@ -245,7 +248,7 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Valu
     if "lm" in options.only:
         yield "lm bf16", partial(measure_lm, torch.bfloat16, options.batch, options.sizes)
         yield "lm float32", partial(measure_lm, torch.float32, options.batch, options.sizes)
-    if {"onnx", "memory"} & set(options.only):
+    if {"roofline", "onnx", "memory"} & set(options.only):
         yield from _graph_parts(options)
     if "hour" in options.only:
         yield "hour", partial(measure_hour, options.model, options.threads, options.sizes)
@@ -254,6 +257,8 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Valu
 def _graph_parts(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Values]]]:
     size = "small" if options.quick else "full"
     setting = onnx_models.Setting(options.graphs, size, options.threads, options.spin, options.sizes.turns)
+    if "roofline" in options.only:
+        yield "roofline", partial(cpu_roofline.measure_roofline, setting)
     for model, batch in itertools.product(("mimi", "lm"), options.batch):
         if "onnx" in options.only:
             yield f"onnx {model} {batch}", partial(onnx_models.measure_model, model, batch, setting)

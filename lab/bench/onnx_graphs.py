@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
-from antiphon.models.graphs import graph_from_json
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.graphs import GraphFormat, graph_from_json
 
 Session: TypeAlias = Any
 """An onnxruntime.InferenceSession, which has no types."""
@@ -22,21 +23,27 @@ SOMETHING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A stage of a model by a recipe: ``folder/RECIPE/STAGE.onnx``, its table ``folder/STAGE.json``."""
+    """A stage of a model: the graph, and its entry of the graph table."""
 
-    folder: Path
-    recipe: str
-    stage: str
+    path: Path
+    form: GraphFormat
 
-    @property
-    def path(self) -> Path:
-        """The graph."""
-        return self.folder / self.recipe / f"{self.stage}.onnx"
+    @classmethod
+    def exported(cls, folder: Path, recipe: str, stage: str) -> GraphFile:
+        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, its table ``folder/STAGE.json``."""
+        form = graph_from_json(json.loads((folder / f"{stage}.json").read_text()), stage)
+        return cls(folder / recipe / f"{stage}.onnx", form)
+
+    @classmethod
+    def shipped(cls, checkpoint: Checkpoint, stage: str) -> GraphFile:
+        """A stage of a model that has graphs."""
+        form = checkpoint.graphs[stage]
+        return cls(checkpoint.file(form.file), form)
 
     @property
     def bytes(self) -> int:
         """On disk, with its data if these are in a file of their own."""
-        return sum(path.stat().st_size for path in self.path.parent.glob(f"{self.stage}.onnx*"))
+        return sum(path.stat().st_size for path in self.path.parent.glob(f"{self.path.name}*"))
 
     def session(self, threads: int, *, spin: bool = False) -> Session:
         """As the server opens it, on the CPU."""
@@ -47,8 +54,7 @@ class GraphFile:
 
         Rings are written over, so that they are memory and not a page of zeros that the system lends.
         """
-        form = graph_from_json(json.loads((self.folder / f"{self.stage}.json").read_text()), self.stage)
-        graph = Graph(session, form, rows)
+        graph = Graph(session, self.form, rows)
         fill_rows(graph)
         return graph
 

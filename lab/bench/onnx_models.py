@@ -80,7 +80,7 @@ def measure_model(model: str, rows: int, setting: Setting) -> Values:
             calls |= graph_calls(setting.folder("listener"), REAL_TIME_FORM, ("encode",), rows, setting)
         times = take_turns(calls, setting.turns)
     files = {
-        recipe: sum(GraphFile(folder, recipe, stage).bytes for stage in seeded.stages)
+        recipe: sum(GraphFile.exported(folder, recipe, stage).bytes for stage in seeded.stages)
         for recipe in FORMS[model]
     }
     return {"times": times, "file_bytes": files}
@@ -90,7 +90,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     """A frame of each stage."""
     calls: Calls = {}
     for stage in stages:
-        file = GraphFile(folder, form.split()[0], stage)
+        file = GraphFile.exported(folder, form.split()[0], stage)
         graph = file.rows(file.session(setting.threads, spin=form == SPINNING), rows)
         calls[f"{form} {stage}"] = partial(graph.run, range(rows))
     return calls

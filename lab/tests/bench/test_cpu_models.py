@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from lab.bench import cpu_models, cpu_profile
+from lab.bench.cpu_rates import Rates, int8_unit
 from lab.bench.long_call import judge_call, render_call
 from lab.bench.model_memory import measure_memory
 from lab.bench.onnx_graphs import GraphFile
+from lab.bench.onnx_work import Node, Work, products
 
 
 def few_measured(folder: Path, form: str, rows: int, threads: int) -> dict[str, int]:
@@ -38,6 +40,7 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         "mimi 2",
         "lm bf16",
         "lm float32",
+        "roofline",
         "onnx mimi 2",
         "onnx lm 2",
         *(f"memory mimi {form} 2" for form in ("upstream", "float32", "int8")),
@@ -65,6 +68,9 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
             < memory["running_bytes"] + memory["weights_bytes"]
             <= memory["peak_bytes"]
         )
+    stages = values["attempts"]["roofline"]["stages"]
+    assert len(stages) == 7
+    assert all(stage[rows]["floor_ms"] > 0 for stage in stages.values() for rows in ("1", "16"))
     assert values["settings"]["clock"] == "CPU time of the thread"
     text = (tmp_path / "cpu-models.md").read_text()
     assert text in capsys.readouterr().out
@@ -73,6 +79,7 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         "torch 2.",
         "load average",
         "**Mimi encode + decode**",
+        "| tiny depformer as shipped | ",
         "ours int8",
         "| **Mimi encode + decode** | 2 | int8 |",
         "| **Mimi encode + decode** | 2 | int8 spinning |",
@@ -91,19 +98,27 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
 def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, graphs: Path) -> None:
     line = ["--quick", "--threads", "1", "--batch", "2", "--out", str(tmp_path), "--graphs", str(graphs)]
     assert cpu_profile.main(line) == 0
-    encode = json.loads((tmp_path / "cpu-profile.json").read_text())["attempts"]["encode"]
+    encode = json.loads((tmp_path / "cpu-profile.json").read_text())["attempts"]["mimi encode int8"]
     operators = encode["operators"]
     assert {found["runs"] for found in operators.values()} == {3}
     total_ms = sum(found["median_ms"] for found in operators.values())
     assert 0 < total_ms <= 2 * encode["kernels"]["median_ms"] <= 2 * encode["run"]["median_ms"]
     weights_bytes = operators["MatMulNBits"]["cold_bytes"]
-    assert 0 < weights_bytes < GraphFile(graphs / "mimi-small", "int8", "encode").bytes
+    assert 0 < weights_bytes < GraphFile.exported(graphs / "mimi-small", "int8", "encode").bytes
     rings_bytes = 2 * 2 * 16 * 32 * 4  # keys and values, two rows, a window of 16, 32 wide, float32
     read = operators["MatMul"]["cold_bytes"] + operators["FusedMatMul"]["cold_bytes"]
     assert read >= rings_bytes
-    assert operators["Conv"]["torch_ms"] > 0
+    assert operators["Conv"]["least_ms"] > 0
+    assert operators["MatMulNBits"]["products"] > 0
     text = (tmp_path / "cpu-profile.md").read_text()
-    for words in ("onnxruntime 1.", "## Encode, batch 2, int8", "3 runs after 2", "| Conv | ", " others | "):
+    for words in (
+        "onnxruntime 1.",
+        "## mimi encode int8, batch 2",
+        "## tiny lm as shipped, batch 2",
+        "3 runs after 2",
+        "| Conv | ",
+        " others | ",
+    ):
         assert words in text
 
 
@@ -112,14 +127,34 @@ def test_products_are_counted_by_their_shapes() -> None:
         shapes = {"input_type_shape": [{"float": given}], "output_type_shape": [{"float": made}]}
         return {"op_name": operator, **shapes}
 
-    kernel = cpu_profile.Node("conv", ((128, 64, 8), (128,)), 0)
-    assert cpu_profile.products(event("Conv", [1, 64, 1924], [1, 128, 480]), kernel) == 128 * 480 * 64 * 8
-    turned = cpu_profile.Node("turned", ((128, 64, 8),), 0)
+    kernel = Node("conv", ((128, 64, 8), (128,)))
+    assert products(event("Conv", [1, 64, 1924], [1, 128, 480]), kernel) == 128 * 480 * 64 * 8
+    turned = Node("turned", ((128, 64, 8),))
     made = event("ConvTranspose", [1, 128, 480], [1, 64, 1924])
-    assert cpu_profile.products(made, turned) == 128 * 480 * 64 * 8
-    plain = cpu_profile.Node("plain", (), 0)
-    assert cpu_profile.products(event("MatMulNBits", [8, 2, 512], [8, 2, 2048]), plain) == 8 * 2 * 512 * 2048
-    assert cpu_profile.products(event("Add", [8, 2], [8, 2]), plain) == 0
+    assert products(made, turned) == 128 * 480 * 64 * 8
+    plain = Node("plain")
+    assert products(event("MatMulNBits", [8, 2, 512], [8, 2, 2048]), plain) == 8 * 2 * 512 * 2048
+    assert products(event("Add", [8, 2], [8, 2]), plain) == 0
+
+
+def test_a_floor_is_the_longer_of_reading_and_multiplying_at_the_rate_of_the_kind() -> None:
+    rates = Rates(bytes_s=1000.0, float32_s=100.0, bfloat16_s=200.0, int8_s=400.0, int8_unit="VNNI")
+    rounded = Work("MatMulNBits", weight_bytes=1000, state_bytes=0, products=2 * 200, rows=2)
+    assert [rounded.least_s(rows, rates) for rows in (1, 2, 4)] == [1.0, 1.0, 2.0]
+    attention = Work("MatMul", weight_bytes=0, state_bytes=2 * 500, products=2 * 100, rows=2)
+    assert [attention.least_s(rows, rates) for rows in (1, 4)] == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "unit"),
+    [("avx512_vnni amx_int8", "AMX"), ("avx2 avx_vnni", "VNNI"), ("sse2", "no unit of its own")],
+)
+def test_the_unit_that_multiplies_int8_is_read_from_the_cpus_flags(
+    tmp_path: Path, flags: str, unit: str
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor : 0\nflags : {flags}\n")
+    assert int8_unit(cpuinfo) == unit
 
 
 def call_of(*minutes: tuple[float, float]) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""What a CPU reaches at most: bytes read in a second, and products of float32, bfloat16 and INT8 by torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from lab.bench.harness import Values
+
+PROBE_FLOATS: Final = 1 << 26
+"""A quarter of a gigabyte: no cache holds it."""
+PROBE_SIDE: Final = 1024
+PROBE_TURNS: Final = 8
+INT8_UNITS: Final = {"amx_int8": "AMX", "avx512_vnni": "VNNI", "avx_vnni": "VNNI", "asimddp": "dot products"}
+"""What multiplies INT8, by the flag that ``/proc/cpuinfo`` has for it, the fastest first."""
+FLOAT32, INT8 = "float32", "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes read in a second, and multiplications of each kind of number; ``int8_unit`` says by what."""
+
+    bytes_s: float
+    float32_s: float
+    bfloat16_s: float
+    int8_s: float
+    int8_unit: str
+
+    def least_s(self, read_bytes: float, products: float, kind: str) -> float:
+        """The longer of reading so many bytes and multiplying so many numbers of a kind."""
+        return max(read_bytes / self.bytes_s, products / (self.int8_s if kind == INT8 else self.float32_s))
+
+    def to_json(self) -> Values:
+        """The rates by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """The rates in words."""
+        return (
+            f"{self.bytes_s / 1e9:.1f} GB/s read, {self.float32_s / 1e9:.0f} G products of float32 a second, "
+            f"{self.bfloat16_s / 1e9:.0f} of bfloat16, {self.int8_s / 1e9:.0f} of INT8 ({self.int8_unit})"
+        )
+
+
+def measure_rates(threads: int, *, floats: int = PROBE_FLOATS, side: int = PROBE_SIDE) -> Rates:
+    """The best of some sums over ``floats`` numbers, and of some products of square matrices, by torch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        numbers, square = torch.ones(floats), torch.ones(side, side)
+        half, integers = square.bfloat16(), square.to(torch.int8)
+        multiply: Any = torch._int_mm  # torch.matmul takes no INT8
+        return Rates(
+            bytes_s=4 * floats / _best_s(numbers.sum),
+            float32_s=side**3 / _best_s(lambda: square @ square),
+            bfloat16_s=side**3 / _best_s(lambda: half @ half),
+            int8_s=side**3 / _best_s(lambda: multiply(integers, integers)),
+            int8_unit=int8_unit(),
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+def int8_unit(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What this CPU multiplies INT8 by."""
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.is_file() else set()
+    return next((unit for flag, unit in INT8_UNITS.items() if flag in flags), "no unit of its own")
+
+
+def _best_s(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(PROBE_TURNS):
+        start_s = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start_s)
+    return min(times)

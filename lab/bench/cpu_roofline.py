@@ -1,0 +1,68 @@
+"""Every stage beside its floor, for ``lab.bench.cpu_models --only roofline``.
+
+The floor of a stage is what its nodes cannot do without, added up: of each, the longer of reading its weights
+and rings at this machine's memory rate and of making its products at the rate of their kind. Both rates are
+measured in the same run. A stage whose weights stay in a cache from frame to frame can be below its floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from lab.bench.cpu_profile import MODELS, QUICK_PROBE, Subject, subjects
+from lab.bench.cpu_rates import Rates, measure_rates
+from lab.bench.harness import Values, tell
+from lab.bench.onnx_models import Setting
+from lab.bench.onnx_work import take_profile
+from lab.bench.turns import take_turns
+
+ROWS: Final = (1, 2, 4, 8, 16)
+PROFILED_ROWS: Final = 2
+"""Neither 1, which has routines of its own, nor many."""
+
+
+def measure_roofline(setting: Setting) -> Values:
+    """The machine's rates, and of every stage the floor and the time for each number of rows."""
+    rates = measure_rates(setting.threads, **(QUICK_PROBE if setting.size == "small" else {}))
+    stages = {}
+    for model in MODELS:
+        for subject in subjects(model, None, setting):
+            tell(f"roofline {subject}")
+            stages[str(subject)] = measure_stage(subject, setting, rates)
+    return {"rates": rates.to_json(), "stages": stages}
+
+
+def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
+    """A stage for each number of rows, by turns: times beside ``floor_ms``."""
+    file = subject.file
+    works = take_profile(file, PROFILED_ROWS, setting.threads, runs=1).works()
+    session = file.session(setting.threads)
+    graph = file.rows(session, max(ROWS))
+    times = take_turns({str(rows): partial(graph.run, range(rows)) for rows in ROWS}, setting.turns)
+    floors_ms = {rows: 1000 * sum(work.least_s(rows, rates) for work in works) for rows in ROWS}
+    return {str(rows): {**times[str(rows)], "floor_ms": floors_ms[rows]} for rows in ROWS}
+
+
+def render(attempts: Mapping[str, Values]) -> str:
+    """A section in Markdown; empty where no roofline was measured."""
+    found = attempts.get("roofline")
+    if found is None:
+        return ""
+    about = (
+        f"What this machine reaches on as many threads: {Rates(**found['rates'])}. In each cell the floor "
+        "and the median in ms, and the floor's share of it. A stage whose weights stay in a cache from frame "
+        "to frame (tiny's do) can be below its floor."
+    )
+    head = f"| rows | {' | '.join(map(str, ROWS))} |\n" + "|---" * (1 + len(ROWS)) + "|"
+    lines = [f"| {name} | {' | '.join(_cells(stage))} |" for name, stage in found["stages"].items()]
+    return "\n\n".join(["## Roofline", about, "\n".join([head, *lines])])
+
+
+def _cells(stage: Values) -> Sequence[str]:
+    cells = [stage[str(rows)] for rows in ROWS]
+    return [
+        f"{cell['floor_ms']:.2f} / {cell['median_ms']:.2f} = {cell['floor_ms'] / cell['median_ms']:.0%}"
+        for cell in cells
+    ]
