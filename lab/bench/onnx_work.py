@@ -140,7 +140,9 @@ def read_nodes(model: onnx.ModelProto, state: Mapping[str, int]) -> dict[str, No
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
-    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    itemsize: int = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    size: int = math.prod(tensor.dims)
+    return size * itemsize
 
 
 def products(event: Values, node: Node) -> int:
