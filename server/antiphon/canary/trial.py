@@ -46,7 +46,7 @@ class Trial:
         self._callers: set[str] = set()
 
     def add(self, arm: Arm, signals: CallSignals, caller: str = "") -> bool:
-        """One ended call; whether the phase has changed. Of each ``caller`` that is named the first counts."""
+        """One ended call; whether the phase has changed. Of a named ``caller`` the first call counts."""
         self.calls[arm] += 1
         if self.phase is not Phase.RUNNING or self._was_counted(caller):
             return False

@@ -156,6 +156,10 @@ class CanaryDesk:
         """An operator wants a phase; the state after it."""
         return self._named_in(await self._book.ask(phase))
 
+    async def settled(self) -> None:
+        """Wait until recognisers have heard the calls that have ended."""
+        await asyncio.gather(*self._listening, return_exceptions=True)
+
     def close(self) -> None:
         """The server ends: what a recogniser still hears is not compared."""
         for task in self._listening:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -130,11 +129,10 @@ class Observation:
 
     def _piece(self, token: int | None) -> str:
         tokenizer = self._model.tokenizer
-        return "" if token is None or tokenizer is None else tokenizer.piece(token)
-
-
-Judge = Callable[[Observation, CallSignals], None]
-"""Takes a call that has ended."""
+        # A tts model's numbers are those of words that it was given.
+        if token is None or tokenizer is None or self._model.kind is PipelineKind.TTS:
+            return ""
+        return tokenizer.piece(token)
 
 
 def _is_speech(pcm: FloatArray) -> bool:
