@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -26,13 +25,15 @@ from antiphon.serve.hosting.canary_desk import CanaryBook
 from antiphon_client.clip import default_clips, fit_clip
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 
-CALL_FRAMES: Final = 150
-"""Twelve seconds, so that a caller who hears all of it has not hung up."""
+CALL_FRAMES: Final = 130
+"""10.4 seconds, so that a caller who hears all of it has not hung up."""
 
-AT_ONCE: Final = 2
+PAUSE_S: Final = 2.5
+"""After each question of a call, in which the talker answers."""
+
 ROWS: Final = 2
 IN_FLIGHT_FRAMES: Final = 2
-"""A caller sends as fast as it is answered, and no frame waits for another one's step."""
+"""A caller sends as fast as it is answered. The talker is one frame behind, and waits for no other frame."""
 
 HANG_UP_SHARE: Final = 0.05
 """Of all callers: some leave early whatever they hear."""
@@ -140,7 +141,8 @@ async def on_trial(fault: str, share: float, trial: KeptSignals) -> AsyncIterato
 async def one_call(server: Server, number: int, fault: str) -> None:
     """A question, asked as fast as it is answered; some callers leave early."""
     chance = random.Random(number)
-    pcm = fit_clip(_clip(number), CALL_FRAMES * 0.08).reshape(-1, FRAME_SAMPLES)
+    question = np.append(_clip(number), np.zeros(round(PAUSE_S * 24_000), np.float32))
+    pcm = fit_clip(question, CALL_FRAMES * 0.08).reshape(-1, FRAME_SAMPLES)
     query = f"ext=1&format=pcm_f32le&text_seed={number}&audio_seed={number}&wait=60"
     async with server.http.ws_connect(server.url(f"/api/chat?{query}", "ws"), max_msg_size=0) as socket:
         sent = answered = 0
@@ -153,33 +155,26 @@ async def one_call(server: Server, number: int, fault: str) -> None:
                 is_bad = fault == "hang_up" and decoded.fields["model"] == CANARY_NAME
                 leaves = chance.random() < (0.8 if is_bad else HANG_UP_SHARE)
                 last = chance.randrange(10, 100) if leaves else CALL_FRAMES
-                delay_frames = int(decoded.fields.get("delay_frames", 2))
             elif isinstance(decoded, moshi.StampedAudio):
                 answered = decoded.frame + 1
                 if answered >= last - 2:
                     return
             else:
                 continue
-            while sent < CALL_FRAMES and sent - answered < IN_FLIGHT_FRAMES + delay_frames:
+            while sent < CALL_FRAMES and sent - answered < IN_FLIGHT_FRAMES:
                 await socket.send_bytes(moshi.encode(moshi.Audio(pcm[sent].astype("<f4").tobytes())))
                 sent += 1
 
 
 async def many_calls(server: Server, trial: KeptSignals, calls: int, fault: str, *, until_over: bool) -> int:
-    """So many calls, with ``until_over`` none after the end of the trial; returns how many there were."""
-    numbers = iter(range(calls))
-    done = 0
+    """So many calls, one after the other; with ``until_over`` none after the end of the trial.
 
-    async def caller() -> None:
-        nonlocal done
-        for number in numbers:
-            if until_over and trial.phase is not Phase.RUNNING:
-                return
-            await one_call(server, number, fault)
-            done += 1
-
-    await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
-    services = server.services
-    assert services.canary is not None
-    await services.canary.settled()
-    return done
+    Returns how many there were. One at a time: two models and a recogniser share the cores with callers.
+    """
+    assert server.services.canary is not None
+    for number in range(calls):
+        if until_over and trial.phase is not Phase.RUNNING:
+            return number
+        await one_call(server, number, fault)
+        await server.services.canary.settled()
+    return calls
