@@ -20,7 +20,8 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.security import allowed_hosts, host_check
 from antiphon.serve.access.shared_secret import SharedSecret
-from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial, rules_of
+from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial
+from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel

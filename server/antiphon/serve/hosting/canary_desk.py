@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.share import caller_digest, point_of
 from antiphon.canary.signals import Arm, CallSignals
-from antiphon.canary.trial import Phase, TrialRules
+from antiphon.canary.trial import Phase
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, nearest
 from antiphon.ipc.port import CallSession
@@ -66,11 +66,6 @@ class OwnTrial:
         """An operator wants a phase; the state after it."""
         self._kept.ask(phase)
         return self._kept.trial.report()
-
-
-def rules_of(config: ServerConfig) -> TrialRules | None:
-    """The rules of the trial; None without a canary."""
-    return None if config.canary is None else TrialRules(share=config.canary_share)
 
 
 class CanaryDesk:

@@ -19,7 +19,7 @@ from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.banner import banner
-from antiphon.serve.hosting.canary_desk import rules_of
+from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.tls import tls_context
