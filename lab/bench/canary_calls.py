@@ -16,7 +16,7 @@ import numpy as np
 from antiphon.audio.files import read_audio
 from antiphon.backends.base import NO_TOKEN, Backend, FloatArray, StepInputs, StepOutputs
 from antiphon.backends.registry import make_backend
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -93,14 +93,14 @@ class KeptSignals:
     def __init__(self, inner: CanaryBook) -> None:
         """Begin with nothing."""
         self._inner = inner
-        self.calls: list[tuple[Arm, CallSignals]] = []
+        self.calls: list[tuple[TrialArm, CallSignals]] = []
 
     @property
     def phase(self) -> Phase:
         """As the inner book says."""
         return self._inner.phase
 
-    def record(self, arm: Arm, signals: CallSignals, caller: str) -> None:
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """Keep it, and pass it on."""
         self.calls.append((arm, signals))
         self._inner.record(arm, signals, caller)

@@ -24,7 +24,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from antiphon.canary.kept import KeptTrial
-from antiphon.canary.signals import SIGNALS, Arm, CallSignals
+from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 from antiphon.canary.trial import Phase, Trial, TrialRules
 from antiphon.log import Log
 from antiphon.serve.hosting.canary_desk import OwnTrial
@@ -44,7 +44,7 @@ Signals = Sequence[CallSignals]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TriedCanary:
     """The calls of one server, and what came of its trial."""
 
     fault: str
@@ -52,10 +52,10 @@ class Found:
     seconds: float
     phase: Phase
     reason: str
-    arms: dict[Arm, list[CallSignals]]
+    arms: dict[TrialArm, list[CallSignals]]
 
 
-async def collect(fault: str, calls: int, *, until_over: bool) -> Found:
+async def collect(fault: str, calls: int, *, until_over: bool) -> TriedCanary:
     """Real calls, half of them of a canary with a fault."""
     random.seed(11)
     kept = KeptTrial(TrialRules(share=0.5), registry=CollectorRegistry(), log=Log(__name__))
@@ -63,16 +63,16 @@ async def collect(fault: str, calls: int, *, until_over: bool) -> Found:
     began_s = time.monotonic()
     async with on_trial(fault, 0.5, book) as server:
         done = await many_calls(server, book, calls, fault, until_over=until_over)
-    arms = {arm: [signals for each, signals in book.calls if each is arm] for arm in Arm}
-    return Found(fault, done, time.monotonic() - began_s, book.phase, kept.trial.reason, arms)
+    arms = {arm: [signals for each, signals in book.calls if each is arm] for arm in TrialArm}
+    return TriedCanary(fault, done, time.monotonic() - began_s, book.phase, kept.trial.reason, arms)
 
 
 def drawn(stable: Signals, canary: Signals, share: float, chance: random.Random, most: int) -> Trial:
     """A trial of calls drawn from those there were, until it is over or the canary has had ``most``."""
     trial = Trial(TrialRules(share=share))
-    while trial.phase is Phase.RUNNING and trial.calls[Arm.CANARY] < most:
-        arm = Arm.CANARY if chance.random() < share else Arm.STABLE
-        trial.add(arm, chance.choice(canary if arm is Arm.CANARY else stable))
+    while trial.phase is Phase.RUNNING and trial.calls[TrialArm.CANARY] < most:
+        arm = TrialArm.CANARY if chance.random() < share else TrialArm.STABLE
+        trial.add(arm, chance.choice(canary if arm is TrialArm.CANARY else stable))
     return trial
 
 
@@ -83,12 +83,12 @@ def false_alarms(calls: Signals, pairs: int = PAIRS) -> int:
     return sum(trial.phase is Phase.WITHDRAWN for trial in trials)
 
 
-def detection(found: Found, stable: Signals, share: float) -> list[int]:
+def detection(found: TriedCanary, stable: Signals, share: float) -> list[int]:
     """The canary's calls until it is withdrawn, in 200 orders, in ascending order."""
     chance = random.Random(2)
-    trials = [drawn(stable, found.arms[Arm.CANARY], share, chance, MOST_CALLS) for _ in range(200)]
+    trials = [drawn(stable, found.arms[TrialArm.CANARY], share, chance, MOST_CALLS) for _ in range(200)]
     return sorted(
-        trial.calls[Arm.CANARY] if trial.phase is Phase.WITHDRAWN else MOST_CALLS for trial in trials
+        trial.calls[TrialArm.CANARY] if trial.phase is Phase.WITHDRAWN else MOST_CALLS for trial in trials
     )
 
 
@@ -101,9 +101,9 @@ def means(calls: Signals) -> str:
     return ", ".join(parts)
 
 
-def table(healthy: Found, alarms: int, faults: Sequence[Found]) -> list[str]:
+def table(healthy: TriedCanary, alarms: int, faults: Sequence[TriedCanary]) -> list[str]:
     """Markdown."""
-    pool = [*healthy.arms[Arm.STABLE], *healthy.arms[Arm.CANARY]]
+    pool = [*healthy.arms[TrialArm.STABLE], *healthy.arms[TrialArm.CANARY]]
     lines = [
         f"Load {os.getloadavg()[0]:.1f}. The same model twice: {len(pool)} calls in {healthy.seconds:.0f} s, "
         f"{healthy.phase.value}. {alarms} of {PAIRS} pairs of sequences drawn from them ended with a "
@@ -120,7 +120,7 @@ def table(healthy: Found, alarms: int, faults: Sequence[Found]) -> list[str]:
             f"{orders[len(orders) // 2]}, {orders[int(0.99 * len(orders))]}"
             for orders in (detection(found, pool, share) for share in SHARES)
         ]
-        came = f"{found.calls}, {len(found.arms[Arm.CANARY])}"
+        came = f"{found.calls}, {len(found.arms[TrialArm.CANARY])}"
         reason = found.reason if found.phase is Phase.WITHDRAWN else "not withdrawn"
         lines.append(f"| {found.fault} | {came} | {reason} | {' | '.join(cells)} |")
     return lines
@@ -129,7 +129,7 @@ def table(healthy: Found, alarms: int, faults: Sequence[Found]) -> list[str]:
 async def measure(calls: int, kinds: Sequence[str]) -> list[str]:
     """All of it."""
     healthy = await collect("", calls, until_over=False)
-    pool = [*healthy.arms[Arm.STABLE], *healthy.arms[Arm.CANARY]]
+    pool = [*healthy.arms[TrialArm.STABLE], *healthy.arms[TrialArm.CANARY]]
     tell(f"healthy: {healthy.phase.value} {healthy.reason} {healthy.seconds:.0f} s; {means(pool)}")
     alarms = false_alarms(pool)
     tell(f"{alarms} of {PAIRS} pairs withdrawn")
@@ -137,7 +137,7 @@ async def measure(calls: int, kinds: Sequence[str]) -> list[str]:
     for fault in kinds:
         found = await collect(fault, calls, until_over=True)
         tell(f"{fault}: {found.calls} calls, {found.phase.value} {found.reason}; {found.seconds:.0f} s")
-        tell(f"  {means(found.arms[Arm.CANARY])}")
+        tell(f"  {means(found.arms[TrialArm.CANARY])}")
         faults.append(found)
     return table(healthy, alarms, faults)
 

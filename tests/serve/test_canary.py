@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from antiphon.backends.null import NullBackend, NullFaults
-from antiphon.canary.signals import Arm
+from antiphon.canary.signals import TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, HandOverError, SessionFailedError, SessionTimeoutError
@@ -173,7 +173,7 @@ async def test_without_a_canary_there_is_no_state() -> None:
 async def test_a_pair_that_cannot_be_is_refused_in_words() -> None:
     async with serving(also=[("next", CODEC), ("other", DUPLEX)]) as server:
         models = server.services.models
-        for options, words in (
+        refusals: list[tuple[dict[str, Any], str]] = [
             ({"canary": "nxt"}, "canary = 'nxt' is no model served here; did you mean 'next'"),
             (
                 {"canary": "other"},
@@ -185,7 +185,8 @@ async def test_a_pair_that_cannot_be_is_refused_in_words() -> None:
             ),
             ({"canary": "null-echo"}, "canary = 'null-echo' has to be declared after 'next'"),
             ({"canary": "next", "canary_of": "gone"}, "canary_of = 'gone' is no model served here"),
-        ):
+        ]
+        for options, words in refusals:
             with pytest.raises(ConfigError) as refused:
                 find_pair(models, ServerConfig(**options))
             assert str(refused.value).startswith(words)
@@ -244,6 +245,6 @@ async def test_a_recogniser_hears_some_calls_and_gives_its_row_back() -> None:
         await server.eventually(lambda: not server.services.calls)
         await desk_of(server).settled()
         found = (await desk_of(server).report())["signals"]["disagreement"]
-        assert found["calls"] == {Arm.STABLE: 0, Arm.CANARY: 1}
+        assert found["calls"] == {TrialArm.STABLE: 0, TrialArm.CANARY: 1}
         scribe = server.services.models.find("scribe").engine
         await server.eventually(lambda: scribe.health().active == 0)

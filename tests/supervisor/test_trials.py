@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, TrialRules
 from antiphon.log import Log
 from antiphon.serve.hosting.central_trial import CentralTrial
@@ -74,12 +74,12 @@ async def test_a_front_end_reports_asks_and_obeys_over_its_control_socket() -> N
     front_end = Peer(theirs, hear_phase, lost=lambda: None)
     central = CentralTrial(front_end)
     try:
-        assert central.phase is Phase.RUNNING
-        central.record(Arm.CANARY, CallSignals(late=0.25, failure=0.0), "")
+        assert central.phase == Phase.RUNNING
+        central.record(TrialArm.CANARY, CallSignals(late=0.25, failure=0.0), "")
         assert (await central.report())["signals"]["late"]["canary"] == 0.25
         assert (await central.ask(Phase.PROMOTED))["phase"] == "promoted"
         await heard.wait()
-        assert central.phase is Phase.PROMOTED
+        assert central.phase.value == "promoted"
     finally:
         supervisor.close()
         front_end.close()

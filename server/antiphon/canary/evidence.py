@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from antiphon.canary.signals import Arm
+from antiphon.canary.signals import TrialArm
 
 STAKES: Final = (0.1, 0.3, 0.6, 0.95)
 """The parts of the capital that are bet, each on a quarter of it: small ones find a small difference in
@@ -28,7 +28,7 @@ ROUND_COMPARISONS: Final = 200
 
 
 @dataclass(slots=True)
-class Running:
+class RunningMean:
     """A sum and a count."""
 
     sum: float = 0.0
@@ -45,8 +45,8 @@ class Running:
         return self.sum / self.count if self.count else 0.0
 
 
-def _nothing() -> dict[Arm, Running]:
-    return {arm: Running() for arm in Arm}
+def _nothing() -> dict[TrialArm, RunningMean]:
+    return {arm: RunningMean() for arm in TrialArm}
 
 
 @dataclass(slots=True)
@@ -56,16 +56,16 @@ class Evidence:
     error: float
     tolerance: float
     comparisons: int = 0
-    means: dict[Arm, Running] = field(default_factory=_nothing)
-    _since: dict[Arm, Running] = field(default_factory=_nothing)
+    means: dict[TrialArm, RunningMean] = field(default_factory=_nothing)
+    _since: dict[TrialArm, RunningMean] = field(default_factory=_nothing)
     _capitals: list[float] = field(default_factory=lambda: [1.0 / len(STAKES)] * len(STAKES))
 
-    def add(self, arm: Arm, fault: float) -> None:
+    def add(self, arm: TrialArm, fault: float) -> None:
         """One call's value, from 0 to 1."""
         self.means[arm].add(fault)
         self._since[arm].add(fault)
         if all(each.count for each in self._since.values()):
-            self._compare(self._since[Arm.CANARY].mean - self._since[Arm.STABLE].mean)
+            self._compare(self._since[TrialArm.CANARY].mean - self._since[TrialArm.STABLE].mean)
             self._since = _nothing()
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from antiphon.canary.metrics import TrialMetrics
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, Trial, TrialRules
 from antiphon.log import Log
 
@@ -32,7 +32,7 @@ class KeptTrial:
         self._log, self._on_phase = log, on_phase
         registry.register(TrialMetrics(self.trial))
 
-    def record(self, arm: Arm, signals: CallSignals, caller: str) -> None:
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """One ended call of a version; ``caller`` is "" where every call counts."""
         if self.trial.add(arm, signals, caller):
             self._changed()

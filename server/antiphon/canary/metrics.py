@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon.canary.signals import Arm
+from antiphon.canary.signals import TrialArm
 from antiphon.canary.trial import Phase, Trial
 
 
@@ -41,6 +41,6 @@ class TrialMetrics(Collector):
             phase.add_metric((each.value,), float(each is trial.phase))
         for name, found in trial.evidence.items():
             evidence.add_metric((name,), found.capital / found.needed)
-            for arm in Arm:
+            for arm in TrialArm:
                 fault.add_metric((arm.value, name), found.means[arm].mean)
         yield from (calls, phase, fault, evidence)

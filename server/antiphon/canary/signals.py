@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Arm(StrEnum):
+class TrialArm(StrEnum):
     """The version that answers a call."""
 
     STABLE = "stable"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from antiphon.canary.evidence import Evidence
-from antiphon.canary.signals import SIGNALS, Arm, CallSignals
+from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 
 MAX_CALLERS: Final = 65_536
 """Callers that are remembered as counted, 8 MB; beyond, all are forgotten and count once more."""
@@ -41,11 +41,11 @@ class Trial:
         self.rules = rules
         self.phase = Phase.RUNNING
         self.reason = ""
-        self.calls = dict.fromkeys(Arm, 0)
+        self.calls = dict.fromkeys(TrialArm, 0)
         self._evidence = self._begin()
         self._callers: set[str] = set()
 
-    def add(self, arm: Arm, signals: CallSignals, caller: str = "") -> bool:
+    def add(self, arm: TrialArm, signals: CallSignals, caller: str = "") -> bool:
         """One ended call; whether the phase has changed. Of a named ``caller`` the first call counts."""
         self.calls[arm] += 1
         if self.phase is not Phase.RUNNING or self._was_counted(caller):
@@ -62,7 +62,7 @@ class Trial:
         """An operator wants a phase; RUNNING begins anew."""
         self.phase, self.reason = phase, "by hand"
         if phase is Phase.RUNNING:
-            self.calls, self.reason = dict.fromkeys(Arm, 0), ""
+            self.calls, self.reason = dict.fromkeys(TrialArm, 0), ""
             self._evidence, self._callers = self._begin(), set()
 
     def report(self) -> dict[str, Any]:
@@ -97,14 +97,16 @@ class Trial:
 
     def _say(self, name: str) -> str:
         means = self._evidence[name].means
-        shown = {arm: f"{means[arm].mean:.2f} in {means[arm].count} calls" for arm in Arm}
-        return f"{name}: {shown[Arm.CANARY]} of the canary, {shown[Arm.STABLE]} of the stable version"
+        shown = {arm: f"{means[arm].mean:.2f} in {means[arm].count} calls" for arm in TrialArm}
+        return (
+            f"{name}: {shown[TrialArm.CANARY]} of the canary, {shown[TrialArm.STABLE]} of the stable version"
+        )
 
 
 def _shown(evidence: Evidence) -> dict[str, Any]:
     return {
-        **{arm.value: round(evidence.means[arm].mean, 4) for arm in Arm},
-        "calls": {arm.value: evidence.means[arm].count for arm in Arm},
+        **{arm.value: round(evidence.means[arm].mean, 4) for arm in TrialArm},
+        "calls": {arm.value: evidence.means[arm].count for arm in TrialArm},
         "comparisons": evidence.comparisons,
         "capital": float(f"{evidence.capital:.4g}"),
         "needed": round(evidence.needed),

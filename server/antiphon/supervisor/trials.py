@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry
 
 from antiphon.canary.kept import KeptTrial
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, TrialRules
 from antiphon.log import Log
 from antiphon.supervisor.children import Child
@@ -35,7 +35,7 @@ class FrontEndTrial:
     def compare(self, message: Compared) -> None:
         """A call of a front end has ended."""
         if self._kept is not None:
-            self._kept.record(Arm(message.arm), CallSignals(*message.signals), message.caller)
+            self._kept.record(TrialArm(message.arm), CallSignals(*message.signals), message.caller)
 
     def ask(self, message: AskPhase) -> Body:
         """Set the phase; the state after it."""

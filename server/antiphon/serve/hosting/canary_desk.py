@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.share import caller_digest, point_of
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, nearest
 from antiphon.ipc.port import CallSession
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.hosting.observation import Listener, Observation
+from antiphon.serve.hosting.observation import Observation, SpeechListener
 from antiphon.serve.hosting.served import Models, ServedModel, on_trial
 
 BY_CALLER: Final = "caller"
@@ -29,7 +29,7 @@ class CanaryBook(Protocol):
         """What becomes of new calls, as far as this process knows."""
         ...
 
-    def record(self, arm: Arm, signals: CallSignals, caller: str) -> None:
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """One ended call."""
         ...
 
@@ -54,7 +54,7 @@ class OwnTrial:
         """What becomes of new calls."""
         return self._kept.trial.phase
 
-    def record(self, arm: Arm, signals: CallSignals, caller: str) -> None:
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """One ended call."""
         self._kept.record(arm, signals, caller)
 
@@ -77,7 +77,7 @@ class CanaryDesk:
         config: ServerConfig,
         book: CanaryBook,
         *,
-        listen: Callable[[ServedModel], Listener | None],
+        listen: Callable[[ServedModel], SpeechListener | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
         """``listen`` gives a recogniser for a call of a model, where one is served; ``draw`` a number
@@ -88,7 +88,10 @@ class CanaryDesk:
         """
         stable, canary = find_pair(models, config)
         self._named = stable
-        self._arms = {Arm.STABLE: on_trial(stable, Arm.STABLE), Arm.CANARY: on_trial(canary, Arm.CANARY)}
+        self._arms = {
+            TrialArm.STABLE: on_trial(stable, TrialArm.STABLE),
+            TrialArm.CANARY: on_trial(canary, TrialArm.CANARY),
+        }
         self._book, self._share = book, config.canary_share
         self._is_by_caller = config.canary_by == BY_CALLER
         self._listen, self._draw = listen, draw
@@ -100,9 +103,9 @@ class CanaryDesk:
         A canary that would not admit a call at once gets none. Calls that name the canary itself get it,
         and are not compared, since they were not drawn.
         """
-        if model is not self._named and model is not self._arms[Arm.STABLE]:
+        if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model
-        stable, canary = self._arms[Arm.STABLE], self._arms[Arm.CANARY]
+        stable, canary = self._arms[TrialArm.STABLE], self._arms[TrialArm.CANARY]
         if resumes or self._book.phase is Phase.WITHDRAWN or not canary.engine.health().ready:
             return stable
         if self._book.phase is Phase.PROMOTED or self._point(caller) < self._share:
@@ -168,7 +171,7 @@ class CanaryDesk:
         return point_of(self._digest(caller)) if self._is_by_caller else self._draw()
 
     def _digest(self, caller: Caller) -> str:
-        return caller_digest(self._arms[Arm.CANARY].name, caller.name or caller.address)
+        return caller_digest(self._arms[TrialArm.CANARY].name, caller.name or caller.address)
 
     def _record(self, model: ServedModel, caller: Caller, signals: CallSignals) -> None:
         assert model.arm is not None

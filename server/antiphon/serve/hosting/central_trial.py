@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from antiphon.canary.signals import Arm, CallSignals
+from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.errors import SessionFailedError
 from antiphon.serve.hosting.central import ASK_S
@@ -31,7 +31,7 @@ class CentralTrial:
         """The supervisor says a phase."""
         self._phase = Phase(message.phase)
 
-    def record(self, arm: Arm, signals: CallSignals, caller: str) -> None:
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """One ended call."""
         self._peer.tell(Compared(arm.value, caller, signals.values))
 

@@ -46,7 +46,7 @@ LISTEN_FRAMES: Final = 250
 WORD: Final = re.compile(r"\w+")
 
 
-class Listener(Protocol):
+class SpeechListener(Protocol):
     """A recogniser that hears what the model says."""
 
     def hear(self, pcm: FloatArray) -> None:
@@ -65,7 +65,7 @@ class Listener(Protocol):
 class Observation:
     """One call of a version on trial, used on the event loop alone."""
 
-    def __init__(self, model: ServedModel, listener: Listener | None) -> None:
+    def __init__(self, model: ServedModel, listener: SpeechListener | None) -> None:
         """Begin with the call; ``listener`` hears its beginning, where there is one."""
         self._model, self._listener = model, listener
         self._frames = self._active = 0

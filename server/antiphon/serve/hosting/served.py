@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from antiphon.canary.signals import Arm
+from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ConfigError, UnknownModelError
@@ -48,7 +48,7 @@ class ServedModel:
     metrics: ServeMetrics
     speakers: TtsVoiceFolder | None = None
     since_s: int = field(default_factory=lambda: int(time.time()))
-    arm: Arm | None = None
+    arm: TrialArm | None = None
 
     def parameters(self) -> SamplingParameters:
         """The defaults with seeds of their own, for one more caller."""
@@ -62,7 +62,7 @@ class ServedModel:
         return self.checkpoint.spec.kind
 
 
-def on_trial(model: ServedModel, arm: Arm) -> ServedModel:
+def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
     """The model as one side of a trial."""
     return replace(model, arm=arm)
 
