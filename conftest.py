@@ -23,6 +23,7 @@ TIERS: Mapping[str, Sequence[str]] = {
     "advise": PRODUCT,
     "audio": FAST,
     "backends": PRODUCT,
+    "canary": FAST,
     "clients": PRODUCT,
     "compose": PRODUCT,
     "docs": PRODUCT,

@@ -61,7 +61,9 @@ def test_a_typo_suggests_the_nearest_command(
 
 def test_a_word_like_nothing_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["zzz"]) == cli.EXIT_USAGE
-    known = "there are: bench, doctor, drain, gate, keys, models, probe, quantize, serve, talk, verify"
+    known = (
+        "there are: bench, canary, doctor, drain, gate, keys, models, probe, quantize, serve, talk, verify"
+    )
     assert known in capsys.readouterr().err
 
 

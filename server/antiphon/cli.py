@@ -43,6 +43,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
     "drain": Command("antiphon.serve.operator.drain:main", "drain a worker; its calls go on at another one"),
+    "canary": Command(
+        "antiphon.serve.operator.canary:main", "show, promote or withdraw the model that is on trial"
+    ),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon.measure.doctor:main", "check this machine: what is missing, what will run and how fast"

@@ -30,6 +30,8 @@ WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PROTECTABLE = ("health", "metrics", "page")
 """What is open to everybody, keys or not, unless it is protected."""
 
+CANARY_BY = ("call", "caller")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -152,8 +154,18 @@ class ServerConfig:
     )
     hand_over_secret: str | None = option(
         None,
-        "what the workers share that hand calls over to each other: a file with a secret",
+        "what the workers share that hand calls over to each other, and operators: a file with a secret",
         metavar="FILE",
+    )
+    canary: str | None = option(
+        None, "a served model that is on trial: the next version of another one", metavar="NAME"
+    )
+    canary_of: str | None = option(
+        None, "the model it may replace; by default the first of its kind", metavar="NAME"
+    )
+    canary_share: float = option(0.1, "the part of new calls that it gets", minimum=0, maximum=1)
+    canary_by: str = option(
+        "call", "what is drawn: each call, or each caller once for all", choices=CANARY_BY
     )
     allow_origin: tuple[str, ...] = option(
         (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"

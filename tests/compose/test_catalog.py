@@ -33,7 +33,9 @@ async def test_all_models_by_every_name_and_another_one_while_none_runs(start: S
     aliases, fallbacks = tmp_path / "aliases.map", tmp_path / "fallbacks.map"
     aliases.write_text("gpt-realtime duplex\nparrot echo\n")
     fallbacks.write_text("duplex echo\n")
-    balancer = {"ALIASES": str(aliases), "FALLBACKS": str(fallbacks)}
+    workers = tmp_path / "workers.map"
+    workers.write_text("e echo\n")
+    balancer = {"ALIASES": str(aliases), "FALLBACKS": str(fallbacks), "WORKERS_MAP": str(workers)}
     async with start(balancer=balancer, duplex=1, echo=1) as stack:
         assert await models(stack) == ["tiny", "echo"]
         for name, model in (
@@ -45,6 +47,10 @@ async def test_all_models_by_every_name_and_another_one_while_none_runs(start: S
             status, body, _ = await stack.get(f"{stack.url}/v1/models/{name}")
             assert (status, json.loads(body)["id"]) == (200, model)
             assert await named(stack, f"/api/build_info?model={name}") == (model, None)
+        # A worker's name leads a call back to it, and steers nothing else.
+        assert await named(stack, "/api/build_info?worker=e&resume=again") == ("echo", None)
+        for query in ("worker=e", "worker=e&resume=1", "worker=echo&resume=again"):
+            assert await named(stack, f"/api/build_info?{query}") == ("tiny", None)
         status, body, _ = await stack.get(f"{stack.url}/v1/models/nobody")
         assert status == 404
         error = json.loads(body)["error"]

@@ -78,6 +78,11 @@ async def test_keys_give_access_as_long_as_they_are_in_the_file(
         await stack.sees("echo", {worker.host: 2 for worker in stack.of("echo")})
         assert (await stack.get(stack.url + BUILD_INFO))[0] == 401
         assert await status(stack, alice) == 200
+        # The list of all models is the load balancer's, for those whom a worker lets in.
+        models = f"{stack.url}/v1/models"
+        assert (await stack.get(models))[0] == 401
+        async with stack.http.get(models, headers={"Authorization": f"Bearer {alice}"}) as listed:
+            assert [entry["id"] for entry in (await listed.json())["data"]] == ["echo"]
         assert await status(stack, alice[::-1]) == 401
         bob = make_key("bob")
         assert await status(stack, bob) == 200

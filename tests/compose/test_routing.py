@@ -54,7 +54,14 @@ async def test_by_path_by_model_and_what_is_not_there(start: Start) -> None:
         status, body, _ = await stack.get(f"{secure}/m/echo/api/build_info")
         assert (status, json.loads(body)["model"]["name"]) == (200, "echo")
         # What is for operators is not for callers, by whatever way they ask.
-        for path in ("/metrics", "/m/echo/metrics", "/metrics?model=echo", "/api/hand-over", "/api/drain"):
+        for path in (
+            "/metrics",
+            "/m/echo/metrics",
+            "/metrics?model=echo",
+            "/api/hand-over",
+            "/api/drain",
+            "/api/canary",
+        ):
             assert (await stack.get(stack.url + path))[0] == 404
         for path in ("/%6detrics", "/m/echo/%6Detrics", "/%6d/tiny/metrics"):
             assert await asyncio.to_thread(as_spelt, stack.http_port, path) == (404, b"not here\n"), path

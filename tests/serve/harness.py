@@ -25,6 +25,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
 from antiphon.serve.hosting.app import build_app, make_runner
+from antiphon.serve.hosting.canary_desk import CanaryBook
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
@@ -208,6 +209,7 @@ async def serving(
     also: Sequence[tuple[str, ModelSpec]] = (),
     beside: Sequence[tuple[Checkpoint, Backend]] = (),
     tls: ssl.SSLContext | None = None,
+    trial: CanaryBook | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
@@ -240,7 +242,7 @@ async def serving(
         core.start()
         cores.append(core)
         served.append(serve_model(config.served[0], name, files, LocalEngine(core), families))
-    app = build_app(served, config, families, page=page)
+    app = build_app(served, config, families, page=page, trial=trial)
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -53,6 +53,7 @@ class Session:
         self.is_moving = False  # the owner is to detach, since another worker gets the call
         self._frames = Channel(side, link)
         self._notify = notify
+        self._watcher: Callable[[FrameReply], None] | None = None
         self._parameters = parameters
         self._prompts, self._is_primed = 0, is_primed
         self._is_live = POLICIES[side.spec.kind].is_live
@@ -225,6 +226,12 @@ class Session:
         """
         with self._lock:
             self._frames.sent(reply, sent_s, peer_wait_s)
+        if self._watcher is not None:
+            self._watcher(reply)
+
+    def watch(self, watcher: Callable[[FrameReply], None]) -> None:
+        """Let ``watcher`` see every reply from now on, once it was handed to the socket."""
+        self._watcher = watcher
 
     def arm(self, key: bytes, owner: str) -> None:
         """Let another connection resume the call that shows what hashes to ``key``, with this API key."""

@@ -146,7 +146,7 @@ class Traced(Message):
 
 @dataclass(frozen=True)
 class Question(Message):
-    """Either way: ``what`` is "metrics", "health" or "trace"; the answer is a ``Body``."""
+    """Either way: ``what`` is "metrics", "health", "canary" or "trace"; the answer is a ``Body``."""
 
     what: str
 
@@ -200,6 +200,29 @@ class Used(Message):
     """The answer to ``Use``: the seconds of calls with these keys in all front ends."""
 
     seconds: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Compared(Message):
+    """From a front end: a call of a version on trial has ended, and how it went (``CallSignals.values``)."""
+
+    arm: str
+    caller: str
+    signals: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class AskPhase(Message):
+    """From a front end: an operator wants a phase of the trial; the answer is a ``Body`` with its state."""
+
+    phase: str
+
+
+@dataclass(frozen=True)
+class CanaryPhase(Message):
+    """To a front end: the phase of the trial."""
+
+    phase: str
 
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in Message.__subclasses__()}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.canary.trial import TrialRules
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 
 
@@ -16,7 +17,7 @@ class SupervisorPlan:
 
     ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
     ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come. What the
-    children have recorded goes into ``trace_file``.
+    children have recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial.
     """
 
     engine: Sequence[str]
@@ -30,3 +31,4 @@ class SupervisorPlan:
     drain_s: float
     leave_s: float
     trace_file: Path | None = None
+    canary: TrialRules | None = None

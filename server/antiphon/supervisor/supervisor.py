@@ -23,8 +23,10 @@ from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
 from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.leases import DaySeconds, FrontEndLeases
 from antiphon.supervisor.messages import (
+    AskPhase,
     Begin,
     BeginDrain,
+    Compared,
     Cut,
     Drain,
     Drained,
@@ -46,6 +48,7 @@ from antiphon.supervisor.messages import (
 from antiphon.supervisor.peer import Reply
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.trace import join_traces
+from antiphon.supervisor.trials import FrontEndTrial
 
 EXIT_DEVICE_LOST = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
@@ -76,6 +79,9 @@ class Supervisor:
             log=self._log,
         )
         self._leases, self._seconds = FrontEndLeases(), DaySeconds()
+        self._trial = FrontEndTrial(
+            plan.canary, registry=registry, log=self._log, front_ends=self._running_front_ends
+        )
         self._restarts = Counter(
             "antiphon_front_end_restarts",
             "Front-end processes that ended and were replaced.",
@@ -165,6 +171,7 @@ class Supervisor:
             )
             self._running_engine().peer.tell(NewFrontEnd(number, child.pid), [engines.fileno()])
         self._front_ends[number] = child
+        self._trial.greet(child)
         child.ready.add_done_callback(
             lambda ready: None if ready.exception() else self._dispatcher.add(number, child)
         )
@@ -227,6 +234,9 @@ class Supervisor:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
 
+    def _running_front_ends(self) -> Iterable[Child]:
+        return [child for child in self._front_ends.values() if child.is_alive]
+
     def _children(self) -> Iterable[Child]:
         engine = [self._engine] if self._engine is not None else []
         return [child for child in (*self._front_ends.values(), *engine) if child.is_alive]
@@ -255,8 +265,14 @@ class Supervisor:
                 self._leases.give_back(number, message.lease)
             case Use():
                 return self._seconds.report(number, message)
+            case Question(what="canary"):
+                return self._trial.report()
             case Question():
                 return self.answers.of(message.what)
+            case Compared():
+                self._trial.compare(message)
+            case AskPhase():
+                return self._trial.ask(message)
             case Drained():
                 self._drained.add(number)
                 self._changed.set()

@@ -16,6 +16,7 @@ from antiphon.serve.access.shared_secret import HEADER, SharedSecret
 
 CALLS_PATH: Final = "/api/hand-over"
 DRAIN_PATH: Final = "/api/drain"
+CANARY_PATH: Final = "/api/canary"
 MAX_ANSWER_BYTES: Final = 65_536
 
 SERVER_FAULTS: Final = 500
@@ -87,6 +88,14 @@ class OtherWorker:
             HandOverError: it does not.
         """
         return self._ask("POST", DRAIN_PATH, json.dumps({"target": target}).encode())
+
+    def set_canary(self, phase: str) -> Mapping[str, Any]:
+        """Set the phase of its canary; returns the state after it.
+
+        Raises:
+            HandOverError: it does not.
+        """
+        return self._ask("POST", CANARY_PATH, json.dumps({"phase": phase}).encode())
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
         header = self._secret.sign(method, path, len(body), time.time())

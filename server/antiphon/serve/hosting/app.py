@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from antiphon.canary.kept import KeptTrial
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
@@ -19,6 +20,8 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.security import allowed_hosts, host_check
 from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial
+from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
@@ -30,9 +33,11 @@ from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
 from antiphon.serve.operator.overview import Overview, OwnOverview
 from antiphon.serve.routes import openai_models
+from antiphon.serve.routes.canary import add_canary
 from antiphon.serve.routes.hand_over import add_hand_over
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
+from antiphon.serve.routes.output_listener import OutputListeners
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.static import StaticFiles, web_root
 from antiphon.serve.routes.tts import list_voices
@@ -56,6 +61,7 @@ def build_app(
     *,
     access: Access | None = None,
     overview: Overview | None = None,
+    trial: CanaryBook | None = None,
     clock: Callable[[], float] = time.monotonic,
     log: Log | None = None,
     tracer: Tracer | None = None,
@@ -64,8 +70,8 @@ def build_app(
     """An application around started engines; its clean-up closes every socket, not the engines.
 
     ``families`` are this process's metrics. ``access`` is made from ``config`` when None, ``clock`` is the
-    engines'. ``overview`` answers for the whole server, which is this process when None. ``page`` is the
-    folder of the web client, found by itself when None.
+    engines'. ``overview`` answers for the whole server, and ``trial`` compares its calls; with None that is
+    this process alone. ``page`` is the folder of the web client, found by itself when None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
@@ -78,6 +84,7 @@ def build_app(
     )
 
     recorder, own_log = make_recorder(config), log or Log()
+    desk = _make_desk(served, config, trial, families, own_log, clock)
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
@@ -101,9 +108,12 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
+        app[SERVICES].canary = desk
         watching = asyncio.create_task(watch_keys(access, app[SERVICES].calls))
         yield
         watching.cancel()
+        if desk is not None:
+            desk.close()
         lag.close()
         helper.close()
         if recorder is not None:
@@ -123,10 +133,28 @@ def build_app(
     add_question(app, openai_models.MODEL_PATH, openai_models.one_model)
     add_question(app, "/v1/audio/voices", openai_models.list_voices)
     add_question(app, "/v1/voices", list_voices)
-    if config.hand_over_secret is not None:
-        add_hand_over(app, SharedSecret.read(Path(config.hand_over_secret)))
+    secret = config.hand_over_secret and SharedSecret.read(Path(config.hand_over_secret))
+    if secret:
+        add_hand_over(app, secret)
+    add_canary(app, secret or None)
     _add_page(app, page or web_root())
     return app
+
+
+def _make_desk(
+    models: Models,
+    config: ServerConfig,
+    trial: CanaryBook | None,
+    families: MetricFamilies,
+    log: Log,
+    clock: Callable[[], float],
+) -> CanaryDesk | None:
+    """What chooses between two versions of a model; None without a canary."""
+    rules = rules_of(config)
+    if rules is None:
+        return None
+    book = trial or OwnTrial(KeptTrial(rules, registry=families.registry, log=log))
+    return CanaryDesk(models, config, book, listen=OutputListeners(models, clock).open)
 
 
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:

@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, MovedError, ReplacedError, SessionFailedError
 from antiphon.ipc.port import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.access.usage import UsageRecord
+from antiphon.serve.hosting.observation import Observation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
@@ -41,6 +42,7 @@ class Conversation(ABC):
         self._at_end: list[Callable[[], None]] = []  # what gives back what a subclass holds
         self._ending: asyncio.Task[None] | None = None
         self._is_over = False
+        self._observation: Observation | None = None
 
     async def _submit(
         self,
@@ -63,23 +65,38 @@ class Conversation(ABC):
             prompt=prompt,
         )
         self._session = session
+        self._observe(session)
         self._log = self._log.bind(session=session.id)
         self._provoked = self._provoked.bind(session=session.id)
         self._log.info("session opened", state=session.state, **facts)
         return session
 
+    def _observe(self, session: CallSession) -> None:
+        """Watch the call, where its model is on trial."""
+        desk = self._services.canary
+        self._observation = None if desk is None else desk.observe(self._model, session)
+
     def abandon(self) -> None:
         """Give everything back; safe at any time, and again."""
         session = self._session
         if session is not None:
-            if not self._is_over and (used := self._used(session)).seconds:
-                self._services.access.ended(used)
+            if not self._is_over:
+                self._account(session)
             session.close()
         if not self._is_over:
             self._is_over = True
             for release in self._at_end:
                 release()
             self._waker.close()
+
+    def _account(self, session: CallSession) -> None:
+        """Keep what was used here, and how the call went where it does not go on elsewhere."""
+        if (used := self._used(session)).seconds:
+            self._services.access.ended(used)
+        desk, seen = self._services.canary, self._observation
+        if desk is not None and seen is not None:
+            goes_on = isinstance(session.error, ReplacedError | MovedError)
+            desk.ended(self._model, self.caller, seen, session, goes_on=goes_on)
 
     @property
     def words(self) -> int:

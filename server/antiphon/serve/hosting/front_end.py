@@ -28,6 +28,7 @@ from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
+from antiphon.serve.hosting.central_trial import CentralTrial
 from antiphon.serve.hosting.lifecycle import drain
 from antiphon.serve.hosting.served import Models, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
@@ -127,6 +128,7 @@ class FrontEndProcess:
         self._tracer = make_tracer(config, has_ticks=False)
         self._tls = tls_context(config.tls_cert, config.tls_key)
         self.peer = Peer(control, self._hear, lost=self._leaving.set)
+        self._trial = CentralTrial(self.peer)
 
     async def run(self) -> None:
         """Serve until the supervisor says otherwise.
@@ -147,6 +149,7 @@ class FrontEndProcess:
             self._families,
             access=Access(self._config, central, self._secret),
             overview=central,
+            trial=self._trial,
             tracer=self._tracer,
         )
         runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
@@ -187,6 +190,8 @@ class FrontEndProcess:
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
                 self._begin(self._drain(message.limit_s, message.target))
+            case messages.CanaryPhase():
+                self._trial.hear(message)
             case messages.Cut():
                 self._is_cut = True
             case messages.Leave():

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "hand_over_timeout_s",
         "max_hand_overs",
     ),
+    "a model on trial": ("canary", "canary_of", "canary_share", "canary_by"),
     "files of models": ("outside_files", "skip_digests"),
     "connections ([limits] in a file)": (
         "max_connections",

@@ -19,6 +19,7 @@ from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.banner import banner
+from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.tls import tls_context
@@ -59,6 +60,7 @@ def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.
             banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True
         ),
         drain_s=config.limits.drain_timeout_s,
+        canary=rules_of(config),
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
     )

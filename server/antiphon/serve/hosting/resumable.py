@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from antiphon.errors import DrainingError
+from antiphon.errors import DrainingError, ResumeError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 from antiphon.ipc.values import SessionState
@@ -96,7 +96,8 @@ class ResumableConversation(SocketConversation):
             frame=claim.frame,
             replay_frames=self._replay_frames,
         )
-        self._session = session = await self._model.engine.resume(asked, notify=self._waker.wake)
+        self._session = session = await self._find(asked)
+        self._observe(session)
         found, spec = session.resumption, self._model.engine.info.spec
         assert found is not None
         self._log = self._log.bind(session=found.call)
@@ -108,6 +109,25 @@ class ResumableConversation(SocketConversation):
         missed = missed_frames(claim, found)
         self._log.info("session resumed", missed=missed, messages=len(found.notes))
         return session, found, token
+
+    async def _find(self, asked: ResumeClaim) -> CallSession:
+        """The session that is claimed, of whichever version of the model has it.
+
+        Raises:
+            SessionError: there is none.
+        """
+        desk = self._services.canary
+        versions = (self._model,) if desk is None else desk.versions(self._model)
+        for model in versions:
+            try:
+                session = await model.engine.resume(asked, notify=self._waker.wake)
+            except ResumeError as error:
+                if error.reason != "unknown" or model is versions[-1]:
+                    raise
+            else:
+                self._model = model
+                return session
+        raise ResumeError("unknown: there is no such call")
 
     # Without a connection.
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ConfigError, UnknownModelError
@@ -33,7 +34,8 @@ class ServedModel:
     """One model and its running engine.
 
     ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who ask for none.
-    ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970.
+    ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970. ``arm`` is
+    set for a call that is one side of a trial.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ServedModel:
     metrics: ServeMetrics
     speakers: TtsVoiceFolder | None = None
     since_s: int = field(default_factory=lambda: int(time.time()))
+    arm: TrialArm | None = None
 
     def parameters(self) -> SamplingParameters:
         """The defaults with seeds of their own, for one more caller."""
@@ -57,6 +60,11 @@ class ServedModel:
     def kind(self) -> PipelineKind:
         """What goes in and what comes out."""
         return self.checkpoint.spec.kind
+
+
+def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
+    """The model as one side of a trial."""
+    return replace(model, arm=arm)
 
 
 def serve_model(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,11 +13,13 @@ from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
+from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Access, Caller
+from antiphon.serve.hosting.canary_desk import CanaryDesk
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.reading import Reading
-from antiphon.serve.hosting.served import Models
+from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.hosting.uploads import Uploads
 from antiphon.serve.media.recording import CallRecorder
@@ -67,6 +69,7 @@ class Services:
     ``metrics`` counts what happens before a model was found; ``calls`` are the conversations under way, of
     all models; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are calls
     of other workers under way. ``begin_drain`` lets the server leave, and its calls go to an address.
+    ``canary`` is there while two versions of a model are on trial.
     """
 
     config: ServerConfig
@@ -88,6 +91,23 @@ class Services:
     uploads: Uploads = field(default_factory=Uploads)
     arrivals: int = 0
     begin_drain: Callable[[str], None] = field(default=_no_drain)
+    canary: CanaryDesk | None = None
+
+    def model_for(
+        self,
+        name: str | None,
+        caller: Caller,
+        kinds: Collection[PipelineKind] = tuple(PipelineKind),
+        *,
+        resumes: bool = False,
+    ) -> ServedModel:
+        """The model that answers a call: as :meth:`Models.find`, in the version that the call gets.
+
+        Raises:
+            UnknownModelError: there is none of that name and these kinds.
+        """
+        model = self.models.find(name, kinds)
+        return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
 
 
 SERVICES = web.AppKey("services", Services)

@@ -43,7 +43,12 @@ def add_hand_over(app: web.Application, secret: SharedSecret) -> None:
         ("POST", CALLS_PATH, take_call),
         ("POST", DRAIN_PATH, begin_drain),
     ):
-        app.router.add_route(method, path, _guarded(secret, answer))
+        add_signed(app, secret, method, path, answer)
+
+
+def add_signed(app: web.Application, secret: SharedSecret, method: str, path: str, answer: Answer) -> None:
+    """Register a route for those who have the secret."""
+    app.router.add_route(method, path, _guarded(secret, answer))
 
 
 def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:

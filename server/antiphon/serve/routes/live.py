@@ -160,7 +160,8 @@ async def _make_call(
             code="invalid_value",
             event_id=start.event_id,
         )
-    model = services.models.find(session.model, KINDS)
+    resumes = isinstance(start, live.ResumeSession)
+    model = services.model_for(session.model, caller, KINDS, resumes=resumes)
     prompt: Prompt | None = None
     notices: list[events.Info] = []
     if isinstance(start, live.Start):

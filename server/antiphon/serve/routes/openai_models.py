@@ -10,6 +10,7 @@ from aiohttp import web
 from antiphon.errors import FieldError, UnknownModelError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.fields import INVALID_VALUE
+from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.routing import named_model, refusal_of
@@ -60,7 +61,11 @@ async def list_voices(
 
 
 def named_in_body(
-    request: web.Request, services: Services, name: str | None, kinds: Collection[PipelineKind]
+    request: web.Request,
+    services: Services,
+    caller: Caller,
+    name: str | None,
+    kinds: Collection[PipelineKind],
 ) -> ServedModel:
     """The model that the body names, or that of the path or the query.
 
@@ -75,7 +80,7 @@ def named_in_body(
             param="model",
             code=INVALID_VALUE,
         )
-    return services.models.find(name if name is not None else named, kinds)
+    return services.model_for(name if name is not None else named, caller, kinds)
 
 
 def _described(model: ServedModel) -> dict[str, Any]:

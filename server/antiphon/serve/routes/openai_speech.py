@@ -37,7 +37,7 @@ async def handle_speech_request(
     try:
         async with asyncio.timeout(services.config.limits.upload_timeout_s):
             order = speech_request.parse_speech_request(await _read(request))
-        model = named_in_body(request, services, order.model, (PipelineKind.TTS,))
+        model = named_in_body(request, services, caller, order.model, (PipelineKind.TTS,))
         voice = await voice_of(model, order.voice, services)
         body = SpeechBody(
             order.format, model.checkpoint.spec.sample_rate, speed=order.speed, is_sse=order.is_sse

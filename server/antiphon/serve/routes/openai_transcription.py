@@ -66,7 +66,7 @@ async def _transcribe(
     form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
     await receive(request, services, form.take, spare_bytes=FORM_BYTES)
     order = form.order()
-    model = named_in_body(request, services, order.model, (PipelineKind.STT,))
+    model = named_in_body(request, services, caller, order.model, (PipelineKind.STT,))
     await check_length(file, services)
     return await TranscriptAnswer(services, model, request, caller, file, order).give()
 

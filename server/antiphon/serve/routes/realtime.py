@@ -55,7 +55,7 @@ async def handle_realtime(
         session = session_of(services, Fields(prepared or _asked(request, services, model), "session"), named)
     except FieldError as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
-    model = services.models.find(session.model)
+    model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
         call: SocketConversation = RealtimeTranscription(services, model, session, caller=caller)
     else:
@@ -83,8 +83,8 @@ async def handle_translation(
     named = named_model(request)
     translators = [it for it in services.models if it.checkpoint.spec.family in TRANSLATING]
     if named is None and translators:
-        model = translators[0]
-    if model not in translators:
+        model = services.model_for(translators[0].name, caller)
+    if model.checkpoint.spec.family not in TRANSLATING:
         words = f"the model {model.name} does not translate; there is: "
         names = [it.name for it in translators]
         raise UnknownModelError(words + (", ".join(names) or "none that does"), known=names)

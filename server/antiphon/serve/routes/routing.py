@@ -124,12 +124,13 @@ def _guarded(
             check_origin(request, services.config.allow_origin)
             caller = services.access.identify(request)
             try:
-                model = services.models.find(named_model(request), kinds)
+                resumes = route.resumes(request.query)
+                model = services.model_for(named_model(request), caller, kinds, resumes=resumes)
                 metrics = model.metrics
                 await services.access.admit(caller)
                 # A call that is resumed counts where it was until it is here.
-                extra = int(route.resumes(request.query))
-                async with services.access.ledger.hold(caller, rows=services.models.rows, extra=extra):
+                rows = services.models.rows
+                async with services.access.ledger.hold(caller, rows=rows, extra=int(resumes)):
                     return await route.handler(request, services, model, caller)
             except SessionError as error:
                 kind, is_logged = type(error).__name__, True

@@ -1,0 +1,97 @@
+"""Evidence that one version is worse than another: a sequential test by betting.
+
+Calls are compared as they end: the mean of the canary's since the last comparison less the mean of the
+stable version's, a difference between -1 and 1. If the canary is not worse by more than a tolerance, these
+differences are at most the tolerance on average, whatever their distribution, and a gambler who bets on more
+cannot expect to win. The gambler's capital, which begins at 1, then reaches 1/a with a probability of at
+most a at any time, however often it is looked at (Ville's inequality; the bets are those of Waudby-Smith and
+Ramdas, "Estimating means of bounded random variables by betting", 2023).
+
+Capital that was lost while the canary was well would delay the discovery of a later fault. So the test
+begins anew after some comparisons, and each time has a smaller part of the probability: a/(1*2), a/(2*3), ...
+which together are a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from antiphon.canary.signals import TrialArm
+
+STAKES: Final = (0.1, 0.3, 0.6, 0.95)
+"""The parts of the capital that are bet, each on a quarter of it: small ones find a small difference in
+hundreds of comparisons, large ones a large difference in ten."""
+
+ROUND_COMPARISONS: Final = 200
+"""After so many the test begins anew."""
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """A sum and a count."""
+
+    sum: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.sum += value
+        self.count += 1
+
+    @property
+    def mean(self) -> float:
+        """Their mean; 0 without any."""
+        return self.sum / self.count if self.count else 0.0
+
+
+def _nothing() -> dict[TrialArm, RunningMean]:
+    return {arm: RunningMean() for arm in TrialArm}
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The comparisons of one signal. ``error`` is the probability that equal versions are ever told apart."""
+
+    error: float
+    tolerance: float
+    comparisons: int = 0
+    means: dict[TrialArm, RunningMean] = field(default_factory=_nothing)
+    _since: dict[TrialArm, RunningMean] = field(default_factory=_nothing)
+    _capitals: list[float] = field(default_factory=lambda: [1.0 / len(STAKES)] * len(STAKES))
+
+    def add(self, arm: TrialArm, fault: float) -> None:
+        """One call's value, from 0 to 1."""
+        self.means[arm].add(fault)
+        self._since[arm].add(fault)
+        if all(each.count for each in self._since.values()):
+            self._compare(self._since[TrialArm.CANARY].mean - self._since[TrialArm.STABLE].mean)
+            self._since = _nothing()
+
+    @property
+    def capital(self) -> float:
+        """What the bets of this round have made of 1."""
+        return sum(self._capitals)
+
+    @property
+    def needed(self) -> float:
+        """The capital that shows that the canary is worse, in this round."""
+        number = self._round(max(0, self.comparisons - 1)) + 1
+        return number * (number + 1) / self.error
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it is shown."""
+        return self.capital >= self.needed
+
+    def _compare(self, difference: float) -> None:
+        if self._round(self.comparisons) > self._round(max(0, self.comparisons - 1)):
+            self._capitals = [1.0 / len(STAKES)] * len(STAKES)
+        self.comparisons += 1
+        gain = (difference - self.tolerance) / (1.0 + self.tolerance)  # at least -1: no bet loses everything
+        self._capitals = [
+            capital * (1.0 + stake * gain) for capital, stake in zip(self._capitals, STAKES, strict=True)
+        ]
+
+    def _round(self, comparison: int) -> int:
+        return comparison // ROUND_COMPARISONS

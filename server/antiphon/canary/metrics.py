@@ -1,0 +1,46 @@
+"""Metrics of a trial for Prometheus, read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from antiphon.canary.signals import TrialArm
+from antiphon.canary.trial import Phase, Trial
+
+
+class TrialMetrics(Collector):
+    """Reads one trial."""
+
+    def __init__(self, trial: Trial) -> None:
+        """Report on ``trial``."""
+        self._trial = trial
+
+    def collect(self) -> Iterable[Metric]:
+        """The phase, and by signal what both versions have and how far the evidence is."""
+        trial = self._trial
+        calls = CounterMetricFamily(
+            "antiphon_canary_calls", "Ended calls that were compared.", labels=("arm",)
+        )
+        phase = GaugeMetricFamily(
+            "antiphon_canary_phase", "1 for the phase of the canary.", labels=("phase",)
+        )
+        fault = GaugeMetricFamily(
+            "antiphon_canary_fault", "Mean of a signal, from 0 to 1 (faulty).", labels=("arm", "signal")
+        )
+        evidence = GaugeMetricFamily(
+            "antiphon_canary_evidence",
+            "Capital of the bets against the canary, as a part of what withdraws it.",
+            labels=("signal",),
+        )
+        for arm, count in trial.calls.items():
+            calls.add_metric((arm.value,), count)
+        for each in Phase:
+            phase.add_metric((each.value,), float(each is trial.phase))
+        for name, found in trial.evidence.items():
+            evidence.add_metric((name,), found.capital / found.needed)
+            for arm in TrialArm:
+                fault.add_metric((arm.value, name), found.means[arm].mean)
+        yield from (calls, phase, fault, evidence)

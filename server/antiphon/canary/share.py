@@ -1,0 +1,19 @@
+"""Which new calls go to the canary."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+POINT_BYTES: Final = 7
+"""Of a digest: as many bits as a float holds."""
+
+
+def caller_digest(canary: str, caller: str) -> str:
+    """A caller, by key or address, without naming it; another digest for each canary."""
+    return hashlib.blake2b(f"{canary}\n{caller}".encode(), digest_size=16).hexdigest()
+
+
+def point_of(digest: str) -> float:
+    """A digest as a number from 0 to 1. A caller below one share is below every larger one."""
+    return int(digest[: 2 * POINT_BYTES], 16) / 256**POINT_BYTES

@@ -1,0 +1,113 @@
+"""The trial of a canary: its part of new calls, and the end of that when it is shown to be worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from antiphon.canary.evidence import Evidence
+from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
+
+MAX_CALLERS: Final = 65_536
+"""Callers that are remembered as counted, 8 MB; beyond, all are forgotten and count once more."""
+
+
+class Phase(StrEnum):
+    """What becomes of new calls."""
+
+    RUNNING = "running"  # some go to the canary
+    WITHDRAWN = "withdrawn"  # none do
+    PROMOTED = "promoted"  # all do
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRules:
+    """``share`` of new calls goes to the canary. ``error`` is the probability that a canary is ever withdrawn
+    that is worse by no more than ``tolerance`` in any signal.
+    """
+
+    share: float = 0.1
+    error: float = 0.01
+    tolerance: float = 0.05
+
+
+class Trial:
+    """The calls of both versions so far, and the phase that follows from them or was asked for."""
+
+    def __init__(self, rules: TrialRules) -> None:
+        """Begin without a call."""
+        self.rules = rules
+        self.phase = Phase.RUNNING
+        self.reason = ""
+        self.calls = dict.fromkeys(TrialArm, 0)
+        self._evidence = self._begin()
+        self._callers: set[str] = set()
+
+    def add(self, arm: TrialArm, signals: CallSignals, caller: str = "") -> bool:
+        """One ended call; whether the phase has changed. Of a named ``caller`` the first call counts."""
+        self.calls[arm] += 1
+        if self.phase is not Phase.RUNNING or self._was_counted(caller):
+            return False
+        for name, value in zip(SIGNALS, signals.values, strict=True):
+            if value is not None:
+                self._evidence[name].add(arm, value)
+        worse = [name for name, each in self._evidence.items() if each.is_worse]
+        if worse:
+            self.phase, self.reason = Phase.WITHDRAWN, self._say(worse[0])
+        return bool(worse)
+
+    def ask(self, phase: Phase) -> None:
+        """An operator wants a phase; RUNNING begins anew."""
+        self.phase, self.reason = phase, "by hand"
+        if phase is Phase.RUNNING:
+            self.calls, self.reason = dict.fromkeys(TrialArm, 0), ""
+            self._evidence, self._callers = self._begin(), set()
+
+    def report(self) -> dict[str, Any]:
+        """The state in plain values."""
+        return {
+            "phase": self.phase.value,
+            "reason": self.reason,
+            "share": self.rules.share,
+            "calls": {arm.value: count for arm, count in self.calls.items()},
+            "signals": {name: _shown(each) for name, each in self._evidence.items()},
+        }
+
+    @property
+    def evidence(self) -> Mapping[str, Evidence]:
+        """By signal."""
+        return self._evidence
+
+    def _begin(self) -> dict[str, Evidence]:
+        # Each signal has its part of the probability, so that all together have no more than the whole.
+        error = self.rules.error / len(SIGNALS)
+        return {name: Evidence(error, self.rules.tolerance) for name in SIGNALS}
+
+    def _was_counted(self, caller: str) -> bool:
+        if not caller:
+            return False
+        if caller in self._callers:
+            return True
+        if len(self._callers) >= MAX_CALLERS:
+            self._callers.clear()
+        self._callers.add(caller)
+        return False
+
+    def _say(self, name: str) -> str:
+        means = self._evidence[name].means
+        shown = {arm: f"{means[arm].mean:.2f} in {means[arm].count} calls" for arm in TrialArm}
+        return (
+            f"{name}: {shown[TrialArm.CANARY]} of the canary, {shown[TrialArm.STABLE]} of the stable version"
+        )
+
+
+def _shown(evidence: Evidence) -> dict[str, Any]:
+    return {
+        **{arm.value: round(evidence.means[arm].mean, 4) for arm in TrialArm},
+        "calls": {arm.value: evidence.means[arm].count for arm in TrialArm},
+        "comparisons": evidence.comparisons,
+        "capital": float(f"{evidence.capital:.4g}"),
+        "needed": round(evidence.needed),
+    }

@@ -1,0 +1,221 @@
+"""The canary of a server: which version answers a new call, and what its calls were like."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from antiphon.canary.kept import KeptTrial
+from antiphon.canary.share import caller_digest, point_of
+from antiphon.canary.signals import CallSignals, TrialArm
+from antiphon.canary.trial import Phase
+from antiphon.config import ServerConfig
+from antiphon.errors import ConfigError, nearest
+from antiphon.ipc.port import CallSession
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.observation import Observation, SpeechListener
+from antiphon.serve.hosting.served import Models, ServedModel, on_trial
+
+BY_CALLER: Final = "caller"
+
+
+class CanaryBook(Protocol):
+    """Where the calls of all processes of the server are compared."""
+
+    @property
+    def phase(self) -> Phase:
+        """What becomes of new calls, as far as this process knows."""
+        ...
+
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
+        """One ended call."""
+        ...
+
+    async def report(self) -> dict[str, Any]:
+        """The state of the trial in plain values."""
+        ...
+
+    async def ask(self, phase: Phase) -> dict[str, Any]:
+        """An operator wants a phase; the state after it."""
+        ...
+
+
+class OwnTrial:
+    """The server is this process."""
+
+    def __init__(self, kept: KeptTrial) -> None:
+        """Compare in ``kept``."""
+        self._kept = kept
+
+    @property
+    def phase(self) -> Phase:
+        """What becomes of new calls."""
+        return self._kept.trial.phase
+
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
+        """One ended call."""
+        self._kept.record(arm, signals, caller)
+
+    async def report(self) -> dict[str, Any]:
+        """The state of the trial in plain values."""
+        return self._kept.trial.report()
+
+    async def ask(self, phase: Phase) -> dict[str, Any]:
+        """An operator wants a phase; the state after it."""
+        self._kept.ask(phase)
+        return self._kept.trial.report()
+
+
+class CanaryDesk:
+    """Chooses the version of each new call of the stable model, and judges how it went."""
+
+    def __init__(
+        self,
+        models: Models,
+        config: ServerConfig,
+        book: CanaryBook,
+        *,
+        listen: Callable[[ServedModel], SpeechListener | None],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """``listen`` gives a recogniser for a call of a model, where one is served; ``draw`` a number
+        below 1.
+
+        Raises:
+            ConfigError: the two models cannot stand in for each other.
+        """
+        stable, canary = find_pair(models, config)
+        self._named = stable
+        self._arms = {
+            TrialArm.STABLE: on_trial(stable, TrialArm.STABLE),
+            TrialArm.CANARY: on_trial(canary, TrialArm.CANARY),
+        }
+        self._book, self._share = book, config.canary_share
+        self._is_by_caller = config.canary_by == BY_CALLER
+        self._listen, self._draw = listen, draw
+        self._listening: set[asyncio.Task[None]] = set()
+
+    def choose(self, model: ServedModel, caller: Caller, *, resumes: bool = False) -> ServedModel:
+        """The version of a call that asks for ``model``; one that ``resumes`` is looked for later.
+
+        A canary that would not admit a call at once gets none. Calls that name the canary itself get it,
+        and are not compared, since they were not drawn.
+        """
+        if model is not self._named and model is not self._arms[TrialArm.STABLE]:
+            return model
+        stable, canary = self._arms[TrialArm.STABLE], self._arms[TrialArm.CANARY]
+        if resumes or self._book.phase is Phase.WITHDRAWN or not canary.engine.health().ready:
+            return stable
+        if self._book.phase is Phase.PROMOTED or self._point(caller) < self._share:
+            return canary
+        return stable
+
+    def versions(self, model: ServedModel) -> tuple[ServedModel, ...]:
+        """Where a call that asked for ``model`` may be, the likelier one first."""
+        return (model,) if model.arm is None else tuple(self._arms.values())
+
+    def observe(self, model: ServedModel, session: CallSession) -> Observation | None:
+        """Watch a call of a version on trial; None for any other."""
+        if model.arm is None:
+            return None
+        observation = Observation(model, self._listen(model))
+        session.watch(observation.see)
+        return observation
+
+    def ended(
+        self,
+        model: ServedModel,
+        caller: Caller,
+        observation: Observation,
+        session: CallSession,
+        *,
+        goes_on: bool,
+    ) -> None:
+        """A watched call is over here; one that ``goes_on`` is judged where it ends."""
+        error, stats = session.error, session.stats()
+        if goes_on or (not stats.frames_taken and error is None):
+            observation.forget()
+            return
+        signals = observation.signals(stats, error)
+        if not observation.has_listener:
+            self._record(model, caller, signals)
+            return
+        task = asyncio.get_running_loop().create_task(self._listen_on(model, caller, observation, signals))
+        self._listening.add(task)
+        task.add_done_callback(self._listening.discard)
+
+    async def report(self) -> dict[str, Any]:
+        """The state of the trial, with the names of both versions."""
+        return self._named_in(await self._book.report())
+
+    async def ask(self, phase: Phase) -> dict[str, Any]:
+        """An operator wants a phase; the state after it."""
+        return self._named_in(await self._book.ask(phase))
+
+    async def settled(self) -> None:
+        """Wait until recognisers have heard the calls that have ended."""
+        await asyncio.gather(*self._listening, return_exceptions=True)
+
+    def close(self) -> None:
+        """The server ends: what a recogniser still hears is not compared."""
+        for task in self._listening:
+            task.cancel()
+
+    def _named_in(self, report: dict[str, Any]) -> dict[str, Any]:
+        names = {arm.value: model.name for arm, model in self._arms.items()}
+        return {"models": names, "by": BY_CALLER if self._is_by_caller else "call", **report}
+
+    def _point(self, caller: Caller) -> float:
+        return point_of(self._digest(caller)) if self._is_by_caller else self._draw()
+
+    def _digest(self, caller: Caller) -> str:
+        return caller_digest(self._arms[TrialArm.CANARY].name, caller.name or caller.address)
+
+    def _record(self, model: ServedModel, caller: Caller, signals: CallSignals) -> None:
+        assert model.arm is not None
+        self._book.record(model.arm, signals, self._digest(caller) if self._is_by_caller else "")
+
+    async def _listen_on(
+        self, model: ServedModel, caller: Caller, observation: Observation, signals: CallSignals
+    ) -> None:
+        self._record(model, caller, await observation.with_transcript(signals))
+
+
+def find_pair(models: Models, config: ServerConfig) -> tuple[ServedModel, ServedModel]:
+    """The stable model and its canary.
+
+    Raises:
+        ConfigError: one of them is not served, or they cannot stand in for each other.
+    """
+    by_name = {model.name: model for model in models}
+    canary = _one(by_name, "canary", config.canary or "")
+    others = [model for model in models if model.kind is canary.kind and model is not canary]
+    if config.canary_of is not None:
+        stable = _one(by_name, "canary_of", config.canary_of)
+    elif others:
+        stable = others[0]
+    else:
+        raise ConfigError(
+            f"canary = {canary.name!r} is the only {canary.kind} model here; serve the stable one before it"
+        )
+    for what, ours, theirs in (
+        ("kind", stable.kind, canary.kind),
+        ("sample rate", stable.engine.info.spec.sample_rate, canary.engine.info.spec.sample_rate),
+        ("samples a frame", stable.engine.info.spec.frame_samples, canary.engine.info.spec.frame_samples),
+    ):
+        if ours != theirs:
+            raise ConfigError(f"{canary.name} cannot stand in for {stable.name}: {what} {theirs}, not {ours}")
+    if stable is canary or list(models).index(canary) < list(models).index(stable):
+        raise ConfigError(
+            f"canary = {canary.name!r} has to be declared after {stable.name!r}: the first model of a kind "
+            "answers every call without a name"
+        )
+    return stable, canary
+
+
+def _one(models: dict[str, ServedModel], option: str, name: str) -> ServedModel:
+    if name not in models:
+        raise ConfigError(f"{option} = {name!r} is no model served here; {nearest(name, models)}")
+    return models[name]

@@ -1,0 +1,156 @@
+"""What of an ongoing call is kept to judge it: a few counts, its last words, and what a recogniser hears."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import deque
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.canary.signals import CallSignals
+from antiphon.errors import AntiphonError
+from antiphon.ipc.values import FrameReply, SessionStats
+from antiphon.models.spec import PipelineKind
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.events import close_code
+from antiphon.serve.hosting.served import ServedModel
+
+LATE_SHARE: Final = 0.05
+"""Of a call's frames: admission stops at as many, so a call of so many late frames is as bad as it gets."""
+
+HANG_UP_S: Final = 10.0
+"""A caller that leaves earlier hangs up; the alert on quality counts the same."""
+
+MIN_JUDGED_S: Final = 2.0
+"""A shorter call is too short to call silent."""
+
+SPOKEN_SHARE: Final = 0.1
+WRITTEN_SHARE: Final = 0.02
+"""Of a call's frames: with speech, and with text where the model only writes, a word in four seconds. With
+fewer the call is silent, in full at none."""
+
+SPEECH_POWER: Final = 10 ** (-50 / 10)
+"""Of a frame, from which on it is speech; the output gate opens at as much."""
+
+REPEATED_TOKENS: Final = 4
+KEPT_TOKENS: Final = 256
+"""Repetition is the part of sequences of four that came before, among the last of so many tokens."""
+
+LISTEN_FRAMES: Final = 250
+"""The beginning of a call that a recogniser hears: 20 s."""
+
+WORD: Final = re.compile(r"\w+")
+
+
+class SpeechListener(Protocol):
+    """A recogniser that hears what the model says."""
+
+    def hear(self, pcm: FloatArray) -> None:
+        """A frame of the model's audio."""
+        ...
+
+    async def finish(self) -> str | None:
+        """The transcript, once all of it is there; None where there is none to be had."""
+        ...
+
+    def close(self) -> None:
+        """Give its row back; again changes nothing."""
+        ...
+
+
+class Observation:
+    """One call of a version on trial, used on the event loop alone."""
+
+    def __init__(self, model: ServedModel, listener: SpeechListener | None) -> None:
+        """Begin with the call; ``listener`` hears its beginning, where there is one."""
+        self._model, self._listener = model, listener
+        self._frames = self._active = 0
+        self._tokens: deque[int] = deque(maxlen=KEPT_TOKENS)
+        self._text: list[str] = []
+
+    def see(self, reply: FrameReply) -> None:
+        """A reply that was sent."""
+        if reply.is_padding:
+            return
+        text = self._piece(reply.text_token)
+        self._frames += 1
+        self._active += bool(text) if reply.pcm is None else _is_speech(reply.pcm)
+        if text and reply.text_token is not None:
+            self._tokens.append(reply.text_token)
+        if self._listener is not None and self._frames <= LISTEN_FRAMES and reply.pcm is not None:
+            self._listener.hear(reply.pcm)
+            self._text.append(text)
+
+    def signals(self, stats: SessionStats, error: AntiphonError | None) -> CallSignals:
+        """What the call was like, without the recogniser; ``error`` is what ended it, if anything."""
+        frame_s = self._model.engine.info.spec.frame_ms / 1000
+        seconds = stats.frames_taken * frame_s
+        late_share = (stats.late + stats.lost) / max(1, stats.frames_taken)
+        is_live = self._model.kind in (PipelineKind.CODEC, PipelineKind.DUPLEX)
+        is_judged = self._frames * frame_s >= MIN_JUDGED_S
+        return CallSignals(
+            late=min(1.0, late_share / LATE_SHARE),
+            silence=self._silence() if is_judged else None,
+            repetition=repetition(self._tokens),
+            hang_up=float(error is None and seconds < HANG_UP_S) if is_live else None,
+            failure=float(error is not None and close_code(error) is CloseCode.INTERNAL_ERROR),
+        )
+
+    async def with_transcript(self, signals: CallSignals) -> CallSignals:
+        """The signals with what the recogniser heard, once that is known."""
+        if self._listener is None:
+            return signals
+        try:
+            transcript = await self._listener.finish()
+        finally:
+            self._listener.close()
+        text = "".join(self._text)
+        return (
+            signals if transcript is None else replace(signals, disagreement=disagreement(text, transcript))
+        )
+
+    def forget(self) -> None:
+        """The call goes on elsewhere."""
+        if self._listener is not None:
+            self._listener.close()
+
+    @property
+    def has_listener(self) -> bool:
+        """Whether a recogniser hears the call."""
+        return self._listener is not None
+
+    def _silence(self) -> float:
+        share = WRITTEN_SHARE if self._model.kind is PipelineKind.STT else SPOKEN_SHARE
+        return 1.0 - min(1.0, self._active / (share * self._frames))
+
+    def _piece(self, token: int | None) -> str:
+        tokenizer = self._model.tokenizer
+        # A tts model's numbers are those of words that it was given.
+        if token is None or tokenizer is None or self._model.kind is PipelineKind.TTS:
+            return ""
+        return tokenizer.piece(token)
+
+
+def _is_speech(pcm: FloatArray) -> bool:
+    return float(np.dot(pcm, pcm)) > SPEECH_POWER * pcm.size
+
+
+def repetition(tokens: deque[int]) -> float:
+    """The part of all sequences of four tokens that came before; 0 of fewer than sixteen tokens."""
+    kept = tuple(tokens)
+    sequences = [kept[at : at + REPEATED_TOKENS] for at in range(len(kept) - REPEATED_TOKENS + 1)]
+    if len(kept) < 4 * REPEATED_TOKENS:
+        return 0.0
+    return 1.0 - len(set(sequences)) / len(sequences)
+
+
+def disagreement(text: str, transcript: str) -> float | None:
+    """The part of the words of both that the other has not in this order; None without a text."""
+    said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
+    if not said:
+        return None
+    return 1.0 - difflib.SequenceMatcher(None, said, heard, autojunk=False).ratio()

@@ -1,0 +1,59 @@
+"""The trial of a canary, for operators: GET tells its state, a signed POST sets its phase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from antiphon.canary.trial import Phase
+from antiphon.errors import ConfigError, SessionFailedError, nearest
+from antiphon.serve.access.other_worker import CANARY_PATH
+from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.hosting.canary_desk import CanaryDesk
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.hand_over import add_signed, read_body
+from antiphon.serve.routes.routing import add_question
+
+MAX_BODY_BYTES: Final = 256
+
+
+def add_canary(app: web.Application, secret: SharedSecret | None) -> None:
+    """Register the routes; without a ``secret`` none that changes anything."""
+    add_question(app, CANARY_PATH, tell_state, open_as="metrics")
+    if secret is not None:
+        add_signed(app, secret, "POST", CANARY_PATH, set_phase)
+
+
+async def tell_state(
+    _request: web.Request, services: Services, _models: Sequence[ServedModel]
+) -> web.Response:
+    """The state of the trial; 404 where there is none."""
+    try:
+        return web.json_response(await _desk(services).report())
+    except ConfigError as error:
+        return web.json_response({"error": str(error)}, status=404)
+    except SessionFailedError as error:
+        return web.json_response({"error": str(error)}, status=503)
+
+
+async def set_phase(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
+    """Promote the canary, withdraw it, or begin anew."""
+    body = await read_body(request, secret, MAX_BODY_BYTES, services.config.limits.hand_over_timeout_s)
+    try:
+        wanted = str(json.loads(body)["phase"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError('the body is not {"phase": "promoted"}') from error
+    if wanted not in tuple(Phase):
+        raise ConfigError(f"no phase {wanted[:100]!r}; {nearest(wanted, Phase)}")
+    services.log.info("canary phase asked for", phase=wanted)
+    return await _desk(services).ask(Phase(wanted))
+
+
+def _desk(services: Services) -> CanaryDesk:
+    if services.canary is None:
+        raise ConfigError("no model is on trial here; serve with canary = NAME")
+    return services.canary

@@ -1,0 +1,88 @@
+"""A recogniser that hears what a model says, to compare it with the model's own text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.models.spec import PipelineKind
+from antiphon.models.transcript import Marked
+from antiphon.models.words import Word
+from antiphon.protocol import live_events as events
+from antiphon.serve.hosting.served import Models, ServedModel
+from antiphon.serve.routes.live_recogniser import LiveRecogniser
+
+FINISH_S: Final = 20.0
+"""For the transcript after the end of a call; a recogniser that falls further behind gives up by itself."""
+
+
+class OutputListeners:
+    """Recognisers for some calls, one at a time: a row of a recogniser is for its own callers first."""
+
+    def __init__(self, models: Models, clock: Callable[[], float]) -> None:
+        """Listen with the first recogniser of ``models``, if there is one."""
+        self._models, self._clock = models, clock
+        self._current: OutputListener | None = None
+
+    def open(self, model: ServedModel) -> OutputListener | None:
+        """What hears a call of a model that has text beside its audio; None where none can."""
+        recogniser = self._models.default_of((PipelineKind.STT,))
+        if recogniser is None or model.kind is not PipelineKind.DUPLEX or model.tokenizer is None:
+            return None
+        is_busy = self._current is not None and not self._current.is_closed
+        if is_busy or not recogniser.engine.health().ready:
+            return None
+        rate = model.engine.info.spec.sample_rate
+        self._current = OutputListener(LiveRecogniser(recogniser, rate, self._clock))
+        return self._current
+
+
+class OutputListener:
+    """The transcript of one call's output, on the event loop alone."""
+
+    def __init__(self, recogniser: LiveRecogniser) -> None:
+        """Ask for a row."""
+        self._recogniser = recogniser
+        self._is_woken = asyncio.Event()
+        self._words: list[str] = []
+        self.is_closed = False
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def hear(self, pcm: FloatArray) -> None:
+        """A frame of the model's audio."""
+        self._recogniser.hear(pcm)
+        self._is_woken.set()
+
+    async def finish(self) -> str | None:
+        """The transcript, once all of it is there; None where the recogniser had no row, or failed."""
+        self._recogniser.finish()
+        self._is_woken.set()
+        try:
+            async with asyncio.timeout(FINISH_S):
+                is_whole = await self._task
+        except TimeoutError:
+            return None
+        return " ".join(self._words) if is_whole else None
+
+    def close(self) -> None:
+        """Give the row back; again changes nothing."""
+        self.is_closed = True
+        self._task.cancel()
+        self._recogniser.close()
+
+    async def _run(self) -> bool:
+        """Collect words until the end of the audio; whether all of it was heard."""
+        if await self._recogniser.admit(self._is_woken.set) is not None:
+            return False
+        while True:
+            await self._is_woken.wait()
+            self._is_woken.clear()
+            for found in self._recogniser.advance(may_tell=True):
+                if isinstance(found, Word):
+                    self._words.append(found.text)
+                elif isinstance(found, Marked):
+                    return True
+                elif isinstance(found, events.Info):
+                    return False
