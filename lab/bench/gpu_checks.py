@@ -26,7 +26,16 @@ from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
 from antiphon.models.sampling import SamplingParameters
-from lab.bench.gpu_card import Task, Values, device, make_backend, median_ms, note, relative_error
+from lab.bench.gpu_card import (
+    Task,
+    Values,
+    card_here,
+    device,
+    make_backend,
+    median_ms,
+    note,
+    relative_error,
+)
 from lab.bench.gpu_models import (
     Form,
     fill_randomly,
@@ -49,7 +58,8 @@ PACKAGES = (
     "moshi",
     "torchao",
 )
-COMPILED_BATCHES = (1, 2, 16, 32, 64, 128)
+COMPILED_BATCHES = (1, 2, 4, 8, 16, 24, 32, 64, 128)
+"""Row buckets of 128 rows whose kernels differ: 48 rows run by those of 64, 96 by those of 128."""
 PARITY_ROWS = 4
 PARITY_TICKS, FEW_TICKS = 100, 3
 FIRSTS = (0, 63, 64, 2, 255, 256, 299, 1000, 2998, 2999, 3000, 9001)
@@ -60,6 +70,7 @@ PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)
 def env(task: Task) -> Values:
     """Versions, and the rates that everything is held against: copy, read, bfloat16 products."""
     found: Values = {"python": sys.version.split()[0], "cores": os.cpu_count(), "cuda": torch.version.cuda}
+    found["computed_copy_tb_s"] = card_here().copy_bytes_per_s / 1e12
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

@@ -17,13 +17,13 @@ from antiphon.models.costs import Launches, StageCost, TickWork, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
 NODES: Final[Mapping[tuple[str, str], Launches]] = {
-    ("moshi-7b", "encode"): Launches(443, 443, 443, 443),
-    ("moshi-7b", "lm"): Launches(765, 734, 638, 494),
-    ("moshi-7b", "decode"): Launches(419, 419, 419, 419),
-    ("stt-1b", "encode"): Launches(563, 563, 563, 563),
-    ("stt-1b", "lm"): Launches(202, 187, 187, 139),
-    ("tts-1.6b", "lm"): Launches(1480, 1497, 1241, 1033),
-    ("tts-1.6b", "decode"): Launches(419, 419, 419, 419),
+    ("moshi-7b", "encode"): Launches(191, 191, 191, 191),
+    ("moshi-7b", "lm"): Launches(752, 720, 624, 480),
+    ("moshi-7b", "decode"): Launches(188, 188, 188, 188),
+    ("stt-1b", "encode"): Launches(287, 287, 287, 287),
+    ("stt-1b", "lm"): Launches(189, 173, 173, 125),
+    ("tts-1.6b", "lm"): Launches(1467, 1483, 1227, 1019),
+    ("tts-1.6b", "decode"): Launches(188, 188, 188, 188),
 }
 """Kernels by model and stage, counted on the meta device."""
 

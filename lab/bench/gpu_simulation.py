@@ -1,6 +1,6 @@
-"""Frame latency of calls on a card, simulated over computed costs: what to expect, not what there is.
+"""Ticks and frame latency of calls on a card, of computed costs: what to expect, not what there is.
 
-    python -m lab.bench.gpu_simulation                     Moshi 7B in INT8, full contexts, 64 to 144 calls
+    python -m lab.bench.gpu_simulation                     Moshi 7B in INT8: calls at full contexts, ticks
 
 Calls at random phases bring a frame every 80 ms. A tick takes every row that is ready, padded to its bucket,
 and lasts as ``lab.bench.gpu_costs`` computes. Nothing here was measured.
@@ -9,17 +9,20 @@ and lasts as ``lab.bench.gpu_costs`` computes. Nothing here was measured.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 
 from antiphon.backends.torch.places import row_buckets
 from antiphon.models.cards import H100, H200, GpuCard
-from lab.bench.gpu_costs import stage_costs, tick_ms
+from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import Size, published_sizes
 
 FRAME_MS = 80.0
 CALLS = (1, 32, 64, 96, 128, 144)
+TICKS = (("moshi-7b", 1), ("moshi-7b", 32), ("moshi-7b", 64), ("moshi-7b", 128), ("stt-1b", 512))
+"""Those that the plan "first" of ``lab.bench.gpu_session`` times."""
 LEAST_TICK_MS = 5.0
 """A live tick begins no sooner after the last one began: the engine's own default."""
 
@@ -50,20 +53,45 @@ def simulate(size: Size, calls: int, card: GpuCard, *, seconds: float = 60.0) ->
     return float(p50), float(p99), len(latencies_ms) / ticks
 
 
-def main() -> int:
-    """The table."""
+def call_lines() -> Iterator[str]:
+    """Latencies of calls, a line of the table each."""
     size = published_sizes()["moshi-7b"]
-    print(
-        "| computed, not measured: calls | "
-        + " | ".join(f"{card.name} p50 / p99 ms, rows" for card in (H200, H100))
-    )
-    print("|---" * 3 + "|")
+    heads = [f"{card.name} p50 / p99 ms, rows" for card in (H200, H100)]
+    yield f"| computed, not measured: calls | {' | '.join(heads)} |"
+    yield "|---" * 3 + "|"
     for calls in CALLS:
         cells = []
         for card in (H200, H100):
             p50, p99, rows = simulate(size, calls, card)
             cells.append(f"{p50:.0f} / {p99:.0f}, {rows:.0f}")
-        print(f"| {calls} | {' | '.join(cells)} |")
+        yield f"| {calls} | {' | '.join(cells)} |"
+
+
+def tick_lines() -> Iterator[str]:
+    """Ticks of one row and of many, a line of the table each."""
+    heads = [f"{card.name} empty / half / full ms" for card in (H200, H100)]
+    yield f"| computed, not measured: tick | kernels | {' | '.join(heads)} |"
+    yield "|---" * 4 + "|"
+    for name, rows in TICKS:
+        size = published_sizes()[name]
+        context = int(size.lm["context"])
+        kernels = sum(nodes.of(rows, is_int8=True) for (model, _), nodes in NODES.items() if model == name)
+        cells = [
+            " / ".join(
+                f"{tick_ms(stage_costs(size, rows, frames, card), card):.1f}"
+                for frames in (1, context // 2, context)
+            )
+            for card in (H200, H100)
+        ]
+        yield f"| {name}, {rows} rows | {kernels} | {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Both tables, line by line: a simulation takes seconds."""
+    for lines in (tick_lines(), call_lines()):
+        for line in lines:
+            print(line, flush=True)
+        print()
     return 0
 
 

@@ -11,12 +11,13 @@ import triton
 from torch import Tensor
 
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
-from antiphon.backends.torch.kernels.row_kernels import multiply_rows
-from antiphon.backends.torch.kernels.rows import LEAST_ROWS, linear_rows, multiply, plain_rows
+from antiphon.backends.torch.kernels.product_kernels import multiply_rows
+from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_rows
 from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
 from antiphon.models.costs import product_s, ring_issue_s
+from antiphon.models.tiles import LEAST_ROWS
 from lab.bench.gpu_card import Task, Values, card_here, device, graphed, median_ms, note
 
 BEYOND_CACHE_BYTES = 300_000_000

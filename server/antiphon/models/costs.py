@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.models.cards import GpuCard
-
-FEW_ROWS: Final = 4
-SHORT_ROWS: Final = 16
-"""Rows up to which a product makes its own input: of any length, and of a depformer's (``kernels.fused``)."""
+from antiphon.models.tiles import FEW_ROWS, MANY_COLUMNS, SHORT_ROWS, tile_of
 
 RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
 """Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
@@ -25,13 +22,8 @@ CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
 with an addition."""
 
-CODEC_LAUNCHES: Final = 430
-"""Of a direction of Mimi; 443 of the encoder with eight codebooks, 419 of the decoder."""
-
-PRODUCT_COLUMNS: Final = {False: 32, True: 64}
-"""Of a tile of our product, the second of more than 64 rows: each reads all rows once more from the cache."""
-
-LEAST_ROWS: Final = 16
+CODEC_LAUNCHES: Final = 190
+"""Of a direction of Mimi; 191 of the encoder with eight codebooks, 188 of the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
 """Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
 
-OTHER_LAUNCHES: Final = 38
+OTHER_LAUNCHES: Final = 24
 """Of delays, embeddings, text and positions."""
 
 
@@ -126,9 +118,12 @@ class TickWork:
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
-    """Weights from memory, and all rows of a tile from the cache once more for each tile of columns."""
-    tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
-    through_cache = weights_bytes * (1 + tile_rows / PRODUCT_COLUMNS[rows > 64])
+    """A wide product: weights from memory once, and all that its tiles read from the cache.
+
+    Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more.
+    """
+    tile = tile_of(rows, MANY_COLUMNS + 1)
+    through_cache = weights_bytes * -(-rows // tile.rows) * (1 + tile.rows / tile.columns)
     return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
 
 

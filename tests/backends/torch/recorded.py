@@ -115,7 +115,7 @@ class Recorder(TorchDispatchMode):
     @property
     def kernels(self) -> list[Operation]:
         """Those that compute something: on a GPU about a kernel each."""
-        unlaunched = {"empty", "empty_strided", "new_empty"}
+        unlaunched = {"empty", "empty_like", "empty_strided", "new_empty"}
         return [one for one in self.operations if not one.is_view and one.name not in unlaunched]
 
     def outsiders(self, static: Iterable[Tensor]) -> list[str]:

@@ -15,13 +15,12 @@ from triton.backends.compiler import GPUTarget
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split
 from antiphon.backends.torch.kernels.decode_attention import LEAST_QUERIES, SPLIT_SLOTS, block_slots_of
-from antiphon.backends.torch.kernels.fused import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS
 from antiphon.backends.torch.kernels.limb_kernels import attend_limbs
-from antiphon.backends.torch.kernels.row_kernels import make_and_multiply, multiply_rows
-from antiphon.backends.torch.kernels.rows import tile_of
+from antiphon.backends.torch.kernels.product_kernels import make_and_multiply, multiply_rows
 from antiphon.backends.torch.kernels.token_kernels import choose_tokens
 from antiphon.backends.torch.kernels.tokens import MOST_TOKENS, PIECE, warps_of
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS
+from antiphon.models.tiles import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, tile_of
 from tests.backends.torch.compiled import (
     AMPERE,
     HOPPER,

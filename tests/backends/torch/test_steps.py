@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from antiphon.backends.torch.kernels.delay_kernels import hear_tokens, say_tokens
+from antiphon.backends.torch.kernels.pasts import PIECE as PASTS_PIECE
+from antiphon.backends.torch.kernels.pasts import join_past
 from antiphon.backends.torch.kernels.row_kernels import embed_rows, embed_streams, prepare_rows
 from antiphon.backends.torch.kernels.rows import MANY_ELEMENTS
 from antiphon.backends.torch.kernels.rows import PIECE as ROW_PIECE
-from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write, write_window
 from antiphon.backends.torch.kernels.token_kernels import (
     choose_tokens,
     draw_noise,
@@ -78,6 +80,7 @@ def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> 
         {"num_warps": 1, "enable_fp_fusion": False},
         HEADS=32,
         KV_HEADS=32,
+        COUNT=1,
         CAPACITY=3000,
         WIDTH=128,
         IS_TURNED=True,
@@ -85,6 +88,37 @@ def test_what_turns_and_writes_compiles(is_int8: bool, is_interleaved: bool) -> 
         PAGE=PAGE_SLOTS if is_int8 else 0,
     )
     assert kernel.asm["cubin"]
+
+
+def test_what_opens_a_frame_compiles_with_exact_turns() -> None:
+    """A card's own approximations of exp, sin and cos are off by too much at the positions of long calls."""
+    whole = dict.fromkeys(("position_ptr", "at_ptr", "first_ptr", "slot_ptr"), "*i64")
+    kernel = compiled(
+        write_window,
+        whole | {"ticket_ptr": "*i32", "exponent": "fp32"},
+        {"num_warps": 1, "enable_fp_fusion": False},
+        COUNT=2,
+        CAPACITY=3000,
+        HALF=64,
+        IS_TURNED=True,
+        TICKETS=65,
+        TICKETS_BLOCK=128,
+    )
+    assert kernel.asm["cubin"]
+    assert ".approx" not in kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize(("past", "length"), [(6, 1920), (5, 480), (8, 16)])
+def test_what_joins_pasts_compiles(past: int, length: int) -> None:
+    """Nothing is spilled; every thread has read the past before one writes it."""
+    block = 1 << (past + length - 1).bit_length()
+    kernel = compiled(
+        join_past, {"at_ptr": "*i64"}, {"enable_fp_fusion": False},
+        PAST=past, LENGTH=length, CHANNELS=PASTS_PIECE // block, BLOCK=block,
+    )  # fmt: skip
+    assert kernel.asm["cubin"]
+    ptx = kernel.asm["ptx"]
+    assert ptx.rindex("ld.global") < ptx.rindex("bar.sync") < ptx.rindex("st.global")
 
 
 @pytest.mark.parametrize("steps", [8, 32])

@@ -118,9 +118,10 @@ class Pipeline:
             self.state.tensors,
             rows,
             places.runs,
-            spare=self.state.rows,
+            small_rows=self.state.rows + 1,
             filled=places.filled,
             is_padded=places.is_padded,
+            is_fused=self.is_fused,
         )
 
     def renew(self) -> None:

@@ -154,7 +154,7 @@ class State:
             self.tensors,
             torch.tensor(list(named), device=self.device),
             runs_of(named, bounds, apart=apart),
-            spare=self.rows,
+            small_rows=self.rows + 1,
             filled=max(known) if len(known) == len(bounds) else None,
             is_padded=min(named) < 0,
         )

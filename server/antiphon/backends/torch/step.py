@@ -15,6 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from antiphon.backends.torch.kernels.fused import MOST_POSITIONS, load_joined_past
+
 NO_ROW = -1
 """In a list of rows: nothing is computed at this place."""
 
@@ -84,6 +86,13 @@ class Step(ABC):
     @abstractmethod
     def write(self, name: str, new: Tensor) -> None:
         """Replace a small tensor, for the rows that take part."""
+
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """What a small tensor ``[n, C, P]`` holds and ``new [n, C, T]`` behind it; it keeps the last P."""
+        past = self.read(name)
+        joined = torch.cat([past, new], dim=-1)
+        self.write(name, joined[..., -past.shape[-1] :])
+        return joined
 
     @abstractmethod
     def ring(self, name: str, run: Run | None) -> Tensor:
@@ -161,6 +170,7 @@ class PackedStep(Step):
     place reads and writes is a row beyond the last that small tensors have to spare. Rings have none: where
     kernels do not write them, a place without a row repeats what the first place with one writes. ``tensors``
     are those of the whole state. ``runs`` is for attention that is not by kernels, ``filled`` for all.
+    ``is_fused``: by Triton kernels, where a step has one.
     """
 
     in_place = True
@@ -171,14 +181,16 @@ class PackedStep(Step):
         rows: Tensor,
         runs: Sequence[Run],
         *,
-        spare: Tensor | int,
+        small_rows: int,
         filled: int | None = None,
         is_padded: bool = False,
+        is_fused: bool = False,
     ) -> None:
-        """Look at ``rows`` of ``tensors``; ``spare`` is the row, one for each place or for all, to spare."""
+        """Look at ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
         self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
-        self._idle = rows < 0 if is_padded else None
-        self.at = rows if self._idle is None else torch.where(self._idle, spare, rows)
+        self._small_rows, self._is_padded, self._is_fused = small_rows, is_padded, is_fused
+        # -1 is the last row, as in a Python list; of a pair, -2 and -1 are the last two.
+        self.at = torch.remainder(rows, small_rows) if is_padded else rows
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -188,7 +200,7 @@ class PackedStep(Step):
     @property
     def idle(self) -> Tensor | None:
         """See the base class."""
-        return self._idle
+        return self.rows < 0 if self._is_padded else None
 
     def read(self, name: str) -> Tensor:
         """See the base class."""
@@ -197,6 +209,13 @@ class PackedStep(Step):
     def write(self, name: str, new: Tensor) -> None:
         """See the base class."""
         self._tensors[name].index_copy_(0, self.at, new)
+
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """See the base class."""
+        past = self._tensors[name]
+        if not self._is_fused or past.shape[-1] + new.shape[-1] > MOST_POSITIONS:
+            return super().extend(name, new)
+        return load_joined_past()(past, self.at, new)
 
     def whole(self, name: str) -> Tensor:
         """A tensor of all rows, for kernels that take the list of rows."""
@@ -223,10 +242,11 @@ class PackedStep(Step):
     @cached_property
     def _source(self) -> Tensor | None:
         """Int64 ``[n]``: the place whose values each place writes into rings; None: its own."""
-        if self._idle is None:
+        idle = self.idle
+        if idle is None:
             return None
-        first = (~self._idle).int().argmax()
-        return torch.where(self._idle, first, torch.arange(len(self.rows), device=self.rows.device))
+        first = (~idle).int().argmax()
+        return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
 
     def pairs(self, names: Collection[str]) -> PackedStep:
         """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair by itself."""
@@ -241,7 +261,7 @@ class PackedStep(Step):
             tensors,
             both(self.rows),
             runs,
-            spare=both(self.at),
+            small_rows=2 * self._small_rows,
             filled=self.filled,
-            is_padded=self._idle is not None,
+            is_padded=self._is_padded,
         )

@@ -169,7 +169,14 @@ def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, in
     Rows that are not named keep every bit of their rings.
     """
     config = TransformerConfig(
-        dim=64, heads=4, layers=2, context=10, feed_forward=64, kv_repeat=2, frame_positions=2
+        dim=64,
+        heads=4,
+        layers=2,
+        context=10,
+        feed_forward=64,
+        kv_repeat=2,
+        frame_positions=2,
+        layer_scale=True,
     )
     model = StreamingTransformer("t", config, Compute(int8_kv=int8))
     for parameter in model.parameters():

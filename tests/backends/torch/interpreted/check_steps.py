@@ -17,7 +17,6 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from antiphon.backends.torch.delays import DelayCache
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
-from antiphon.backends.torch.kernels.fused import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from antiphon.backends.torch.kernels.rows import (
     embedded,
     embedded_streams,
@@ -27,22 +26,25 @@ from antiphon.backends.torch.kernels.rows import (
     plain_rows,
     widened_rows,
 )
-from antiphon.backends.torch.kernels.steps import cross_step, queries
+from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
 from antiphon.backends.torch.kernels.tokens import drawn_noise
-from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention, Window
+from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import quantize_tokens
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.norms import RMSNorm
+from antiphon.backends.torch.modules.rope import rotation
+from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.sampling import Sampler
-from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import NO_ROW
+from antiphon.backends.torch.state import State, TensorSpec
+from antiphon.backends.torch.step import NO_ROW, PackedStep
 from antiphon.models.architecture import TransformerConfig
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.tiles import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
 
@@ -269,6 +271,32 @@ def test_text_is_drawn_and_remembered_as_by_torch(given: list[SamplingParameters
         assert torch.equal(*(state.tensors["lm.recent"][:3] for state in states))
 
 
+@pytest.mark.parametrize(("count", "is_int8"), [(1, True), (2, False)])
+def test_a_frame_begins_where_the_last_one_ended(count: int, is_int8: bool) -> None:
+    """Slots and turns of torch, of rows of any age; each row goes on, the others stay."""
+    config = TransformerConfig(dim=64, heads=2, layers=1, context=75, feed_forward=64, frame_positions=count)
+    model = StreamingTransformer("t", config)
+    state = State(model.specs(), 4)
+    ages = state.tensors["t.position"]
+    ages.copy_(torch.tensor([3, 0, 2**20 + 1, 74, 5]))
+    step, before = state.step([2, NO_ROW, 1, 3]), ages.clone()
+    is_there, compute = step.rows >= 0, Compute(int8_kv=is_int8)
+    window = open_window("t", config, compute, step, count, 75)
+    positions = (before[step.at][:, None] + torch.arange(count))[is_there]
+    assert torch.equal(window.first[is_there], positions[:, 0])
+    assert torch.equal(window.slots[is_there], positions % 75)
+    wanted = rotation(positions, 32, config.max_period, interleaved=True)
+    assert window.rotation is not None
+    for got, want in ((window.rotation.cos, wanted.cos), (window.rotation.sin, wanted.sin)):
+        apart = (got[is_there] - want).abs().amax(-1)[:, 0]
+        assert (apart <= 1e-6 + 2**-23 * positions).all()  # a frequency is off by its last bit at most
+    assert torch.equal(ages[:4] - before[:4], torch.tensor([0, count, count, count]))
+    if is_int8:
+        assert window.tickets is not None
+        assert window.tickets.shape == (4, 2 * count + 1)
+        assert not window.tickets.any()
+
+
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_a_place_without_a_row_writes_nothing(is_int8: bool) -> None:
     """Neither keys nor values, wherever they might go; a named row's ring changes in its slot alone."""
@@ -279,7 +307,7 @@ def test_a_place_without_a_row_writes_nothing(is_int8: bool) -> None:
         tensor.fill_(77)
     step = state.step([NO_ROW, 1, NO_ROW])
     slots = torch.tensor([[0], [3], [2]])
-    window = Window(torch.tensor([0, 3, 2]), slots, None, 5, wide=False, rotation=None)
+    window = FrameWindow(torch.tensor([0, 3, 2]), slots, 5, rotation=None, tickets=None)
     queries(attention, torch.randn(3, 192), step, window)
     for name, tensor in state.tensors.items():
         assert (tensor[[0, 2]] == 77).all(), name
@@ -302,6 +330,26 @@ def test_a_voice_is_looked_at_where_it_lies() -> None:
     want, got = attention(x[:, None], step)[:, 0], attention.out_proj(cross_step(attention, x, step))
     assert torch.allclose(got[[0, 2]], want[[0, 2]], atol=1e-5)
     assert torch.equal(got[1], torch.zeros(64))
+
+
+@pytest.mark.parametrize(
+    ("channels", "past", "length"), [(1, 6, 1920), (64, 2, 480), (3, 4, 4), (600, 8, 2), (5, 1, 1)]
+)
+def test_a_past_is_joined_and_goes_on_as_by_torch(channels: int, past: int, length: int) -> None:
+    """In a few frames, of rows in any order; the rows that are not named stay."""
+    specs = [TensorSpec("past", (channels, past), torch.float32)]
+    states = [State(specs, 4) for _ in range(2)]
+    for tick in range(3):
+        rows = torch.tensor([3, NO_ROW if tick == 1 else 0, 1])
+        new = torch.randn(3, length, channels).transpose(1, 2)
+        want, got = (
+            PackedStep(state.tensors, rows, (), small_rows=5, is_padded=True, is_fused=is_fused).extend(
+                "past", new
+            )[rows >= 0]
+            for state, is_fused in zip(states, (False, True), strict=True)
+        )
+        assert torch.equal(got, want)
+        assert torch.equal(*(state.tensors["past"][:4] for state in states))
 
 
 class Session:

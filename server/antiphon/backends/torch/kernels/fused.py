@@ -26,21 +26,9 @@ DEVICES: Final = ("cuda",)
 
 LEAST_HEAD_DIM: Final = 16
 
-FEW_ROWS: Final = 4
-"""Rows up to which a product makes them itself, however long. Counted in machine code, not measured: of
-four rows its programs issue up to 32 instructions a KiB of weights, and memory's full rate leaves time for
-33."""
-
-
-SHORT_DEPTH: Final = 1024
-SHORT_ROWS: Final = 16
-"""Of rows of at most so many elements (the depformer's), a product makes up to so many itself: its weights
-are few, and another launch costs more than rounding 16,384 elements in every program."""
-
-
-def makes_rows(count: int, depth: int) -> bool:
-    """Whether a product of so many rows, of so many elements each, norms and rounds them itself."""
-    return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
+MOST_POSITIONS: Final = 8192
+"""Of a convolution's past and frame together: a program holds a channel's in registers. A frame of Mimi has
+1,920; a prompt read in one pass has more."""
 
 
 @cache
@@ -75,11 +63,11 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
     return not missing
 
 
-def load_decode_attention() -> Callable[..., Tensor]:
-    """The kernels' entry point, imported when it is first needed."""
-    from antiphon.backends.torch.kernels.decode_attention import decode_attention
+def load_joined_past() -> Callable[..., Tensor]:
+    """:func:`antiphon.backends.torch.kernels.pasts.joined_past`, imported when it is first needed."""
+    from antiphon.backends.torch.kernels.pasts import joined_past
 
-    return decode_attention
+    return joined_past
 
 
 def load_tokens() -> ModuleType:

@@ -17,56 +17,20 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.fused import makes_rows
-from antiphon.backends.torch.kernels.row_kernels import (
-    embed_rows,
-    embed_streams,
-    make_and_multiply,
-    multiply_rows,
-    prepare_rows,
-)
+from antiphon.backends.torch.kernels.product_kernels import make_and_multiply, multiply_rows
+from antiphon.backends.torch.kernels.row_kernels import embed_rows, embed_streams, prepare_rows
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.norms import RMSNorm
 from antiphon.backends.torch.quantised.int8 import Int8Linear
-
-LEAST_ROWS = 16
-"""Rows of a tile: what the matrix units take at least."""
-
-MOST_ROWS = 128
-"""Rows of a tile at most, up to which no weight is read twice."""
-
-MANY_COLUMNS = 2048
-"""Columns of a product above which a tile of few rows takes 32 of them, else 16: 4096 then make 128 programs,
-about one for each of a card's 132 units, and 1024 make 64."""
-
-DEPTH_BYTES = 256
-"""Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
+from antiphon.models.tiles import makes_rows, tile_of
 
 MANY_ELEMENTS = 8192
 """Elements of a row above which a program has 16 warps: with 8 a row of 16384 fills every register."""
 
 PIECE = 1024
 """Elements a program of the simplest kernels takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """How a product is cut: ``rows`` by ``columns``, ``depth`` bytes of both a stage."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-
-
-def tile_of(rows: int, columns: int) -> Tile:
-    """The tile for so many rows and a weight of so many columns."""
-    if rows > MOST_ROWS // 2:
-        return Tile(MOST_ROWS, 64, DEPTH_BYTES // 2, 8)
-    tile_rows = max(LEAST_ROWS, triton.next_power_of_2(rows))
-    return Tile(tile_rows, 32 if columns > MANY_COLUMNS else 16, DEPTH_BYTES, 4)
 
 
 @dataclass(frozen=True, slots=True)

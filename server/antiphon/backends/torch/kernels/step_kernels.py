@@ -11,6 +11,49 @@ from antiphon.backends.torch.kernels.row_kernels import is_last, round_row, roun
 
 
 @triton.jit
+def write_window(
+    position_ptr,
+    at_ptr,
+    first_ptr,
+    slot_ptr,
+    cos_ptr,
+    sin_ptr,
+    ticket_ptr,
+    exponent,
+    COUNT: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    HALF: tl.constexpr,
+    IS_TURNED: tl.constexpr,
+    TICKETS: tl.constexpr,
+    TICKETS_BLOCK: tl.constexpr,
+):
+    """One place: its row goes on by COUNT positions; the first, their slots, turns and tickets of 0 come out.
+
+    Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
+    positions, and what they find there is of no use.
+    """
+    place = tl.program_id(0).to(tl.int64)
+    position_at = position_ptr + tl.load(at_ptr + place)
+    first = tl.load(position_at)
+    tl.store(position_at, first + COUNT)
+    tl.store(first_ptr + place, first)
+    pair = tl.arange(0, HALF)
+    # In float64: the exponential of float32 is an approximation on a card, and positions multiply its error.
+    frequency = tl.exp((pair.to(tl.float32) * exponent).to(tl.float64)).to(tl.float32)
+    for turn in tl.static_range(0, COUNT):
+        position, line = first + turn, place * COUNT + turn
+        tl.store(slot_ptr + line, position % CAPACITY)
+        if IS_TURNED:
+            angle = frequency * position.to(tl.float32)
+            tl.store(cos_ptr + line * HALF + pair, tl.cos(angle))
+            tl.store(sin_ptr + line * HALF + pair, tl.sin(angle))
+    if TICKETS > 0:
+        ticket = tl.arange(0, TICKETS_BLOCK)
+        zero = tl.zeros((TICKETS_BLOCK,), tl.int32)
+        tl.store(ticket_ptr + place * TICKETS + ticket, zero, mask=ticket < TICKETS)
+
+
+@triton.jit
 def turn_and_write(
     projected_ptr,
     cos_ptr,
@@ -26,18 +69,21 @@ def turn_and_write(
     projected_row_stride,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    COUNT: tl.constexpr,
     CAPACITY: tl.constexpr,
     WIDTH: tl.constexpr,
     IS_TURNED: tl.constexpr,
     IS_INTERLEAVED: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One head of one place, of queries, then keys, then values: bounded, turned, and where it belongs.
+    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and where it
+    belongs. A place has COUNT positions, one behind the other.
 
     A place without a row writes nothing. ``PAGE`` is how many slots a page of an INT8 ring's values has, and
     0 where the ring is not INT8.
     """
-    head, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place, turn = line // COUNT, line % COUNT
     row = tl.load(rows_ptr + place)
     if row < 0:
         return
@@ -48,22 +94,22 @@ def turn_and_write(
         half: tl.constexpr = WIDTH // 2
         partner, pair = (column + half) % WIDTH, column % half
         sign = tl.where(column < half, -1.0, 1.0)
-    at = projected_ptr + place * projected_row_stride + head * WIDTH
+    at = projected_ptr + line * projected_row_stride + head * WIDTH
     dtype = q_ptr.dtype.element_ty
     x = tl.load(at + column).to(tl.float32)
     x = tl.clamp(tl.where(x == x, x, 0.0), -bound, bound).to(dtype).to(tl.float32)
     if IS_TURNED:
         other = tl.load(at + partner).to(tl.float32)
         other = tl.clamp(tl.where(other == other, other, 0.0), -bound, bound).to(dtype).to(tl.float32)
-        cos = tl.load(cos_ptr + place * (WIDTH // 2) + pair)
-        sin = tl.load(sin_ptr + place * (WIDTH // 2) + pair)
+        cos = tl.load(cos_ptr + line * (WIDTH // 2) + pair)
+        sin = tl.load(sin_ptr + line * (WIDTH // 2) + pair)
         turned = (x * cos + sign * (other * sin)).to(dtype).to(tl.float32)
         x = tl.where(head < HEADS + KV_HEADS, turned, x)
     if head < HEADS:
-        tl.store(q_ptr + (place * HEADS + head) * WIDTH + column, x.to(dtype))
+        tl.store(q_ptr + ((place * HEADS + head) * COUNT + turn) * WIDTH + column, x.to(dtype))
         return
     kv_head = (head - HEADS) % KV_HEADS
-    number, ring = tl.load(slot_ptr + place), row * KV_HEADS + kv_head
+    number, ring = tl.load(slot_ptr + line), row * KV_HEADS + kv_head
     slot = ring * CAPACITY + number
     is_key = head < HEADS + KV_HEADS
     if PAGE > 0:

@@ -1,8 +1,8 @@
 """Transformer layers of one frame on a GPU, as a few kernels each.
 
 The same arithmetic as ``layer.py`` and ``depformer.py``, whose modules they run: nine launches for a
-layer over a ring in INT8 (six of up to four rows, ten in full precision) and eight for one of the depformer
-(six of up to sixteen rows, five of four).
+layer over a ring in INT8 (six of up to four rows, ten in full precision), twelve for one of Mimi's, and eight
+for one of the depformer (six of up to sixteen rows, five of four).
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -10,6 +10,7 @@ Not measured: the kernels have been run on no GPU yet.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -28,13 +29,13 @@ from antiphon.backends.torch.kernels.rows import (
     rounds,
     widened_rows,
 )
-from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write
+from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write, write_window
 from antiphon.backends.torch.modules.attention import (
     LARGEST,
     VOICE_PARTS,
+    Compute,
     CrossAttention,
     SelfAttention,
-    Window,
     split_heads,
 )
 from antiphon.backends.torch.modules.depformer_parts import Chooser, DepformerLayer, DepformerParts
@@ -42,29 +43,70 @@ from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmb
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
 from antiphon.backends.torch.modules.kv import PAGE_SLOTS, RingView
 from antiphon.backends.torch.modules.layer import TransformerLayer
+from antiphon.backends.torch.modules.norms import LayerScale
+from antiphon.backends.torch.modules.rope import Rotation
 from antiphon.backends.torch.step import PackedStep
+from antiphon.models.architecture import TransformerConfig
 
 
-def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Window) -> Tensor:
-    """One layer and one position of each place: ``[n, 1, dim]`` to the same, rings written."""
-    attention, flat = layer.self_attn, x[:, 0]
+@dataclass(frozen=True, slots=True)
+class FrameWindow:
+    """What all layers share in one frame of T positions.
+
+    ``first`` int64 ``[n]`` is the first position, ``slots`` int64 ``[n, T]`` are theirs in the ring, of which
+    at most ``length`` are filled. ``tickets``: see :func:`decode_attention`.
+    """
+
+    first: Tensor
+    slots: Tensor
+    length: int
+    rotation: Rotation | None
+    tickets: Tensor | None
+
+
+def open_window(
+    name: str, config: TransformerConfig, compute: Compute, step: PackedStep, count: int, length: int
+) -> FrameWindow:
+    """Let the transformer of this name go on by ``count`` positions, in one launch."""
+    at, half = step.at, config.head_dim // 2
+    places, has_turn = len(at), config.rope != "none"
+    first, slots = at.new_empty(places), at.new_empty(places, count)
+    turns = torch.empty(2, places if has_turn else 0, 1, count, half, device=at.device)
+    queries = config.heads * count + 1
+    tickets = at.new_empty(places, queries, dtype=torch.int32) if compute.int8_kv else None
+    write_window[(places,)](
+        step.whole(f"{name}.position"), at, first, slots, turns[0], turns[1],
+        slots if tickets is None else tickets, -math.log(config.max_period) * 2 / config.head_dim,
+        COUNT=count, CAPACITY=config.context, HALF=half, IS_TURNED=has_turn,
+        TICKETS=0 if tickets is None else queries, TICKETS_BLOCK=triton.next_power_of_2(queries),
+        num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    turn = Rotation(turns[0], turns[1], interleaved=config.rope == "rope") if has_turn else None
+    return FrameWindow(first, slots, length, turn, tickets)
+
+
+def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
+    """One layer and one frame of each place: ``[n, T, dim]`` to the same, rings written."""
+    attention, flat = layer.self_attn, x.flatten(0, 1)
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
     ring = attention.ring.view(step)
     rounded, kept = None, None
-    if ring.k_scale is not None and rounds(attention.out_proj):
+    if ring.k_scale is not None and x.shape[1] == 1 and rounds(attention.out_proj):
         rounded = empty_rows(flat)
         kept = rounded.kept
     seen = decode_attention(
         q, ring, window.first, step.rows, window.length, tickets=window.tickets, rounded=kept
     )
-    merged = rounded or plain_rows(seen.transpose(1, 2).flatten(1), attention.out_proj)
+    mixed = seen.transpose(1, 2).flatten(2).flatten(0, 1).to(x.dtype)
+    merged = rounded or plain_rows(mixed, attention.out_proj)
     flat = _add(attention.out_proj, merged, flat, layer.layer_scale_1)
     if layer.cross_attention is not None:
+        assert x.shape[1] == 1
         seen = cross_step(layer.cross_attention, layer.norm_cross(flat[:, None])[:, 0], step)
         out_proj = layer.cross_attention.out_proj
         flat = _add(out_proj, plain_rows(seen, out_proj), flat, layer.layer_scale_cross)
-    return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat)[:, None]
+    return _feed(layer.feed_forward, layer.norm2, layer.layer_scale_2, flat).view_as(x)
 
 
 def tokens_embedded(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:
@@ -80,12 +122,13 @@ def normed(x: Tensor, norm: nn.Module) -> Tensor:
     return normed_rows(x, norm, nn.Identity()).values
 
 
-def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: Window) -> Tensor:
-    """Projections ``[n, dim + 2 * kv_dim]`` to queries ``[n, H, 1, D]``, keys and values into the ring."""
+def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
+    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; the ring gets the others."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
-    places = projected.shape[0]
-    q = projected.new_empty(places, config.heads, 1, config.head_dim, dtype=attention.compute.attention_dtype)
-    turn_and_write[(config.heads + 2 * config.kv_heads, places)](
+    places, count = window.slots.shape
+    shape = (places, config.heads, count, config.head_dim)
+    q = projected.new_empty(shape, dtype=attention.compute.attention_dtype)
+    turn_and_write[(config.heads + 2 * config.kv_heads, places * count)](
         projected,
         q if turn is None else turn.cos,
         q if turn is None else turn.sin,
@@ -100,6 +143,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
         projected.stride(0),
         HEADS=config.heads,
         KV_HEADS=config.kv_heads,
+        COUNT=count,
         CAPACITY=config.context,
         WIDTH=config.head_dim,
         IS_TURNED=turn is not None,
@@ -125,15 +169,20 @@ def _add(linear: nn.Module, rows: LinearInput, residual: Tensor, layer_scale: nn
     """Rows ``[n, in]`` through a linear, added to ``residual [n, dim]``."""
     if isinstance(layer_scale, nn.Identity):
         return linear_rows(linear, rows, residual)
-    scaled: Tensor = layer_scale(linear_rows(linear, rows))
-    return residual + scaled
+    return _scaled(residual, linear_rows(linear, rows), layer_scale)
+
+
+def _scaled(residual: Tensor, x: Tensor, layer_scale: nn.Module) -> Tensor:
+    """``[n, dim]``, scaled and added to the residual."""
+    if isinstance(layer_scale, LayerScale):
+        return torch.addcmul(residual, x, layer_scale.scale)
+    return residual + x
 
 
 def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) -> Tensor:
     """``[n, dim]`` and what the feed-forward block adds to it."""
     if not isinstance(block, GatedFeedForward) or not isinstance(layer_scale, nn.Identity):
-        added: Tensor = layer_scale(block(norm(x[:, None])))
-        return x + added[:, 0]
+        return _scaled(x, block(norm(x[:, None]))[:, 0], layer_scale)
     wide = widened_rows(block, normed_rows(x, norm, block.linear_in))
     return linear_rows(block.linear_out, wide, x)
 

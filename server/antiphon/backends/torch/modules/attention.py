@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.fused import load_decode_attention
 from antiphon.backends.torch.modules.kv import KVRing
 from antiphon.backends.torch.modules.linear import Linear
 from antiphon.backends.torch.modules.rope import Rotation
 from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import PackedStep, Run, Step
+from antiphon.backends.torch.step import Run, Step
 from antiphon.models.architecture import TransformerConfig
 
 VOICE_PARTS = ("cross_k", "cross_v")
@@ -60,22 +59,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What all layers share in one forward pass.
+    """What all layers share in one forward pass by torch's own operations.
 
-    ``first`` int64 ``[n]``: the position of this pass's first query. ``slots [n, W]``: where its last W
-    positions go. ``looks``: None where the attention is fused, which reads up to ``length`` ring slots.
-    ``wide``: attend to the ring as it was plus this pass's own keys (several frames at once), instead of
-    writing first and reading the ring only (one frame). ``tickets``: of the fused attention's programs over
-    INT8 rings (``kernels/decode_attention.py``).
+    ``slots [n, W]``: where its last W positions go. ``wide``: attend to the ring as it was plus this pass's
+    own keys (several frames at once), instead of writing first and reading the ring only (one frame).
     """
 
-    first: Tensor
     slots: Tensor
-    looks: tuple[Look, ...] | None
-    length: int
+    looks: tuple[Look, ...]
     wide: bool
     rotation: Rotation | None
-    tickets: Tensor | None = None
 
 
 def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -137,11 +130,9 @@ class SelfAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
         """Write this pass's keys and values, then look: ``[n, H, T, D]`` to the same."""
         is_shared, written = self.config.kv_repeat > 1, window.slots.shape[1]
-
         looks = window.looks
 
         def attend(queries: Tensor, number: int) -> Tensor:
-            assert looks is not None
             look = looks[number]
             keys, values = self.ring.read(step, look.run, look.length)
             if window.wide:
@@ -153,11 +144,6 @@ class SelfAttention(nn.Module):
 
         if not window.wide:
             self.ring.write(step, window.slots, k, v)
-        if looks is None:
-            assert isinstance(step, PackedStep)
-            decode = load_decode_attention()
-            ring = self.ring.view(step)
-            return decode(q, ring, window.first, step.rows, window.length, tickets=window.tickets)
         out = attend_by_runs(q, [look.run for look in looks], attend)
         if window.wide:
             self.ring.write(step, window.slots, k[:, :, -written:], v[:, :, -written:])

@@ -86,11 +86,11 @@ class CausalConv1d(nn.Module):
             self.weight = nn.Parameter(self.weight.data[:, :, None], requires_grad=False)
 
     def _with_past(self, x: Tensor, step: Step) -> Tensor:
-        past = step.read(f"{self.name}.past")
-        if self.replicate:
-            started = step.read(f"{self.name}.started")
-            past = torch.where(started.view(-1, 1, 1), past, x[..., :1])
-            step.write(f"{self.name}.started", torch.ones_like(started))
+        if not self.replicate:
+            return step.extend(f"{self.name}.past", x)
+        past, started = step.read(f"{self.name}.past"), step.read(f"{self.name}.started")
+        past = torch.where(started.view(-1, 1, 1), past, x[..., :1])
+        step.write(f"{self.name}.started", torch.ones_like(started))
         joined = torch.cat([past, x], dim=-1)
         step.write(f"{self.name}.past", joined[..., -self.past_positions :])
         return joined

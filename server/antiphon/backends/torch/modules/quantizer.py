@@ -23,21 +23,21 @@ class ResidualQuantizer(nn.Module):
         self.input_proj = Linear(dimension, width)
         self.output_proj = Linear(width, dimension)
         self.tables = nn.Parameter(torch.empty(levels, cardinality, width), requires_grad=False)
-        self.half_norms = nn.Parameter(torch.empty(levels, cardinality), requires_grad=False)
+        self.score_biases = nn.Parameter(torch.empty(levels, cardinality), requires_grad=False)
 
     def prepare(self) -> None:
         """After loading: compute what the search needs from the tables."""
-        self.half_norms = nn.Parameter(self.tables.square().sum(-1) / 2, requires_grad=False)
+        self.score_biases = nn.Parameter(self.tables.square().sum(-1) / -2, requires_grad=False)
 
     def encode(self, x: Tensor) -> Tensor:
         """Latents ``[n, T, dimension]`` to codes int64 ``[n, levels, T]``."""
         rest = self.input_proj(x).flatten(0, 1)
         codes = []
         for level in range(self.levels):
-            scores = functional.linear(rest, self.tables[level], -self.half_norms[level])
-            code = scores.argmax(dim=-1)
-            rest = rest - functional.embedding(code, self.tables[level])
-            codes.append(code)
+            scores = functional.linear(rest, self.tables[level], self.score_biases[level])
+            codes.append(scores.argmax(dim=-1))
+            if level < self.levels - 1:
+                rest = rest - functional.embedding(codes[-1], self.tables[level])
         return torch.stack(codes, dim=-1).view(*x.shape[:2], -1).transpose(1, 2)
 
     def decode(self, codes: Tensor) -> Tensor:

@@ -49,14 +49,8 @@ class StreamingTransformer(nn.Module):
         if config.rope != "none":
             turn = rotation(positions, config.head_dim, config.max_period, interleaved=config.rope == "rope")
         slots = torch.remainder(positions[:, -min(count, capacity) :], capacity)
-        if not wide and step.in_place and self.is_fused(positions.device):
-            length = self._length(step.filled)
-            tickets = None
-            if self.compute.int8_kv:
-                tickets = load_steps().new_tickets(positions.shape[0], config.heads * count, positions.device)
-            return Window(positions[:, 0].contiguous(), slots, None, length, wide, turn, tickets)
         looks = tuple(self._look(positions, run, wide=wide) for run in step.runs)
-        return Window(positions[:, 0], slots, looks, config.context, wide, turn)
+        return Window(slots, looks, wide, turn)
 
     def is_fused(self, device: torch.device) -> bool:
         """Whether its attention to one frame runs by Triton kernels there."""
@@ -85,16 +79,25 @@ class StreamingTransformer(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """``[n, T, dim]`` to the same, T being one frame's positions or several frames'."""
-        position = step.read(f"{self.name}.position")
         count = x.shape[1]
+        if step.in_place and count <= self.config.frame_positions and self.is_fused(x.device):
+            return self._frame(x, step)
+        position = step.read(f"{self.name}.position")
         positions = position[:, None]
         if count > 1:
             positions = positions + torch.arange(count, device=x.device)
         window = self._window(positions, step)
-        run = load_steps().layer_step if window.looks is None and count == 1 else TransformerLayer.__call__
         for layer in self.layers:
-            x = run(layer, x, step, window)
+            x = layer(x, step, window)
         step.write(f"{self.name}.position", position + count)
+        return x
+
+    def _frame(self, x: Tensor, step: Step) -> Tensor:
+        """One frame's positions by Triton kernels."""
+        steps, length = load_steps(), self._length(step.filled)
+        window = steps.open_window(self.name, self.config, self.compute, step, x.shape[1], length)
+        for layer in self.layers:
+            x = steps.layer_step(layer, x, step, window)
         return x
 
     def voice(self, sources: Tensor) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, T
             published[book.total] / published[book.usage].clamp(min=USAGE_FLOOR)[:, None] for book in used
         ]
         renamed[f"quantizer.{part}.tables"] = torch.stack(tables)
-        renamed[f"quantizer.{part}.half_norms"] = torch.zeros(len(tables), tables[0].shape[0])
+        renamed[f"quantizer.{part}.score_biases"] = torch.zeros(len(tables), tables[0].shape[0])
     return renamed
 
 
