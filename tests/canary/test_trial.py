@@ -86,3 +86,4 @@ def test_a_caller_has_one_point_and_all_callers_are_spread_evenly() -> None:
     assert all(0 <= point < 1 for point in points)
     assert 60 <= sum(point < 0.1 for point in points) <= 140
     assert points[0] != point_of(caller_digest("another", "10.0.0.0"))
+    assert point_of("f" * 32) < 1, "a share of 1 has every caller"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-POINT_BYTES: Final = 7
-"""Of a digest: as many bits as a float holds."""
+POINT_BYTES: Final = 6
+"""Of a digest: few enough bits that a float holds all of them."""
 
 
 def caller_digest(canary: str, caller: str) -> str:
