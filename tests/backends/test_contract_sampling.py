@@ -81,7 +81,7 @@ def test_every_parameter_changes_what_is_said(
     if not subject.samples:
         assert driver.info.name == "null", "only the null backend has nothing to sample"
         return
-    frames = voice(18, FRAMES if driver.info.kind is PipelineKind.TTS else 2 * FRAMES, driver.info)
+    frames = voice(18, FRAMES if driver.info.kind is PipelineKind.TTS else 3 * FRAMES, driver.info)
 
     def said(parameters: SamplingParameters) -> list[Reply]:
         driver.backend.set_parameters(1, parameters)

@@ -71,6 +71,7 @@ ERRORS = {
     "ReplacedError": 4409,
     "MovedError": 4307,
     "HandOverError": 1011,
+    "HandOverRefusedError": 1011,
     "ResumeError": 4404,
 }
 

@@ -346,6 +346,7 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/build_info": Asked(),
     "GET /api/modules_info": Asked(),
     "GET /api/models": Asked(),
+    "GET /api/canary": Asked(),
     "GET /v1/models": Asked(),
     "GET /v1/models/{id}": Asked(),
     "GET /v1/audio/voices": Asked(),

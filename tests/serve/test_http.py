@@ -23,7 +23,7 @@ from antiphon.protocol import moshi
 from antiphon.serve.access.security import origin_allowed
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.routes.static import StaticFiles, web_root
-from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, serving, speech
 from tests.serve.hostile import UPGRADE
 
 
@@ -86,7 +86,10 @@ async def test_every_metric_the_runbooks_name_is_there() -> None:
     text = "".join(path.read_text() for path in runbooks.glob("*.md"))
     named = set(re.findall(r"antiphon_[a-z_]+", text))
     assert len(named) > 5
-    async with serving() as server:
+    async with serving(also=[("next", CODEC)], canary="next", canary_share=1.0) as server:
+        async with server.call():
+            pass
+        await server.is_empty()
         _, metrics, _ = await server.get("/metrics")
     missing = {name for name in named if f"\n{name}" not in metrics and f"# HELP {name} " not in metrics}
     assert missing == set()
