@@ -60,7 +60,7 @@ PACKAGES = (
 )
 COMPILED_BATCHES = (1, 2, 4, 8, 16, 24, 32, 64, 128)
 """Row buckets of 128 rows whose kernels differ: 48 rows run by those of 64, 96 by those of 128."""
-PARITY_ROWS = 4
+PARITY_ROWS, FEW_PARITY_ROWS = 4, 2
 PARITY_TICKS, FEW_TICKS = 100, 3
 FIRSTS = (0, 63, 64, 2, 255, 256, 299, 1000, 2998, 2999, 3000, 9001)
 """Positions of queries over a ring of 3000: at the edges of tiles, of splits and of the ring, and past it."""
@@ -138,6 +138,7 @@ def two_backends(task: Task, *, int8: bool) -> list[HostBackend]:
     Without a card the second is on the CPU too, by the same kernels interpreted.
     """
     size, made = small_size(published_sizes()[task.model]), []
+    rows = FEW_PARITY_ROWS if task.is_small else PARITY_ROWS
     for attention, where in (("torch", torch.device("cpu")), ("auto", device())):
         mimi, model = meta_modules(size, Form(int8, int8, torch.float32), attention)
         for module in (mimi, model):
@@ -145,7 +146,7 @@ def two_backends(task: Task, *, int8: bool) -> list[HostBackend]:
             module.to(where)
         spec = model_spec(size)
         generator = Generator(model.prepare(int8=int8), lm_spec(size))
-        made.append(HostBackend(spec, TorchFrames(spec, mimi.prepare(), generator), slots=PARITY_ROWS))
+        made.append(HostBackend(spec, TorchFrames(spec, mimi.prepare(), generator), slots=rows))
     return made
 
 
@@ -170,7 +171,7 @@ def _compared(backends: list[HostBackend], ticks: int) -> Values:
         backend.set_parameters(1, SamplingParameters(text_seed=3, audio_seed=4))
     random, tokens, pcm_error = np.random.default_rng(5), set[int](), 0.0
     for tick in range(ticks):
-        rows = np.flatnonzero(random.random(PARITY_ROWS) < 0.8).astype(np.int32)
+        rows = np.flatnonzero(random.random(backends[0].info.slots) < 0.8).astype(np.int32)
         rows = rows if rows.size else np.zeros(1, np.int32)
         reset = random.random(rows.size) < 0.05 if tick else np.ones(rows.size, np.bool_)
         pcm = random.normal(0, 0.1, (rows.size, 1920)).astype(np.float32)

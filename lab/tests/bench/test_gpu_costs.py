@@ -30,9 +30,10 @@ def test_a_tick_is_its_stages_and_the_host(name: str) -> None:
     assert tick_ms(costs, H200) == pytest.approx(0.3 + sum(cost.ms for cost in costs.values()))
 
 
-def test_one_call_is_launches_and_a_full_card_is_bytes() -> None:
+def test_one_call_is_launches_and_bytes_and_a_full_card_is_bytes() -> None:
     alone, crowd = (stage_costs(MOSHI, rows, 3000, H200) for rows in (1, 128))
-    assert sum(cost.nodes_ms for cost in alone.values()) > sum(cost.bytes_ms for cost in alone.values())
+    nodes_ms = sum(cost.nodes_ms for cost in alone.values())
+    assert 0.7 < nodes_ms / sum(cost.bytes_ms for cost in alone.values()) < 1
     full = crowd["lm"]
     assert 24 < full.bytes_ms < 32
     assert full.issue_ms < full.bytes_ms  # of integers alone; every element converted, it was twice the bytes
