@@ -293,7 +293,7 @@ async def test_a_written_call_of_a_canary_may_name_the_model_that_it_asked_for()
         spec = type(STT)(name, STT.kind, STT.family, STT.mimi, STT.lm, generation=STT.generation)
         beside.append((scribe_checkpoint(spec), ScribeBackend(1)))
     async with (
-        serving(beside=beside, canary="next", canary_share=1.0) as server,  # type: ignore[arg-type]
+        serving(beside=beside, canary="next", canary_share=1.0) as server,
         realtime_client(server, "/v1/realtime?intent=transcription") as client,
     ):
         wanted = {"audio": {"input": {"transcription": {"model": "scribe"}}}}
