@@ -20,11 +20,13 @@ from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, HandOverError, SessionFailedError, SessionTimeoutError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting import observation
 from antiphon.serve.hosting.canary_desk import CanaryDesk, find_pair
 from antiphon.serve.hosting.observation import Observation, disagreement, repetition
 from antiphon.serve.operator import canary as command
-from tests.serve.asr_fakes import ScribeBackend, scribe_checkpoint
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Server, null_checkpoint, serving, speech
+from tests.serve.asr_fakes import STT, ScribeBackend, scribe_checkpoint
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, null_checkpoint, serving, speech
+from tests.serve.realtime_client import realtime_client
 from tests.serve.resuming import QUERY, ResumingCaller
 
 SECRET = "a secret of operators and workers"
@@ -71,9 +73,14 @@ async def test_a_phase_decides_before_the_share() -> None:
 
 
 async def test_a_canary_without_a_free_row_refuses_no_caller() -> None:
-    async with on_trial(slots=1) as server, server.call("ext=1&format=pcm_f32le") as first:
-        assert (await first.event("ready")).fields["model"] == "next"
-        assert await who_answers(server) == "null-echo"
+    async with on_trial(slots=1) as server:
+        async with server.call("ext=1&format=pcm_f32le") as first:
+            assert (await first.event("ready")).fields["model"] == "next"
+            assert await who_answers(server) == "null-echo"
+            await call_once(server)
+            await server.eventually(lambda: len(server.services.calls) == 1)
+        await server.is_empty()
+        assert (await desk_of(server).report())["calls"]["stable"] == 0  # it was not drawn
 
 
 async def test_a_caller_keeps_its_version() -> None:
@@ -230,21 +237,85 @@ def test_repetition_and_disagreement() -> None:
     assert disagreement(" ...", "anything") is None
 
 
-async def test_a_recogniser_hears_some_calls_and_gives_its_row_back() -> None:
+@asynccontextmanager
+async def heard_by_a_scribe() -> AsyncIterator[Server]:
+    """A talker with its next version, and a recogniser of one row."""
     talker = (null_checkpoint(DUPLEX), NullBackend(DUPLEX, 2, step_ms=0.0))
     following = type(DUPLEX)("next", DUPLEX.kind, DUPLEX.family, DUPLEX.mimi, DUPLEX.lm)
     beside = [(null_checkpoint(following), NullBackend(following, 2, step_ms=0.0))]
     beside.append((scribe_checkpoint(), ScribeBackend(1)))  # type: ignore[arg-type]
     async with serving(model=talker, beside=beside, canary="next", canary_share=1.0) as server:
+        yield server
+
+
+async def talk(client: Client) -> None:
+    """Thirty frames, answered."""
+    await client.event("ready")
+    for frame in range(30):
+        await client.speak(np.full(FRAME_SAMPLES, (0, 0.1, 0.007, 0)[frame % 4], np.float32))
+        if frame > 1:
+            await client.reply()
+
+
+async def test_a_recogniser_hears_some_calls_and_gives_its_row_back() -> None:
+    async with heard_by_a_scribe() as server:
         async with server.call("ext=1&format=pcm_f32le") as client:
-            await client.event("ready")
-            for frame in range(30):
-                await client.speak(np.full(FRAME_SAMPLES, (0, 0.1, 0.007, 0)[frame % 4], np.float32))
-                if frame > 1:
-                    await client.reply()
+            await talk(client)
         await server.eventually(lambda: not server.services.calls)
         await desk_of(server).settled()
         found = (await desk_of(server).report())["signals"]["disagreement"]
         assert found["calls"] == {TrialArm.STABLE: 0, TrialArm.CANARY: 1}
         scribe = server.services.models.find("scribe").engine
         await server.eventually(lambda: scribe.health().active == 0)
+
+
+async def test_a_recogniser_that_has_heard_a_call_s_beginning_is_free_while_the_call_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observation, "LISTEN_FRAMES", 10)
+    async with heard_by_a_scribe() as server:
+        scribe = server.services.models.find("scribe").engine
+        async with server.call("ext=1&format=pcm_f32le") as client:
+            await talk(client)
+            await server.eventually(lambda: scribe.health().active == 0)
+            assert server.services.calls, "the row came back with the end of the call"
+            async with server.call("ext=1&format=pcm_f32le") as other:
+                await talk(other)
+        await server.is_empty()
+        await desk_of(server).settled()
+        found = (await desk_of(server).report())["signals"]["disagreement"]
+        assert found["calls"] == {TrialArm.STABLE: 0, TrialArm.CANARY: 2}
+
+
+async def test_a_written_call_of_a_canary_may_name_the_model_that_it_asked_for() -> None:
+    beside = []
+    for name in ("scribe", "next"):
+        spec = type(STT)(name, STT.kind, STT.family, STT.mimi, STT.lm, generation=STT.generation)
+        beside.append((scribe_checkpoint(spec), ScribeBackend(1)))
+    async with (
+        serving(beside=beside, canary="next", canary_share=1.0) as server,
+        realtime_client(server, "/v1/realtime?intent=transcription") as client,
+    ):
+        wanted = {"audio": {"input": {"transcription": {"model": "scribe"}}}}
+        await client.send("session.update", session=wanted)
+        await client.event("session.updated")
+        assert server.services.models.find("next").engine.health().active == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "did not answer with the state of a canary"),
+        (b"no HTTP\r\n\r\n", "cannot be reached: BadStatusLine"),
+    ],
+)
+async def test_an_answer_that_is_no_state_is_refused_in_words(answer: bytes, words: str) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(HandOverError, match=words):
+            await asyncio.to_thread(command.ask_state, f"http://127.0.0.1:{port}", None)

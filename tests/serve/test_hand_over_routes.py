@@ -99,6 +99,17 @@ async def test_what_is_no_call_or_too_much_is_refused(tmp_path: Path) -> None:
         )
 
 
+async def test_a_call_that_takes_too_long_may_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forever(_call: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async with worker(tmp_path, limits={"hand_over_timeout_s": 0.1}) as server:
+        monkeypatch.setattr(type(server.services.models.first.engine), "take_call", lambda _, it: forever(it))
+        assert await ask(server, b"call") == (503, "the call did not arrive within 0.1 s")
+
+
 async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address(tmp_path: Path) -> None:
     async with worker(tmp_path) as server:
         began: list[str] = []

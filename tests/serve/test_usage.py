@@ -109,6 +109,28 @@ async def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: P
     assert await used(log) == 20
 
 
+async def test_what_a_disk_fails_to_give_is_read_again_with_all_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, path = Day(), tmp_path / "usage"
+    log, other, loads = UsageLog(path, clock=day), UsageLog(path, clock=day), json.loads
+    for _ in range(2):
+        other.write(record(other))
+    other.close()
+    lines = 0
+
+    def failing(line: bytes) -> Any:
+        nonlocal lines
+        lines += 1
+        if lines == 2:
+            raise OSError(5, "Input/output error")
+        return loads(line)
+
+    monkeypatch.setattr(json, "loads", failing)
+    assert await used(log) == 0
+    assert await used(log) == 20
+
+
 async def test_what_is_no_record_is_passed_over_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

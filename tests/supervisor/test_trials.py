@@ -8,10 +8,12 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, TrialRules
+from antiphon.errors import ProtocolError
 from antiphon.log import Log
 from antiphon.serve.hosting.central_trial import CentralTrial
 from antiphon.supervisor.messages import AskPhase, CanaryPhase, Compared, Message, Question
@@ -41,6 +43,27 @@ async def test_without_a_canary_nothing_is_said() -> None:
     trial = FrontEndTrial(None, registry=CollectorRegistry(), log=Log(), front_ends=list)
     trial.compare(Compared("stable", "", CallSignals().values))
     assert json.loads(trial.report().data) == {}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Compared("canary", "", (float("nan"),) * 6),
+        Compared("canary", "", (None, None, 1e300, None, None, None)),
+        Compared("canary", "", (None, -0.5, None, None, None, None)),
+        Compared("canary", "", (0.0,) * 7),
+        Compared("canary", "", ("1",) * 6),  # type: ignore[arg-type]
+        Compared("third", "", (0.0,) * 6),
+    ],
+)
+async def test_signals_that_are_none_end_their_front_end_and_leave_the_trial_as_it_was(
+    message: Compared,
+) -> None:
+    trial = FrontEndTrial(TrialRules(), registry=CollectorRegistry(), log=Log(), front_ends=list)
+    before = trial.report()
+    with pytest.raises(ProtocolError, match="signals"):
+        trial.compare(message)
+    assert trial.report() == before
 
 
 async def test_a_front_end_reports_asks_and_obeys_over_its_control_socket() -> None:

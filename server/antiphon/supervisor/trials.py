@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, TrialRules
+from antiphon.errors import ProtocolError
 from antiphon.log import Log
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.messages import AskPhase, Body, CanaryPhase, Compared
@@ -33,9 +34,20 @@ class FrontEndTrial:
         )
 
     def compare(self, message: Compared) -> None:
-        """A call of a front end has ended."""
+        """A call of a front end has ended.
+
+        Raises:
+            ProtocolError: its signals are none; one number that is none would spoil the whole trial.
+        """
+        try:
+            arm, signals = TrialArm(message.arm), CallSignals(*message.signals)
+            is_right = all(it is None or 0.0 <= it <= 1.0 for it in signals.values)
+        except (ValueError, TypeError) as error:
+            raise ProtocolError(f"the signals of a call are none: {error}") from error
+        if not is_right:
+            raise ProtocolError(f"signals are from 0 to 1: {signals.values}")
         if self._kept is not None:
-            self._kept.record(TrialArm(message.arm), CallSignals(*message.signals), message.caller)
+            self._kept.record(arm, signals, message.caller)
 
     def ask(self, message: AskPhase) -> Body:
         """Set the phase; the state after it."""

@@ -208,14 +208,14 @@ class UsageLog:
         assert self._path is not None
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         with self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._read_bytes:  # rotated
-                self._read_bytes = 0
-            file.seek(self._read_bytes)
+            is_rotated = os.fstat(file.fileno()).st_size < self._read_bytes
+            position = file.seek(0 if is_rotated else self._read_bytes)
             while lines := file.readlines(READ_BYTES):
                 for line in lines:
                     if not line.endswith(b"\n"):  # still being written
+                        self._read_bytes = position
                         return sums
-                    self._read_bytes += len(line)
+                    position += len(line)
                     if line == b"\n":  # it ended a torn line
                         continue
                     try:
@@ -223,6 +223,7 @@ class UsageLog:
                         sums[record.ended[:10], record.key] += record.seconds
                     except (ValueError, TypeError):
                         self._log.warning("a line of the usage file is no record", file=self._path)
+        self._read_bytes = position  # not before: what a disk fails to give is read again, with all before it
         return sums
 
     def _add(self, sums: Sums) -> None:

@@ -100,14 +100,17 @@ class CanaryDesk:
     def choose(self, model: ServedModel, caller: Caller, *, resumes: bool = False) -> ServedModel:
         """The version of a call that asks for ``model``; one that ``resumes`` is looked for later.
 
-        A canary that would not admit a call at once gets none. Calls that name the canary itself get it,
-        and are not compared, since they were not drawn.
+        A canary that would not admit a call at once gets none; nothing is drawn then, and nothing compared:
+        else the calls of busy moments would all be the stable version's. Calls that name the canary itself
+        get it, and are not compared either.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model
         stable, canary = self._arms[TrialArm.STABLE], self._arms[TrialArm.CANARY]
-        if resumes or self._book.phase is Phase.WITHDRAWN or not canary.engine.health().ready:
+        if resumes or self._book.phase is Phase.WITHDRAWN:
             return stable
+        if not canary.engine.health().ready:
+            return self._named
         if self._book.phase is Phase.PROMOTED or self._point(caller) < self._share:
             return canary
         return stable

@@ -53,6 +53,10 @@ class SpeechListener(Protocol):
         """A frame of the model's audio."""
         ...
 
+    def stop(self) -> None:
+        """No more audio comes: what is left is written, and the row given back."""
+        ...
+
     async def finish(self) -> str | None:
         """The transcript, once all of it is there; None where there is none to be had."""
         ...
@@ -84,6 +88,8 @@ class Observation:
         if self._listener is not None and self._frames <= LISTEN_FRAMES and reply.pcm is not None:
             self._listener.hear(reply.pcm)
             self._text.append(text)
+            if self._frames == LISTEN_FRAMES:
+                self._listener.stop()
 
     def signals(self, stats: SessionStats, error: AntiphonError | None) -> CallSignals:
         """What the call was like, without the recogniser; ``error`` is what ended it, if anything."""

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,12 +83,14 @@ def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
             raise ConfigError(f"cannot read {key_file}: {error.strerror}") from error
     try:
         with urllib.request.urlopen(request, timeout=ASK_S) as answer:
-            state: Mapping[str, Any] = json.loads(answer.read(MAX_ANSWER_BYTES))
+            state = json.loads(answer.read(MAX_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
         words = error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
         raise HandOverError(f"{url} answered {error.code}: {words[:200]}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise HandOverError(f"{url} cannot be reached: {error!r}") from error
+    if not isinstance(state, dict) or "phase" not in state:
+        raise HandOverError(f"{url} did not answer with the state of a canary")
     return state
 
 

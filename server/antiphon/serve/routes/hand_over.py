@@ -129,7 +129,7 @@ async def take_call(request: web.Request, services: Services, secret: SharedSecr
         async with asyncio.timeout(limits.hand_over_timeout_s):
             await model.engine.take_call(call)
     except TimeoutError:
-        raise HandOverError(f"the call did not arrive within {limits.hand_over_timeout_s:g} s") from None
+        raise SessionFailedError(f"the call did not arrive within {limits.hand_over_timeout_s:g} s") from None
     finally:
         services.arrivals -= 1
     return {"worker": services.config.worker}

@@ -47,7 +47,7 @@ class OutputListener:
         self._recogniser = recogniser
         self._is_woken = asyncio.Event()
         self._words: list[str] = []
-        self.is_closed = False
+        self.is_closed = self._is_stopped = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def hear(self, pcm: FloatArray) -> None:
@@ -55,10 +55,15 @@ class OutputListener:
         self._recogniser.hear(pcm)
         self._is_woken.set()
 
-    async def finish(self) -> str | None:
-        """The transcript, once all of it is there; None where the recogniser had no row, or failed."""
+    def stop(self) -> None:
+        """No more audio comes: what is left is written, and the row given back; again changes nothing."""
+        self._is_stopped = True
         self._recogniser.finish()
         self._is_woken.set()
+
+    async def finish(self) -> str | None:
+        """The transcript, once all of it is there; None where the recogniser had no row, or failed."""
+        self.stop()
         try:
             async with asyncio.timeout(FINISH_S):
                 is_whole = await self._task
@@ -73,9 +78,18 @@ class OutputListener:
         self._recogniser.close()
 
     async def _run(self) -> bool:
+        try:
+            return await self._collect()
+        finally:  # the call may go on for an hour
+            self.is_closed = True
+            self._recogniser.close()
+
+    async def _collect(self) -> bool:
         """Collect words until the end of the audio; whether all of it was heard."""
         if await self._recogniser.admit(self._is_woken.set) is not None:
             return False
+        if self._is_stopped:  # meanwhile
+            self._recogniser.finish()
         while True:
             await self._is_woken.wait()
             self._is_woken.clear()

@@ -149,10 +149,10 @@ class RealtimeTranscription(LosslessConversation):
     def _update(self, asked: realtime.Update) -> list[Event]:
         before, after = self.session, change(self.session, asked.session)
         named = after.transcription_model
-        if named not in (None, self._model.name):
+        if named not in (None, before.model):
             raise FieldError(
                 f"session.audio.input.transcription.model is {named!r}, and this session's is "
-                f"{self._model.name!r}: another one is named in the query or in the path",
+                f"{before.model!r}: another one is named in the query or in the path",
                 param="session.audio.input.transcription.model",
                 code="model_not_found",
                 event_id=asked.event_id,
