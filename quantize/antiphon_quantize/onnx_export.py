@@ -16,6 +16,7 @@ from torch import Tensor
 
 from antiphon.models.graphs import ROWS, GraphFormat, StateFormat, TensorFormat
 from antiphon_quantize.onnx_aliases import aliasable
+from antiphon_quantize.onnx_fusions import fuse_file
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.onnx_operators import OPSET, TRANSLATIONS
 
@@ -60,6 +61,7 @@ def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
     _strip(program.model)
     weights = sum(tensor.nbytes for tensor in stage.state_dict().values())
     program.save(path, external_data=weights > INLINE_BYTES)
+    fuse_file(path)
     graph = onnx.load(path, load_external_data=False).graph
     aliased = aliasable(graph, following)
     return GraphFormat(

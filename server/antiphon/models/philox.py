@@ -7,6 +7,7 @@ in, whatever else is in the batch, also after a move or a resume.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,23 +17,27 @@ Words: TypeAlias = NDArray[np.uint32]
 
 ROUNDS: Final = 10
 WORDS_PER_BLOCK: Final = 4
-_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
-_WEYL: Final = (0x9E3779B9, 0xBB67AE85)
+_MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL: Final = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _32: Final = np.uint64(32)
 
 
-def philox4x32(counter: Words, key: Words) -> Words:
-    """Ten rounds of Philox on N counters: uint32 ``[4, N]`` and ``[2, N]`` give uint32 ``[4, N]``."""
-    multipliers = np.array(_MULTIPLIERS, dtype=np.uint64)[:, None]
-    weyl = np.array(_WEYL, dtype=np.uint32)[:, None]
-    even, odd = counter[0::2], counter[1::2]
+def philox4x32(counter: Iterable[Words], key: Iterable[Words]) -> Words:
+    """Ten rounds of Philox: four counters and two keys that broadcast give uint32 ``[4, ...]``.
+
+    Parts that are equal along an axis have one entry there, and the first rounds compute one of them.
+    """
+    even, odd, other_even, other_odd = counter
+    low_key, high_key = key
     for _ in range(ROUNDS):
-        products = even * multipliers
-        high, low = (products >> _32).astype(np.uint32), (products & _LOW).astype(np.uint32)
-        even, odd = high[::-1] ^ odd ^ key, low[::-1]
-        key = key + weyl
-    return np.stack([even[0], odd[0], even[1], odd[1]])
+        products = np.multiply(even, _MULTIPLIERS[0], dtype=np.uint64)
+        others = np.multiply(other_even, _MULTIPLIERS[1], dtype=np.uint64)
+        even = (others >> _32).astype(np.uint32) ^ odd ^ low_key
+        other_even = (products >> _32).astype(np.uint32) ^ other_odd ^ high_key
+        odd, other_odd = others.astype(np.uint32), products.astype(np.uint32)
+        low_key, high_key = low_key + _WEYL[0], high_key + _WEYL[1]
+    return np.stack([even, odd, other_even, other_odd])
 
 
 def random_words(
@@ -59,9 +64,12 @@ def random_words(
 
 def gumbel(words: Words) -> NDArray[np.float32]:
     """Standard Gumbel noise ``-ln(-ln((word + 0.5) / 2**32))``, computed in float64, as float32."""
-    uniform = (words + 0.5) * 2.0**-32
-    noise: NDArray[np.float32] = (-np.log(-np.log(uniform))).astype(np.float32)
-    return noise
+    noise = words + 0.5
+    noise *= 2.0**-32
+    for _ in range(2):  # in place: of thousands of rows' tokens a copy costs as much as a logarithm
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
+    return noise.astype(np.float32)
 
 
 def gumbel_table(
@@ -71,12 +79,10 @@ def gumbel_table(
 
     Returns float32 ``[B, K, vocabulary]``, the same numbers as :func:`random_words` and :func:`gumbel`.
     """
-    shape = (len(seed), len(streams), -(-vocabulary // WORDS_PER_BLOCK))
     steps, seeds = step.astype(np.uint64)[:, None, None], seed[:, None, None]
-    blocks = np.arange(shape[2], dtype=np.uint32)
+    blocks = np.arange(-(-vocabulary // WORDS_PER_BLOCK), dtype=np.uint32)
     counter = [steps & _LOW, steps >> _32, streams[:, None], blocks]
     key = [seeds & _LOW, seeds >> _32]
-    flat = [np.broadcast_to(part, shape).astype(np.uint32).ravel() for part in (*counter, *key)]
-    words = philox4x32(np.stack(flat[:4]), np.stack(flat[4:]))
-    tokens = words.T.reshape(*shape[:2], -1)[:, :, :vocabulary]
+    words = philox4x32(*([part.astype(np.uint32) for part in parts] for parts in (counter, key)))
+    tokens = np.moveaxis(words, 0, -1).reshape(len(seed), len(streams), -1)[:, :, :vocabulary]
     return gumbel(tokens)
