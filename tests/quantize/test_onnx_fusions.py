@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from antiphon_quantize.onnx_fusions import fuse_graph
@@ -17,7 +19,7 @@ from tests.quantize.onnx_graphs import run_graph
 
 
 def graph(
-    nodes: Sequence[NodeProto], shapes: dict[str, list[int | str]], constants: dict[str, np.ndarray]
+    nodes: Sequence[NodeProto], shapes: dict[str, list[int | str]], constants: Mapping[str, NDArray[Any]]
 ) -> onnx.ModelProto:
     """A graph from ``x`` to ``y``; ``shapes`` of all its tensors, with the rows by name."""
     told = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name, of in shapes.items()}
@@ -42,9 +44,9 @@ def norm(*, added: float | None) -> onnx.ModelProto:
     nodes += [helper.make_node("Mul", ["alpha", "inverse"], ["scale"])]
     nodes += [helper.make_node("Mul", ["x", "scale"], ["y"])]
     constants = {
-        "two": np.float32(2),
+        "two": np.array(2, np.float32),
         "axis": np.array([-1]),
-        "epsilon": np.float32(added or 0),
+        "epsilon": np.array(added or 0, np.float32),
         "alpha": np.linspace(0.5, 2, 8, dtype=np.float32).reshape(1, 1, 8),
     }
     return graph(nodes, {"x": ["rows", 1, 8], "y": ["rows", 1, 8]}, constants)
