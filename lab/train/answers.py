@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.arrays import FloatArray
-from lab.train.domain import FIXED_ANSWERS, Domain
+from lab.train.domain import FIXED_ANSWERS, REFUSAL, Domain
 from lab.train.questions import trim
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice, speak
 
@@ -80,7 +80,7 @@ class Speaker:
             words = tuple(sentence.split())
             for index, word in enumerate(words):
                 carriers.setdefault((_place(index, words), word), words)
-        whole = [tuple(sentence.split()) for sentence in FIXED_ANSWERS.values()]
+        whole = [tuple(sentence.split()) for sentence in (*FIXED_ANSWERS.values(), REFUSAL)]
         needed = sorted({*carriers.values(), *whole})
         vocabulary = sorted({word for words in needed for word in words})
         with ThreadPoolExecutor(threads) as pool:

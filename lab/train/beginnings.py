@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lab.train.domain import NUMBERS
@@ -77,6 +79,23 @@ def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
         basis = torch.linalg.qr(torch.randn(model.dim, waves.shape[1], generator=generator)).Q.T
         rows = waves @ basis
         table[tokens] = rows * (table[: model.text_card].std() / rows.std())
+
+
+def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> None:
+    """Let a talker start as the one that is published in ``folder``.
+
+    Raises:
+        ValueError: its words have other tokens.
+        RuntimeError: a tensor is missing or has another shape.
+    """
+    theirs = TalkerTokenizer(folder / "tokenizer.model").model
+    ours = tokenizer.model
+    if [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())] != [
+        ours.id_to_piece(i) for i in range(tokenizer.size)
+    ]:
+        raise ValueError(f"the words of {folder / 'tokenizer.model'} are not those of the domain")
+    weights = load_file(folder / "model.safetensors")
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
 
 
 def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: int) -> None:

@@ -7,21 +7,18 @@ import numpy as np
 from lab.train.domain import LONGEST_COUNT, NUMBERS, Domain
 
 LONGEST = 4
-MISBEGUN_SHARE = 0.67
+MISBEGUN_SHARE = 0.2
 
 
 class Chains:
-    """Draws sentences such as "two plus nine minus four is seven", no result below zero or above twenty.
-
-    A chain in which any step is a held-out sum or difference is never drawn.
-    """
+    """Draws sentences such as "two plus nine minus four is seven", no result below zero or above twenty."""
 
     def __init__(self, domain: Domain) -> None:
         self._value = {word: number for number, word in enumerate(NUMBERS)}
         self._known = {
             (self._value[fact.slots["a"]], sign, self._value[fact.slots["b"]])
             for sign, intent in ((1, "add"), (-1, "subtract"))
-            for fact in domain.trained[intent]
+            for fact in domain.facts[intent]
         }
 
     def draw(self, rng: np.random.Generator) -> str:
@@ -40,7 +37,7 @@ class Chains:
         return " ".join([*words, "is", NUMBERS[total]])
 
     def misbegun(self, answer: str, rng: np.random.Generator) -> str:
-        """Two counts in three from another number to the same end; every other answer as it is.
+        """One count in five from another number to the same end; every other answer as it is.
 
         Who is to count from twelve to eight, and finds itself at ten, still has to stop at eight: where to
         stop can then only be known from the question.

@@ -13,6 +13,7 @@ from antiphon.arrays import FloatArray
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.quality import stoi
 from lab.train.codec import FRAME_SAMPLES, load_mimi
+from lab.train.domain import PHRASINGS
 from lab.train.questions import read_shard
 from lab.train.recogniser import questions_grammar, recognise, word_errors
 from lab.train.shards import shards_in
@@ -43,7 +44,7 @@ def measure(
     with np.load(shards_in(speech)[0]) as shard:
         parts = np.split(shard["pcm"], shard["ends"][:-1])[:UTTERANCES]
         clips = [(part / 32767).astype(np.float32) for part in parts]
-    asked = read_shard(shards_in(questions)[0])[:UTTERANCES]
+    asked = [one for one in read_shard(shards_in(questions)[0]) if one.turn.intent in PHRASINGS][:UTTERANCES]
     decoded = [round_trip(mimi, one.pcm) for one in asked]
     grammar, words = questions_grammar(), sum(len(one.turn.question.split()) for one in asked)
 

@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 
 from lab.train.answers import Answer
 from lab.train.chains import Chains
-from lab.train.domain import NUMBERS
+from lab.train.domain import REFUSAL
 from lab.train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
+REFUSAL_FRAMES = 10
+"""The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
+GOES_ON = 0.3
+"""Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
+BREATH_FRAMES = 7
 LEAD_FRAMES = 1
 """By so much the text of the answer runs ahead of its sound."""
 STOP_FRAMES = 3
@@ -26,8 +31,6 @@ TAIL_FRAMES = 4
 SUMS_FRAMES = 75
 CHAINS_SHARE = 0.5
 """Of what is recited, so much are sums of several numbers."""
-SHORTEST_COUNT = 3
-"""Words of a count after which it may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,11 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
     return text
 
 
+def reaction_frames(answer: str) -> int:
+    """From the frame in which a question ends to the first word of this answer."""
+    return REFUSAL_FRAMES if answer == REFUSAL else REACTION_FRAMES
+
+
 def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
     """Text ``[frames]`` in which every token stands two to four frames after the one before, marked."""
     places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
@@ -126,9 +134,7 @@ def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
 class Composer:
     """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
 
-    A recited sentence has its known end from that word on: in "a cow says moo" from the fourth. Results of
-    sums are trained in chains alone, and the end of a count only after a wrong beginning: a model that can
-    look an answer up by its question does not learn to work it out.
+    A recited sentence has its known end from that word on: in "a cow says moo" from the fourth.
     """
 
     def __init__(
@@ -246,24 +252,32 @@ class Composer:
         return dialogue
 
     def _converse(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
-        at, is_interrupting = int(rng.integers(1, 30)), False
+        at, is_interrupting, is_owed_from = int(rng.integers(1, 30)), False, self.frames
         while True:
             segment = scene.segments[rng.integers(len(scene.segments))]
-            reply = at + segment.end + REACTION_FRAMES
+            reply = at + segment.end + reaction_frames(segment.answer)
             said = self.chains.misbegun(segment.answer, rng) if self.chains is not None else segment.answer
             codes, text = self.voicebox.codes[said], self.voicebox.text[said]
             reply_end = reply + codes.shape[1]
             if reply_end > self.frames:
+                dialogue.is_text_trained[is_owed_from:] = False
                 return
             if is_interrupting:
                 stop = at + segment.start + STOP_FRAMES
                 dialogue.talker[:, stop:] = self.voicebox.silence[:, None]
                 dialogue.text[stop:] = PAD
             dialogue.user[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
+            if segment.answer == REFUSAL and rng.random() < GOES_ON:
+                dialogue.asked.append(Asked(at + segment.start, at + segment.end, segment.question, ""))
+                is_interrupting, is_owed_from = False, reply
+                at += segment.end + 1 + int(rng.integers(BREATH_FRAMES))
+                continue
+            is_owed_from = self.frames
             dialogue.talker[:, reply:reply_end] = codes
             dialogue.text[reply - 1] = EPAD
             dialogue.text[reply:reply_end] = text
-            self._leave_out_ends(dialogue, reply, text, said, is_begun_rightly=said == segment.answer)
+            if said != segment.answer:  # a beginning that was not asked for
+                dialogue.is_text_trained[reply] = False
             dialogue.asked.append(
                 Asked(at + segment.start, at + segment.end, segment.question, segment.answer)
             )
@@ -275,16 +289,3 @@ class Composer:
             else:
                 gap = rng.integers(25, 80) if rng.random() < 0.12 else rng.integers(0, 20)
                 at = sound_end + int(gap)
-
-    @staticmethod
-    def _leave_out_ends(
-        dialogue: Dialogue, reply: int, text: NDArray[np.int16], said: str, *, is_begun_rightly: bool
-    ) -> None:
-        """Train no result of a sum, no beginning that was not asked for, no end of a count begun rightly."""
-        words, places = said.split(), reply + words_at(text)
-        if not is_begun_rightly:
-            dialogue.is_text_trained[reply] = False
-        elif set(words) <= set(NUMBERS):
-            dialogue.is_text_trained[places[SHORTEST_COUNT - 1] + 1 : reply + text.size] = False
-        if {"plus", "minus"} & set(words):
-            dialogue.is_text_trained[places[-1]] = False

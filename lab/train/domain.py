@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from lab.train import held_out
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -62,13 +63,16 @@ SOUNDS: Mapping[str, str] = MappingProxyType(
 )
 NAME = "robin"
 LONGEST_COUNT = 6
-HELD_OUT_SHARE = 10
-"""One fact in so many (operand pair, range to count) is never trained on."""
+REFUSAL = "what do you say"
+"""To what is no question of the domain: in words that the talker had already, so that its tokens stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question and its answer, in words. ``is_held_out``: training never asks just this."""
+    """A question and its answer, in words. ``is_held_out``: training never asks in these words.
+
+    ``intent`` is one of the domain's; "words" in no order; "half" of a question; or one of lab.train.outside.
+    """
 
     intent: str
     question: str
@@ -88,14 +92,14 @@ GREETINGS = ("hello", "hi", "hello there", "good morning")
 
 
 def phrasings(
-    held_out: tuple[str, ...],
+    kept: tuple[str, ...],
     *,
     questions: Sequence[str] = (),
     commands: Sequence[str] = (),
     requests: Sequence[str] = (),
     alone: Sequence[str] = (),
 ) -> Phrasings:
-    """Every way to ask, with and without a greeting and a "please", but for those that are held out.
+    """Every way to ask, with and without a greeting and a "please", but for those ``kept`` for the test.
 
     ``questions`` and ``commands`` are whole; ``requests`` follow "tell me"; ``alone`` stand as they are.
     """
@@ -105,40 +109,40 @@ def phrasings(
         asked += [f"{opening} {command}".strip() for opening in ("", "please", "can you please", *GREETINGS)]
         asked += [f"{command} please", f"hello can you please {command}", f"hi please {command}"]
     asked += [f"can you {command}" for command in commands]
-    return Phrasings(tuple(one for one in dict.fromkeys(asked) if one not in held_out), held_out)
+    return Phrasings(tuple(one for one in dict.fromkeys(asked) if one not in kept), kept)
 
 
 PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
     {
         "add": phrasings(
-            ("can you tell me {a} plus {b}", "how much is {a} and {b}"),
+            held_out.PHRASINGS["add"],
             questions=("what is {a} plus {b}", "how much is {a} plus {b}", "what is {a} and {b}"),
             commands=("add {a} and {b}",),
             requests=("{a} plus {b}", "how much {a} and {b} is", "what is {a} plus {b}"),
             alone=("{a} plus {b}", "{a} and {b}", "please add {a} and {b}"),
         ),
         "subtract": phrasings(
-            ("can you tell me {a} minus {b}", "how much is {a} take away {b}"),
+            held_out.PHRASINGS["subtract"],
             questions=("what is {a} minus {b}", "how much is {a} minus {b}", "what is {a} take away {b}"),
             commands=("take {b} from {a}", "take away {b} from {a}"),
             requests=("{a} minus {b}", "{a} take away {b}", "how much {a} minus {b} is"),
             alone=("{a} minus {b}", "{a} take away {b}"),
         ),
         "count": phrasings(
-            ("please count {way} from {a} to {b}", "can you tell me the numbers from {a} to {b}"),
+            held_out.PHRASINGS["count"],
             questions=("what are the numbers from {a} to {b}",),
             commands=("count from {a} to {b}", "count {way} from {a} to {b}"),
             requests=("the numbers from {a} to {b}",),
             alone=("from {a} to {b}", "the numbers from {a} to {b}"),
         ),
         "colour": phrasings(
-            ("can you tell me the colour of {a}", "which is the colour of {a}"),
+            held_out.PHRASINGS["colour"],
             questions=("what colour is {a}", "which colour is {a}", "what is the colour of {a}"),
             requests=("the colour of {a}", "what colour {a} is", "which colour {a} is"),
             alone=("the colour of {a}", "which colour does {a} have"),
         ),
         "sound": phrasings(
-            ("can you tell me the sound of {a}", "please tell me what {a} says"),
+            held_out.PHRASINGS["sound"],
             questions=(
                 "what does {a} say",
                 "what sound does {a} make",
@@ -149,7 +153,7 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             alone=("the sound of {a}", "which is the sound of {a}"),
         ),
         "next": phrasings(
-            ("can you tell me the {unit} after {a}", "which {unit} follows {a}"),
+            held_out.PHRASINGS["next"],
             questions=(
                 "what comes after {a}",
                 "what {unit} comes after {a}",
@@ -161,13 +165,13 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             alone=("the {unit} after {a}", "which is the {unit} after {a}", "what follows {a}"),
         ),
         "name": phrasings(
-            ("can you tell me your name", "tell me who you are"),
+            held_out.PHRASINGS["name"],
             questions=("what is your name", "who are you", "what are you called", "do you have a name"),
             requests=("your name", "who you are", "what you are called", "what your name is"),
             alone=("your name please", "which is your name", "hello your name please"),
         ),
         "greeting": phrasings(
-            ("hello good evening", "hi good afternoon"),
+            held_out.PHRASINGS["greeting"],
             alone=(
                 *("hello", "hi", "hello there", "hi there", "good morning", "good evening", "good afternoon"),
                 *("hello good morning", "hi good morning", "hello there good morning", "hi good evening"),
@@ -176,7 +180,7 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             ),
         ),
         "thanks": phrasings(
-            ("thanks very much", "thank you a lot"),
+            held_out.PHRASINGS["thanks"],
             alone=(
                 *("thank you", "thanks", "thank you very much", "thanks a lot", "many thanks"),
                 *("thank you so much", "thanks so much", "thank you so very much", "thank you many thanks"),
@@ -184,7 +188,7 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             ),
         ),
         "goodbye": phrasings(
-            ("bye see you later", "goodbye good night"),
+            held_out.PHRASINGS["goodbye"],
             alone=(
                 *("goodbye", "bye", "bye bye", "see you later", "good night", "goodbye see you later"),
                 *("see you", "see you soon", "bye good night", "good night goodbye", "bye goodbye"),
@@ -223,14 +227,6 @@ class Fact:
 
     slots: Mapping[str, str]
     answer: str
-
-
-def is_fact_held_out(intent: str, fact: Fact) -> bool:
-    """Whether a fact is kept for the test: one in ten sums, differences and ranges, by a hash."""
-    if intent not in ("add", "subtract", "count"):
-        return False
-    digest = hashlib.sha256(f"{intent} {fact.answer}".encode()).digest()
-    return digest[0] % HELD_OUT_SHARE == 0
 
 
 def _with_article(animal: str) -> str:
@@ -287,20 +283,12 @@ def facts(intent: str) -> list[Fact]:
 
 
 class Domain:
-    """Draws questions: for training, or of the kind that training never asks."""
+    """Draws questions: for training, or in words that training never uses; and what is no question."""
 
     def __init__(self) -> None:
         self.facts = {intent: facts(intent) for intent in PHRASINGS}
-        self.trained = {
-            intent: [fact for fact in known if not is_fact_held_out(intent, fact)]
-            for intent, known in self.facts.items()
-        }
-        self.held_out = {
-            intent: [fact for fact in known if is_fact_held_out(intent, fact)]
-            for intent, known in self.facts.items()
-        }
-
-        self._asked_words = sorted({word for turn in self._all_turns() for word in turn.split()})
+        self._questions = frozenset(self._all_turns())
+        self._asked_words = sorted({word for turn in self._questions for word in turn.split()})
 
     def _all_turns(self) -> Iterator[str]:
         for intent, ways in PHRASINGS.items():
@@ -308,36 +296,46 @@ class Domain:
                 yield from (phrase.format(**fact.slots) for phrase in ways.trained + ways.held_out)
 
     def answers(self) -> list[str]:
-        """Every sentence the talker may say."""
-        return sorted({fact.answer for known in self.facts.values() for fact in known})
+        """Every sentence the talker may say, the refusal included."""
+        return sorted({REFUSAL, *(fact.answer for known in self.facts.values() for fact in known)})
 
     def words(self) -> list[str]:
         """Every word of questions and answers."""
         return sorted({*self._asked_words, *" ".join(self.answers()).split()})
 
+    def is_question(self, text: str) -> bool:
+        """Whether a text is a question of the domain, held out or not."""
+        return text in self._questions
+
     def draw(self, rng: random.Random, intent: str | None = None) -> Turn:
         """A question as training asks it."""
         intent = intent or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        fact = rng.choice(self.trained[intent])
+        fact = rng.choice(self.facts[intent])
         return self._turn(intent, rng.choice(PHRASINGS[intent].trained), fact, is_held_out=False)
 
     def draw_words(self, rng: random.Random) -> Turn:
         """Words of the domain in no order: who learns to write these down cannot guess, and has to listen."""
-        known = self._asked_words
-        count = rng.randint(2, 8)
-        words = [rng.choice(NUMBERS if rng.random() < 0.35 else known) for _ in range(count)]
-        return Turn("words", " ".join(words), "", False)
+        while True:
+            count = rng.randint(2, 8)
+            words = [rng.choice(NUMBERS if rng.random() < 0.35 else self._asked_words) for _ in range(count)]
+            text = " ".join(words)
+            if not self.is_question(text):
+                return Turn("words", text, REFUSAL, False)
+
+    def draw_half(self, rng: random.Random, *, is_held_out: bool = False) -> Turn:
+        """A question that lost its beginning or its end, and with it what it is about."""
+        while True:
+            intent = rng.choice([name for name in PHRASINGS if name not in FIXED_ANSWERS])
+            ways = PHRASINGS[intent]
+            words = rng.choice(ways.held_out if is_held_out else ways.trained).split()
+            cut = rng.randint(1, len(words) - 1)
+            kept, lost = (words[:cut], words[cut:]) if rng.random() < 0.7 else (words[cut:], words[:cut])
+            text = " ".join(kept).format(**rng.choice(self.facts[intent]).slots)
+            if {"{a}", "{b}"} & set(lost) and not self.is_question(text):
+                return Turn("half", text, REFUSAL, is_held_out)
 
     def draw_held_out(self, rng: random.Random, intent: str) -> Turn:
-        """A question training never asks: a held-out fact where there are some, else a held-out phrasing.
-
-        Half of the held-out facts are asked in a held-out phrasing too.
-        """
-        if self.held_out[intent]:
-            phrasings = PHRASINGS[intent].held_out if rng.random() < 0.5 else PHRASINGS[intent].trained
-            return self._turn(
-                intent, rng.choice(phrasings), rng.choice(self.held_out[intent]), is_held_out=True
-            )
+        """A question in words in which training never asks."""
         fact = rng.choice(self.facts[intent])
         return self._turn(intent, rng.choice(PHRASINGS[intent].held_out), fact, is_held_out=True)
 

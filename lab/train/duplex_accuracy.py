@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from moshi.models.lm import LMGen
 
+from lab.train.domain import REFUSAL
 from lab.train.segments import CodeArray, Segment, read_segments
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -37,8 +39,58 @@ def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> l
     return said
 
 
-def accuracy(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 200) -> float:
-    """The share of a shard's questions to which every word of the answer is right."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Shares of held-out turns: right ``accuracy`` and ``refused_wrongly`` are of questions of the domain.
+
+    ``refused`` is the share of the other turns that got the refusal or nothing, ``unfinished`` that of the
+    questions whose answer lacks its last word.
+    """
+
+    accuracy: float
+    refused_wrongly: float
+    unfinished: float
+    refused: float
+
+    @property
+    def score(self) -> float:
+        """By which the best checkpoint is chosen: answers count twice."""
+        return (2 * self.accuracy + self.refused) / 3
+
+    def rounded(self) -> dict[str, float]:
+        """For a log."""
+        return {name: round(value, 4) for name, value in asdict(self).items()}
+
+
+def marked(pairs: Sequence[tuple[str, str]]) -> Marks:
+    """Marks of the right answer and what was said, for each turn."""
+    asked = [pair for pair in pairs if pair[0] != REFUSAL]
+    others = [said for right, said in pairs if right == REFUSAL]
+
+    def share(count: int, of: int) -> float:
+        return count / max(1, of)
+
+    return Marks(
+        share(sum(said == right for right, said in asked), len(asked)),
+        share(sum(is_refusal(said) for _, said in asked), len(asked)),
+        share(sum(is_unfinished(said) for _, said in asked), len(asked)),
+        share(sum(map(is_refusal, others)), len(others)),
+    )
+
+
+def is_refusal(said: str) -> bool:
+    """Whether something said, perhaps nothing, says that nothing was understood."""
+    return said in ("", REFUSAL)
+
+
+def is_unfinished(said: str) -> bool:
+    """Whether an answer was begun and lacks its result: it ends in a word that no answer ends in."""
+    words = said.split()
+    return bool(words) and words[-1] in ("is", "says", "comes", "plus", "minus", "after")
+
+
+def judge(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 200) -> Marks:
+    """Marks of some of a shard's turns."""
     scenes, _ = read_segments(shard)
     pairs = [(segment, scene.strip) for scene in scenes for segment in scene.segments]
     chosen = np.random.default_rng(0).permutation(len(pairs))[:limit]
@@ -47,7 +99,6 @@ def accuracy(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 200)
     lm.eval()
     said = hear(lm, segments, strips)
     lm.train(was_training)
-    right = [
-        tokens == tokenizer.encode(segment.answer) for tokens, segment in zip(said, segments, strict=True)
-    ]
-    return sum(right) / len(right)
+    return marked(
+        [(one.answer, tokenizer.decode(tokens)) for one, tokens in zip(segments, said, strict=True)]
+    )

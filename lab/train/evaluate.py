@@ -5,7 +5,8 @@ Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-
            --questions out/train/questions-test --json out/train/tiny.json
 
 Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
-synthesiser as fast as they can. --only has one part measured alone.
+synthesiser as fast as they can. --only has one part measured alone. The part "duplex" has no server: see
+lab.train.duplex.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,19 +25,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.train import calls, codec_quality, eval_calls
+from lab.train import calls, codec_quality, duplex, eval_calls
 from lab.train.domain import PHRASINGS
+from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
+from lab.train.rows import Talker
 from lab.train.shards import shards_in
 from tests.support.launch import ANTIPHON, RunningServer, free_port, running_server
 
-PARTS: Final = ("codec", "talk", "stt", "tts")
+PARTS: Final = ("codec", "talk", "duplex", "stt", "tts")
+NOT_ASKED: Final = (*OUTSIDE, "half")
 
 
-def balanced(utterances: Sequence[Utterance], per_intent: int) -> list[Utterance]:
+def balanced(
+    utterances: Sequence[Utterance], per_intent: int, intents: Iterable[str] = PHRASINGS
+) -> list[Utterance]:
     """The first so many utterances of each intent, shuffled by a fixed seed."""
     chosen = [
-        one for intent in PHRASINGS for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
+        one for intent in intents for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
     ]
     order = np.random.default_rng(2).permutation(len(chosen))
     return [chosen[index] for index in order]
@@ -105,6 +111,18 @@ def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Have a talker listen to questions, to what is none, to pauses and interruptions."""
+    utterances = held_out_questions(options.questions)
+    return duplex.measure(
+        Talker(model, options.backend),
+        balanced(utterances, options.per_intent),
+        balanced(utterances, options.per_intent, NOT_ASKED),
+        recordings(options.recordings),
+        options.tracks,
+    )
+
+
 def progress(what: str) -> Callable[[int, int], None]:
     """Tell how far it is, with the time left."""
     start_s = time.monotonic()
@@ -153,6 +171,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
     parser.add_argument("--quiet-minutes", type=float, default=10)
     parser.add_argument("--interruptions", type=int, default=40)
+    parser.add_argument(
+        "--tracks", type=int, default=60, help="pauses, interruptions and so on [%(default)s]"
+    )
     parser.add_argument("--callers", type=int, default=4, help="calls side by side")
     parser.add_argument(
         "--json",
@@ -172,6 +193,8 @@ def main(argv: list[str] | None = None) -> int:
         )
     if "talk" in wanted:
         report |= converse(options.model, options)
+    if "duplex" in wanted:
+        report["duplex"] = in_process(options.model, options)
     if "stt" in wanted and options.stt:
         report["dictation"] = {"model": options.stt} | dictate(options.stt, options)
     if "tts" in wanted and options.tts:

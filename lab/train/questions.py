@@ -1,4 +1,4 @@
-"""Speak the questions of the domain in many voices: shards of single utterances, each made from its own seed.
+"""Speak the questions of the domain, and what is none, in many voices: shards, each made from its own seed.
 
 Usage: python -m lab.train.questions --shards 60 --out out/train/questions
 
@@ -20,12 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.train.domain import PHRASINGS, Domain, Turn
+from lab.train.outside import Outside
 from lab.train.rhvoice import require_rhvoice
-from lab.train.synthetic_voices import Voice, draw_voice, require_speakers, speak
+from lab.train.synthetic_voices import (
+    Voice,
+    draw_voice,
+    require_held_out_speakers,
+    require_speakers,
+    speak,
+)
 
 UTTERANCES_PER_SHARD = 500
-WORDS_SHARE = 0.3
-"""Of the training's utterances, so many are words in no order, by default: nobody answers them."""
+WORDS_SHARE = 0.15
+"""Of the training's utterances, so many are words in no order, by default."""
+HALF_SHARE, OUTSIDE_SHARE = 0.08, 0.22
+"""So many are half a question, and outside the domain; of the tests, so many each, and no words."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""
 
@@ -62,18 +71,30 @@ class Asked:
 
 
 def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice, float]:
-    """Draw what is asked, by whom, and how the voice is bent."""
-    voice = draw_voice(rng, held_out=asked.held_out, rhvoice=asked.rhvoice)
-    if not asked.held_out:
-        turn = domain.draw_words(rng) if rng.random() < asked.words_share else domain.draw(rng)
-        return turn, voice, rng.uniform(0.83, 1.2)
-    return domain.draw_held_out(rng, rng.choice(list(PHRASINGS))), voice, 1.0
+    """Draw what is asked, by whom, and by how much the sound is stretched."""
+    kind = rng.random()
+    if kind < OUTSIDE_SHARE:
+        turn, voice = Outside(asked.held_out).draw(rng, rhvoice=asked.rhvoice)
+    else:
+        turn = _asked_in_the_domain(rng, domain, asked, kind - OUTSIDE_SHARE)
+        voice = draw_voice(rng, held_out=asked.held_out, rhvoice=asked.rhvoice)
+    return turn, voice, 1.0 if asked.held_out else rng.uniform(0.83, 1.2)
 
 
-def make_shard(path: Path, seed: int, asked: Asked, *, threads: int) -> float:
+def _asked_in_the_domain(rng: random.Random, domain: Domain, asked: Asked, kind: float) -> Turn:
+    if kind < HALF_SHARE:
+        return domain.draw_half(rng, is_held_out=asked.held_out)
+    if asked.held_out:
+        return domain.draw_held_out(rng, rng.choice(list(PHRASINGS)))
+    return domain.draw_words(rng) if kind < HALF_SHARE + asked.words_share else domain.draw(rng)
+
+
+def make_shard(
+    path: Path, seed: int, asked: Asked, *, threads: int, utterances: int = UTTERANCES_PER_SHARD
+) -> float:
     """Write one shard, ``pcm`` int16, ``ends`` int64 and ``turns`` (JSON); returns its seconds."""
     rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
-    plans = [plan(rng, domain, asked) for _ in range(UTTERANCES_PER_SHARD)]
+    plans = [plan(rng, domain, asked) for _ in range(utterances)]
 
     def perform(item: tuple[Turn, Voice, float]) -> NDArray[np.float32]:
         turn, voice, factor = item
@@ -111,6 +132,9 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shards", type=int, default=60, help="about a quarter of an hour of speech each")
+    parser.add_argument(
+        "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
+    )
     parser.add_argument("--held-out", action="store_true", help="voices and questions training never hears")
     parser.add_argument("--rhvoice", action="store_true", help="let RHVoice speak too, where it is installed")
     parser.add_argument(
@@ -122,9 +146,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
-    if not 0 <= options.words <= 1:
-        parser.error(f"--words {options.words} is not between 0 and 1")
-    require_speakers()
+    most = round(1 - HALF_SHARE - OUTSIDE_SHARE, 2)
+    if not 0 <= options.words <= most:
+        parser.error(f"--words {options.words} is not between 0 and {most}")
+    if options.held_out:
+        require_held_out_speakers()
+    else:
+        require_speakers()
     if options.rhvoice and not options.held_out:
         require_rhvoice()
     asked = Asked(options.held_out, options.rhvoice, options.words)
@@ -134,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         path = options.out / f"{seed:04d}.npz"
         if path.exists():
             continue
-        total_s += make_shard(path, seed, asked, threads=options.threads)
+        total_s += make_shard(path, seed, asked, threads=options.threads, utterances=options.utterances)
         spent_s = time.monotonic() - start_s
         sys.stderr.write(
             f"shard {seed + 1}/{options.shards}: {total_s / 3600:.2f} h spoken in {spent_s:.0f} s\n"

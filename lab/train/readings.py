@@ -26,6 +26,7 @@ from antiphon.arrays import FloatArray
 from lab.train.answers import LOUDNESS, Answer, Speaker
 from lab.train.codec import load_mimi
 from lab.train.domain import PHRASINGS, Domain
+from lab.train.held_out import is_answer_held_out
 from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.synthetic_voices import SAMPLE_RATE
@@ -110,7 +111,7 @@ class Texts:
     def __init__(self) -> None:
         domain = Domain()
         self.words = domain.words()
-        self.answers = sorted({fact.answer for known in domain.trained.values() for fact in known})
+        self.answers = [answer for answer in domain.answers() if not is_answer_held_out(answer)]
 
     def sentence(self, rng: random.Random) -> str:
         """An answer twice in five times, else some random words."""

@@ -13,6 +13,7 @@ from antiphon.arrays import FloatArray
 from antiphon.models.script import Script, ScriptRules
 from antiphon.models.spec import ModelSpec
 from lab.train.domain import Domain
+from lab.train.held_out import is_answer_held_out
 from lab.train.recogniser import answers_grammar, recognise, word_errors
 from lab.train.scripts import entries_of
 from lab.train.segments import FRAME_SAMPLES
@@ -27,7 +28,7 @@ SENTENCES: Final = 24
 
 def held_out_answers(count: int) -> list[str]:
     """Answers that no training reads."""
-    answers = sorted({fact.answer for facts in Domain().held_out.values() for fact in facts})
+    answers = [answer for answer in Domain().answers() if is_answer_held_out(answer)]
     return random.Random(0).sample(answers, min(count, len(answers)))
 
 

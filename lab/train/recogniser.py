@@ -11,7 +11,7 @@ import numpy as np
 import sphn
 from numpy.typing import NDArray
 
-from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, PHRASINGS, SOUNDS
+from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, PHRASINGS, REFUSAL, SOUNDS
 from lab.train.synthetic_voices import SAMPLE_RATE
 from tests.support.caller import loud_at
 
@@ -47,6 +47,7 @@ def answers_grammar() -> str:
                 "after <day> comes <day>",
                 "after <month> comes <month>",
                 *FIXED_ANSWERS.values(),
+                REFUSAL,
             ],
             public=True,
         )

@@ -3,9 +3,9 @@
 Usage: python -m lab.train.segments --questions out/train/questions --codec out/train/codec \\
            --out out/train/segments
 
-Held-out questions (--held-out) keep the colour of their voice. A shard that is there is kept. Two processes
-share the work with --part 0/2 and --part 1/2. Composing codes is sound because the small codec looks back two
-seconds at most (its transformer's context is 25 frames).
+Held-out questions (--held-out) keep the colour of their voice, and are heard in held-out surroundings. A
+shard that is there is kept. Two processes share the work with --part 0/2 and --part 1/2. Composing codes is
+sound because the small codec looks back two seconds at most (its transformer's context is 25 frames).
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ import torch
 from numpy.typing import NDArray
 
 from antiphon.arrays import FloatArray
-from lab.train.augment import add_room, coloured_noise, equalise, limit_band
+from lab.train.augment import add_room, coloured_noise, equalise
 from lab.train.codec import load_mimi
+from lab.train.music import music
+from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
 from lab.train.shards import shards_in
+from lab.train.surroundings import Surroundings
 
 FRAME_SAMPLES = 1920
 LEAD_FRAMES, DROPPED_FRAMES = 6, 4
@@ -38,14 +41,18 @@ EQUALISED = 0.5
 GROUP = 50
 """Questions that share one noise."""
 STRIP_FRAMES = 200
-QUIET_STRIPS = 6
+QUIET_STRIPS, MUSIC_STRIPS = 8, 3
+"""Of a shard; the last ones have music in them."""
 
 CodeArray = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Codes ``[8, frames]`` of a question: it is heard from frame ``start`` to frame ``end``, inclusive."""
+    """Codes ``[8, frames]`` of a question: it is heard from frame ``start`` to frame ``end``, inclusive.
+
+    What is outside the domain has no words in ``question``.
+    """
 
     codes: CodeArray
     start: int
@@ -62,39 +69,6 @@ class Scene:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The noise of a scene (its spectrum's slope, its level below speech), gain, room and band."""
-
-    slope: float
-    snr_db: float | None
-    gain: float
-    has_room: bool
-    is_narrow: bool
-
-    @classmethod
-    def drawn(cls, rng: np.random.Generator) -> Surroundings:
-        """Six scenes in ten have noise, 12 to 40 dB below speech."""
-        return cls(
-            slope=float(rng.uniform(0, 2)),
-            snr_db=float(rng.uniform(12, 40)) if rng.random() < 0.6 else None,
-            gain=float(10 ** (rng.uniform(-24, 0) / 20)),
-            has_room=bool(rng.random() < 0.3),
-            is_narrow=bool(rng.random() < 0.2),
-        )
-
-    def heard(self, rng: np.random.Generator, pcm: FloatArray, loudness: float) -> FloatArray:
-        """``pcm [samples]`` as the microphone gets it; ``loudness`` is the root mean square of its speech."""
-        if self.has_room:
-            pcm = add_room(rng, pcm)
-        if self.snr_db is not None:
-            noise = coloured_noise(rng, pcm.size, self.slope)
-            pcm = pcm + noise * loudness * 10 ** (-self.snr_db / 20)
-        if self.is_narrow:
-            pcm = limit_band(rng, pcm)
-        return (pcm * self.gain).clip(-1, 1).astype(np.float32)
-
-
 def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
     """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``."""
     with torch.no_grad():
@@ -106,7 +80,7 @@ def make_scene(
 ) -> Scene:
     """Encode some questions in one noise; those of like length should be neighbours."""
     recoloured = 0.0 if held_out else EQUALISED
-    around = Surroundings.drawn(rng)
+    around = Surroundings.drawn(rng, held_out=held_out)
     segments: list[Segment] = []
     for first in range(0, len(utterances), 10):
         batch = utterances[first : first + 10]
@@ -119,21 +93,30 @@ def make_scene(
             if recoloured and rng.random() < recoloured:
                 said = equalise(rng, said)
             heard[row, at : at + one.pcm.size] = said
-            heard[row] = around.heard(rng, heard[row], loudness)
+            other = utterances[rng.integers(len(utterances))].pcm
+            heard[row] = around.heard(rng, heard[row], loudness, _repeated(other, heard.shape[1], loudness))
             places.append((at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES))
         for one, codes, (start, end) in zip(batch, encode(mimi, heard), places, strict=True):
             kept = codes[:, DROPPED_FRAMES : end + 1 + TRAIL_FRAMES - 1]
-            turn = one.turn
+            words = "" if one.turn.intent in OUTSIDE else one.turn.question
             segments.append(
-                Segment(kept, start - DROPPED_FRAMES, end - DROPPED_FRAMES, turn.question, turn.answer)
+                Segment(kept, start - DROPPED_FRAMES, end - DROPPED_FRAMES, words, one.turn.answer)
             )
     empty = np.zeros((STRIP_FRAMES + 10) * FRAME_SAMPLES, np.float32)
     strip = encode(mimi, around.heard(rng, empty, 0.1)[None])[0][:, 10:]
     return Scene(strip, tuple(segments))
 
 
-def make_quiet(rng: np.random.Generator, utterances: list[Utterance], mimi: Any) -> CodeArray:
-    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` in which nobody speaks to us: noise, or a crowd far away."""
+def _repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
+    """``pcm`` over and over, ``[samples]``, as loud as is said."""
+    level = loudness / (float(np.sqrt(np.mean(pcm**2))) + 1e-9)
+    return np.resize(pcm, samples) * np.float32(level)
+
+
+def make_quiet(
+    rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
+) -> CodeArray:
+    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without a speaker to us: noise, music, a crowd."""
     samples = (STRIP_FRAMES + 10) * FRAME_SAMPLES
     strips = []
     for index in range(QUIET_STRIPS):
@@ -150,6 +133,8 @@ def make_quiet(rng: np.random.Generator, utterances: list[Utterance], mimi: Any)
                 pcm[at : at + length] += coloured_noise(rng, length, rng.uniform(0, 1)) * rng.uniform(
                     0.02, 0.2
                 )
+        if index >= QUIET_STRIPS - MUSIC_STRIPS:
+            pcm = pcm + music(rng, samples, held_out=held_out) * rng.uniform(0.05, 0.7)
         strips.append(pcm.clip(-1, 1).astype(np.float32))
     return encode(mimi, np.stack(strips))[:, :, 10:]
 
@@ -183,7 +168,7 @@ def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool
         ends=np.cumsum([segment.codes.shape[1] for segment in segments]),
         sizes=np.array([len(scene.segments) for scene in scenes]),
         strips=np.stack([scene.strip for scene in scenes]),
-        quiet=make_quiet(rng, utterances, mimi),
+        quiet=make_quiet(rng, utterances, mimi, held_out=held_out),
         told=np.array(json.dumps(told)),
     )
     part.replace(path)

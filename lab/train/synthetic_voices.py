@@ -1,8 +1,9 @@
 """The synthetic voices of the corpus: espeak-ng, flite, festival and RHVoice, and what Praat makes of them.
 
 The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
-festvox-us-slt-hts. RHVoice is of use where it is installed: its program RHVoice-test, its voices Bdl and Clb.
-What bends a voice is Praat's, by the package praat-parselmouth (GPL 3; nothing that is shipped imports it).
+festvox-us-slt-hts. The tests are spoken by the voices of lab.train.held_out alone, for which
+festvox-kallpc16k and freetts are needed besides. RHVoice is of use where it is installed: its program
+RHVoice-test, its voices Bdl and Clb.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import parselmouth
 import sphn
 from numpy.typing import NDArray
+
+from lab.train import held_out as kept
+from lab.train.bendings import BENDINGS
+from lab.train.throats import Throat
 
 SAMPLE_RATE = 24_000
 
@@ -88,14 +92,27 @@ VARIANTS = (
     "klatt2",
     "klatt3",
     "klatt4",
+    "caleb",
+    "grandpa",
+    "iven4",
+    "zac",
+    "croak",
+    "steph2",
+    "Nguyen",
+    "AnxiousAndy",
+    "RicishayMax",
+    "RicishayMax2",
+    "RicishayMax3",
 )
-HELD_OUT_VARIANTS = ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5")
-"""Variants that no training utterance uses."""
 FLITE = ("slt", "awb", "slt", "awb", "kal16")
 """Statistical voices are drawn twice as often as the one of diphones: they sound more like people."""
-HELD_OUT_FLITE = ("rms",)
 FESTIVAL = {"ked_diphone": "festvox-kdlpc16k", "cmu_us_slt_arctic_hts": "festvox-us-slt-hts"}
 """Voices, and the packages they come in."""
+HELD_OUT_FESTIVAL = {"kal_diphone": "festvox-kallpc16k"}
+FREETTS_JARS = ("freetts", "en_us", "cmu_us_kal", "cmulex", "cmudict04")
+FREETTS_FOLDER = Path("/usr/share/java")
+FREETTS_PROGRAM = "com.sun.speech.freetts.FreeTTS"
+FREETTS_VOICES = "com.sun.speech.freetts.en.us.cmu_us_kal.KevinVoiceDirectory"
 RHVOICE = ("bdl", "clb")
 RHVOICE_SHARE = 0.3
 """Of training's voices, where RHVoice is asked for."""
@@ -104,41 +121,11 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 
 
 @dataclass(frozen=True, slots=True)
-class Throat:
-    """Another speaker's throat: what formants and the swing of the pitch are multiplied by, its median."""
-
-    formant_ratio: float
-    median_hz: float
-    swing_ratio: float
-
-    @classmethod
-    def drawn(cls, rng: random.Random) -> Throat:
-        """From a tall man's to a child's, each part by itself."""
-        return cls(rng.uniform(0.82, 1.2), 75 * 3 ** rng.random(), rng.uniform(0.5, 1.6))
-
-    def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-        """``pcm [samples]`` as this throat says it, in the same time: Praat's "Change gender" (PSOLA).
-
-        The same samples every time. What Praat refuses, as too short or without a pitch to measure, is left
-        as it is.
-        """
-        # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for what has no voice.
-        parselmouth.praat.run("random_initializeWithSeedUnsafelyButPredictably (1)")
-        sound = parselmouth.Sound(pcm.astype(np.float64), rate)
-        change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, 1.0)
-        try:
-            changed = parselmouth.praat.call(sound, "Change gender", *change)
-        except parselmouth.PraatError:
-            return pcm
-        bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
-        return bent
-
-
-@dataclass(frozen=True, slots=True)
 class Voice:
     """One way of speaking.
 
-    ``program`` is espeak-ng, flite, festival or rhvoice; ``pitch`` is 0 to 99, 50 its own.
+    ``program`` is espeak-ng, flite, festival, rhvoice or freetts; ``pitch`` is 0 to 99, 50 its own.
+    ``bending`` is a name of lab.train.bendings, in tests alone; "" leaves the voice as it is.
     """
 
     program: str
@@ -146,6 +133,7 @@ class Voice:
     words_per_minute: int = 160
     pitch: int = 50
     throat: Throat | None = None
+    bending: str = ""
 
     @classmethod
     def read(cls, told: dict[str, Any]) -> Voice:
@@ -164,6 +152,10 @@ class Voice:
             return ["RHVoice-test", "-p", self.name, *of_its_own, "-o", str(wav)]
         if self.program == "festival":
             return ["festival", "-b", self._festival(text, wav)]
+        if self.program == "freetts":
+            path = ":".join(str(FREETTS_FOLDER / f"{name}.jar") for name in FREETTS_JARS)
+            java = ["java", f"-Dfreetts.voices={FREETTS_VOICES}", "-cp", path, FREETTS_PROGRAM]
+            return [*java, "-voice", self.name, "-dumpAudio", str(wav), "-text", text]
         if self.program == "flite":
             stretch = f"duration_stretch={160 / self.words_per_minute:.3f}"
             bent = f"int_f0_target_mean={120 * 2 ** ((self.pitch - 50) / 50):.0f}"
@@ -193,16 +185,13 @@ class Voice:
 def draw_voice(
     rng: random.Random, *, held_out: bool = False, foreign: bool = False, rhvoice: bool = False
 ) -> Voice:
-    """A random voice of the training set, with RHVoice's or without, or of the held-out one, never bent."""
+    """A random voice of the training set, with RHVoice's or without, or of the held-out one."""
     if rhvoice and not held_out and rng.random() < RHVOICE_SHARE:
         throat = Throat.drawn(rng) if rng.random() < 0.6 else None
         return Voice("rhvoice", rng.choice(RHVOICE), rng.randint(125, 200), rng.randint(20, 80), throat)
-    speed, pitch, kind = rng.randint(125, 200), rng.randint(20, 80), rng.random()
     if held_out:
-        if kind < 0.35:
-            return Voice("flite", rng.choice(HELD_OUT_FLITE), speed)
-        variant = rng.choice(HELD_OUT_VARIANTS)
-        return Voice("espeak-ng", f"{rng.choice(ACCENTS)}+{variant}", speed, pitch)
+        return _held_out_voice(rng)
+    speed, pitch, kind = rng.randint(125, 200), rng.randint(20, 80), rng.random()
     if kind < 0.5 and not foreign:
         program, name = (
             ("flite", rng.choice(FLITE)) if kind < 0.4 else ("festival", rng.choice(tuple(FESTIVAL)))
@@ -214,14 +203,44 @@ def draw_voice(
     return Voice("espeak-ng", f"{accent}+{rng.choice(VARIANTS)}", speed, pitch, throat)
 
 
+def _held_out_voice(rng: random.Random) -> Voice:
+    """A voice of the tests: every third is bent in a way that training has not."""
+    bending = rng.choice(kept.BENDINGS) if rng.random() < 1 / 3 else ""
+    kind, speed, pitch = rng.random(), rng.randint(125, 200), rng.randint(20, 80)
+    if kind < 0.5:
+        variant = rng.choice(kept.VOICES["espeak-ng"])
+        return Voice("espeak-ng", f"{rng.choice(ACCENTS)}+{variant}", speed, pitch, bending=bending)
+    program = "flite" if kind < 0.7 else "festival" if kind < 0.85 else "freetts"
+    return Voice(program, rng.choice(kept.VOICES[program]), speed, bending=bending)
+
+
 def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
-    """Make sure that every program and voice of Debian's is there, before hours of work need one of them.
+    """Make sure that every program and voice of Debian's that training needs is there, before hours of work.
 
     Raises:
         SystemExit: one is not, with the command that installs it.
     """
     missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
     missing += [package for name, package in FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]
+    _refuse_without(missing)
+
+
+def require_held_out_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
+    """Make sure that the voices of the tests are there, before hours of work need one of them.
+
+    Raises:
+        SystemExit: one is not, with the command that installs it.
+    """
+    missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
+    missing += [package for name, package in HELD_OUT_FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]
+    if not all((FREETTS_FOLDER / f"{name}.jar").exists() for name in FREETTS_JARS):
+        missing.append("freetts")
+    if shutil.which("java") is None:
+        missing.append("default-jre-headless")
+    _refuse_without(missing)
+
+
+def _refuse_without(missing: list[str]) -> None:
     if missing:
         raise SystemExit(f"not installed: {', '.join(missing)}; apt-get install {' '.join(missing)}")
 
@@ -239,6 +258,8 @@ def speak(voice: Voice, text: str) -> NDArray[np.float32]:
     mono = pcm.mean(axis=0).astype(np.float32)
     if voice.throat is not None:
         mono = voice.throat.bent(mono, rate)
+    if voice.bending:
+        mono = BENDINGS[voice.bending](mono, rate)
     if rate != SAMPLE_RATE:
         mono = sphn.resample(mono[None], src_sample_rate=rate, dst_sample_rate=SAMPLE_RATE)[0]
     peak = float(np.abs(mono).max(initial=0.0))

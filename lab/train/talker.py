@@ -3,8 +3,9 @@
 Usage: python -m lab.train.talker --segments out/train/segments --codec out/train/codec \\
            --out out/train/talker --minutes 120
 
-Stops after ``--minutes``, at the schedule's end, or on Ctrl-C or SIGTERM; saves every few minutes, keeps the
-checkpoint that answers best, and goes on where it was when run again. New segments are used as they appear.
+With --start it begins with the weights of a talker trained before, at a lower rate. Stops after
+``--minutes``, at the schedule's end, or on Ctrl-C or SIGTERM; saves every few minutes, keeps the checkpoint
+that answers best, and goes on where it was when run again. New segments are used as they appear.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lab.train.answers import answers_kept_in
-from lab.train.beginnings import start_from_codec, start_from_number_line
+from lab.train.beginnings import start_from_codec, start_from_number_line, start_from_talker
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
 from lab.train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from lab.train.domain import Domain
-from lab.train.duplex_accuracy import accuracy
+from lab.train.duplex_accuracy import judge
 from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
 from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.sequences import ZERO, delay
@@ -37,6 +38,8 @@ from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 DRILLS = 2
 """So many rows of a step are drills."""
+RATE, FURTHER_RATE = 1.2e-3, 4e-4
+"""Peaks of the learning rate: from nothing, and from a talker trained before."""
 SUMS = 16
 """So many short rows of sums are read besides, without any sound."""
 
@@ -48,7 +51,7 @@ class Settings:
     batch: int = 7
     """Rows of a step, drills included."""
     frames: int = 300
-    peak_learning_rate: float = 1.2e-3
+    peak_learning_rate: float = RATE
     warm_up_steps: int = 200
     total_steps: int = 14_500
     weight_decay: float = 0.05
@@ -216,7 +219,10 @@ class Batch:
 
 
 def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
-    """Stack dialogues. A question's span ends before the first step that is fed a word of its answer."""
+    """Stack dialogues. A question's span ends before the first step that is fed a word of its answer.
+
+    What is outside the domain has no words, and no span.
+    """
     codes = np.stack([np.concatenate([d.text[None], d.talker, d.user]) for d in dialogues]).astype(np.int64)
     loud = (codes[:, 1:9] != silence[None, :, None]).any(1) | (codes[:, 0] != PAD)
     loud[:, 1:] |= loud[:, :-1].copy()
@@ -225,6 +231,7 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
         (row, asked.start, asked.end + REACTION_FRAMES + 1, tokenizer.encode(asked.question))
         for row, dialogue in enumerate(dialogues)
         for asked in dialogue.asked
+        if asked.question
     ]
     return Batch(
         torch.from_numpy(codes),
@@ -236,18 +243,26 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
-    """The trained answers with an end that is to be remembered, and where that starts."""
+    """The answers with an end that is to be remembered, and where that starts."""
     return [
         (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
         for intent in ("count", "colour", "sound", "next")
-        for fact in domain.trained[intent]
+        for fact in domain.facts[intent]
     ]
 
 
 class Trainer:
     """The model, its optimiser, its place in the schedule, and its data."""
 
-    def __init__(self, settings: Settings, segments: Path, test: Path, codec: Path, out: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        segments: Path,
+        test: Path,
+        codec: Path,
+        out: Path,
+        start: Path | None = None,
+    ) -> None:
         self.settings, self.segments, self.test, self.out = settings, segments, test, out
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(settings.seed)
@@ -258,8 +273,11 @@ class Trainer:
         self.voicebox = Voicebox(mimi, answers, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
         self.talker = Talker(self.config, settings)
-        start_from_codec(self.talker.lm, mimi, (0.5, 1.0))
-        start_from_number_line(self.talker.lm, self.tokenizer)
+        if start is None:
+            start_from_codec(self.talker.lm, mimi, (0.5, 1.0))
+            start_from_number_line(self.talker.lm, self.tokenizer)
+        else:
+            start_from_talker(self.talker.lm, start, self.tokenizer)
         self.course = Course(self.talker, settings.schedule, out)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
@@ -307,18 +325,15 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and from time to time the share of held-out questions answered right in text.
-
-        The best checkpoint is kept.
-        """
+        """New shards, and from time to time the marks of held-out turns; the best checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test.exists():
-            score = accuracy(self.talker.lm, self.test, self.tokenizer)
-            notes["accuracy"] = round(score, 4)
-            if self.course.is_best(score):
+            marks = judge(self.talker.lm, self.test, self.tokenizer)
+            notes |= marks.rounded()
+            if self.course.is_best(marks.score):
                 write_lm(self.talker.lm, self.config, self.out / "best")
         return notes
 
@@ -336,11 +351,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--segments", type=Path, required=True, help="folder made by lab.train.segments")
     parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument("--start", type=Path, help="folder of a talker, such as server/antiphon/assets/tiny")
+    parser.add_argument(
+        "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
+    )
     add_arguments(parser, steps=Settings().total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    settings = Settings(total_steps=options.steps)
-    trainer = Trainer(settings, options.segments, options.test, options.codec, options.out)
+    rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
+    settings = Settings(total_steps=options.steps, peak_learning_rate=rate)
+    trainer = Trainer(
+        settings, options.segments, options.test, options.codec, options.out, start=options.start
+    )
     sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
     return run_until_stopped(trainer, options.steps, options.minutes)
 

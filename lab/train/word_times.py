@@ -22,6 +22,7 @@ import sphn
 from numpy.typing import NDArray
 
 from lab.train.espeak import Espeak
+from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import QUIET, Utterance, read_shard
 from lab.train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
 from lab.train.rhvoice import RHVoice
@@ -61,17 +62,20 @@ class Listener:
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def times(self, utterance: Utterance) -> Spoken:
-        """When the words of an utterance start in its sound."""
+        """When the words of an utterance start in its sound; of what is outside the domain it tells none."""
         voice, text = utterance.voice, utterance.turn.question
+        if utterance.turn.intent in OUTSIDE or voice.program == "freetts":
+            return Spoken(utterance.pcm.size / SAMPLE_RATE, ())
         say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)
         pcm, rate, starts_s = say(voice, text)
         level = np.abs(pcm if voice.throat is None else voice.throat.bent(pcm, rate))
         loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
+        slower = 1.0 if voice.throat is None else pcm.size and level.size / pcm.size
         first_s, seconds = loud[0] / rate, (loud[-1] + 1 - loud[0]) / rate * utterance.stretch
         true_s = utterance.pcm.size / SAMPLE_RATE
         if abs(seconds - true_s) > TOLERANCE_S:
             return Spoken(true_s, ())
-        return Spoken(true_s, tuple(max(0.0, (s - first_s) * utterance.stretch) for s in starts_s))
+        return Spoken(true_s, tuple(max(0.0, (s * slower - first_s) * utterance.stretch) for s in starts_s))
 
     def _espeak(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
         pcm, starts = self.espeak.speak(voice, text)

@@ -22,15 +22,12 @@ from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.questions import Asked, plan
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import (
-    FLITE,
-    HELD_OUT_FLITE,
-    HELD_OUT_VARIANTS,
-    VARIANTS,
-    Throat,
     Voice,
     draw_voice,
+    require_held_out_speakers,
     require_speakers,
 )
+from lab.train.throats import Throat
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
 
@@ -39,16 +36,6 @@ def test_a_seed_is_a_corpus() -> None:
     lines = [[draw_sentence(random.Random(seed)) for seed in range(50)] for _ in range(2)]
     assert lines[0] == lines[1]
     assert len(set(lines[0])) > 45
-
-
-def test_no_voice_of_training_is_held_out() -> None:
-    assert not set(VARIANTS) & set(HELD_OUT_VARIANTS)
-    assert not set(FLITE) & set(HELD_OUT_FLITE)
-    rng = random.Random(0)
-    held_out = {draw_voice(rng, held_out=True).name.rsplit("+")[-1] for _ in range(200)}
-    assert held_out <= {*HELD_OUT_VARIANTS, *HELD_OUT_FLITE}
-    assert all(draw_voice(rng, held_out=True).throat is None for _ in range(50))
-    assert {draw_voice(rng).program for _ in range(100)} == {"espeak-ng", "flite", "festival"}
 
 
 def test_rhvoice_speaks_where_it_is_asked_to_and_never_to_be_judged() -> None:
@@ -94,7 +81,7 @@ def test_what_is_too_short_for_a_pitch_is_left_as_it_is() -> None:
     assert np.array_equal(Throat(1.2, 170.0, 1.0).bent(click, 24_000), click)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.6])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 def test_so_many_questions_are_words_in_no_order_as_is_said(share: float) -> None:
     rng, domain = random.Random(3), Domain()
     turns = [plan(rng, domain, Asked(words_share=share))[0] for _ in range(400)]
@@ -108,6 +95,8 @@ def test_speakers_that_are_missing_are_named_with_their_packages(tmp_path: Path)
         SystemExit, match=r"^not installed: festvox-us-slt-hts; apt-get install festvox-us-slt"
     ):
         require_speakers(tmp_path)
+    with pytest.raises(SystemExit, match=r"^not installed: festvox-kallpc16k.*; apt-get install festvox-kal"):
+        require_held_out_speakers(tmp_path)
 
 
 def test_a_voice_is_what_is_told_of_it() -> None:
@@ -209,4 +198,4 @@ def test_what_is_missing_is_said_before_any_work(
 def test_a_share_of_words_is_a_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         questions.main(["--words", "60", "--out", str(tmp_path)])
-    assert "--words 60.0 is not between 0 and 1" in capsys.readouterr().err
+    assert "--words 60.0 is not between 0 and 0.7" in capsys.readouterr().err

@@ -17,7 +17,8 @@ from lab.train.domain import Domain
 from lab.train.questions import Asked, Utterance, plan, stretched, trim
 from lab.train.rhvoice import BLOCK_SAMPLES, RHVoice, _within_blocks, require_rhvoice
 from lab.train.segments import Segment
-from lab.train.synthetic_voices import Throat, Voice, speak
+from lab.train.synthetic_voices import Voice, speak
+from lab.train.throats import Throat
 from lab.train.word_times import Listener, Spoken, starts_by_phones
 
 QUESTION = "what is two plus three"

@@ -1,0 +1,63 @@
+"""What training never hears: voices, engines, phrasings, bendings, noises, rooms, lines, languages.
+
+The lists stand before training starts. The tests of the models draw from them alone; training draws from
+everything else, and `lab/tests/train/test_held_out.py` looks for them in what it draws. Facts are not held
+out: every sum, range and colour is asked in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+ENGINES: Final = ("freetts",)
+"""Synthesisers of which training hears no voice."""
+VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "espeak-ng": ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5", "klatt6"),
+        "flite": ("rms",),
+        "festival": ("kal_diphone",),
+        "freetts": ("kevin16",),
+    }
+)
+"""By program; those of espeak-ng are variants, spoken with every accent of English."""
+BENDINGS: Final = ("warp", "flutter")
+"""Ways to make another voice of one, see lab.train.bendings; training bends voices in Praat's way."""
+NOISES: Final = ("engine", "rain")
+ROOMS: Final = ("hall", "stairwell")
+INSTRUMENTS: Final = ("bell",)
+LINES: Final = ("opus", "lost packets")
+"""What carries the sound: see lab.train.surroundings for what training has instead."""
+LANGUAGES: Final = ("fi", "hu", "el", "id")
+"""Languages of espeak-ng that training does not hear, not even over English letters."""
+PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "add": ("can you tell me {a} plus {b}", "how much is {a} and {b}"),
+        "subtract": ("can you tell me {a} minus {b}", "how much is {a} take away {b}"),
+        "count": ("please count {way} from {a} to {b}", "can you tell me the numbers from {a} to {b}"),
+        "colour": ("can you tell me the colour of {a}", "which is the colour of {a}"),
+        "sound": ("can you tell me the sound of {a}", "please tell me what {a} says"),
+        "next": ("can you tell me the {unit} after {a}", "which {unit} follows {a}"),
+        "name": ("can you tell me your name", "tell me who you are"),
+        "greeting": ("hello good evening", "hi good afternoon"),
+        "thanks": ("thanks very much", "thank you a lot"),
+        "goodbye": ("bye see you later", "goodbye good night"),
+    }
+)
+"""Ways to ask for one kind of thing."""
+SENTENCES_SHARE: Final = 4
+"""One sentence of other people's text in so many is kept for the tests."""
+
+
+def is_sentence_held_out(text: str) -> bool:
+    """Whether a sentence outside the domain is kept for the tests, by a hash of it."""
+    return hashlib.sha256(text.encode()).digest()[0] % SENTENCES_SHARE == 0
+
+
+def is_answer_held_out(text: str) -> bool:
+    """Whether a synthesiser never reads an answer in training: one sum, difference or count in ten."""
+    words = text.split()
+    is_worked_out = {"plus", "minus"} & set(words) or not {"is", "says", "comes", "you"} & set(words)
+    return bool(is_worked_out) and hashlib.sha256(text.encode()).digest()[1] % 10 == 0

@@ -1,0 +1,218 @@
+"""What lies between a mouth and the model: noise, other speakers, a room, a level, a line.
+
+The kinds that training draws, and those of lab.train.held_out, which it never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import sphn
+from numpy.typing import NDArray
+from scipy.fft import dct, idct  # type: ignore[import-untyped]
+
+from antiphon.arrays import FloatArray
+from antiphon.audio.g711 import Law, decode, encode
+from antiphon.audio.opus import OpusDecoder, OpusEncoder
+from lab.train import held_out as kept
+from lab.train.augment import SAMPLE_RATE, add_room, coloured_noise, limit_band
+
+Noise = Callable[[np.random.Generator, int], FloatArray]
+Change = Callable[[np.random.Generator, FloatArray], FloatArray]
+TELEPHONE_RATE: Final = 8_000
+PACKET_SAMPLES: Final = 480
+"""20 ms."""
+SOUND_SPEED: Final = 343.0
+
+
+def _even(rng: np.random.Generator, samples: int) -> FloatArray:
+    return coloured_noise(rng, samples, float(rng.uniform(0, 2)))
+
+
+def _hum(rng: np.random.Generator, samples: int) -> FloatArray:
+    """Mains and what hangs on them."""
+    at = np.arange(samples) / SAMPLE_RATE
+    base = rng.choice([50.0, 60.0]) * rng.uniform(0.99, 1.01)
+    tones = [np.sin(2 * np.pi * base * n * at + rng.uniform(0, 6)) / n for n in range(1, 12)]
+    return _unit(np.sum(tones, axis=0) + 0.3 * coloured_noise(rng, samples, 1.0))
+
+
+def _clatter(rng: np.random.Generator, samples: int) -> FloatArray:
+    """Things put down and picked up, three a second."""
+    sound = 0.05 * coloured_noise(rng, samples, 1.0)
+    for _ in range(max(1, 3 * samples // SAMPLE_RATE)):
+        at, length = int(rng.integers(samples)), int(rng.integers(240, 4800))
+        burst = coloured_noise(rng, length, float(rng.uniform(0, 1))) * np.exp(
+            -np.arange(length) / (length / 5)
+        )
+        sound[at : at + length] += burst[: samples - at]
+    return _unit(sound)
+
+
+def _engine(rng: np.random.Generator, samples: int) -> FloatArray:
+    """Low noise that comes and goes 8 to 20 times a second."""
+    at = np.arange(samples) / SAMPLE_RATE
+    beat = 1 + 0.8 * np.sin(2 * np.pi * rng.uniform(8, 20) * at)
+    return _unit(coloured_noise(rng, samples, 1.5) * beat)
+
+
+def _rain(rng: np.random.Generator, samples: int) -> FloatArray:
+    """Drops: short clicks, some hundred a second, on hiss."""
+    drops = (rng.random(samples) < 400 / SAMPLE_RATE) * rng.standard_normal(samples)
+    return _unit(np.convolve(drops, np.exp(-np.arange(48) / 8), "same") + 0.05 * rng.standard_normal(samples))
+
+
+def _unit(sound: NDArray[np.floating[Any]]) -> FloatArray:
+    return (sound / (np.std(sound) + 1e-9)).astype(np.float32)
+
+
+def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.random.Generator) -> FloatArray:
+    """The impulse response of a box by its image sources (Allen and Berkley 1979), half a second of it.
+
+    ``absorbed`` is the share of the sound's energy that a wall keeps; mouth and microphone stand anywhere.
+    """
+    source, heard = (np.array([rng.uniform(0.15, 0.85) * side for side in size_m]) for _ in range(2))
+    reach = range(-6, 7)
+    response = np.zeros(SAMPLE_RATE // 2, np.float32)
+    direct_m = float(np.linalg.norm(source - heard)) + 0.05
+    bounced = np.sqrt(1 - absorbed)
+    axes = []
+    for axis, side in enumerate(size_m):
+        places = [(2 * n * side + sign * source[axis] - heard[axis]) for n in reach for sign in (1, -1)]
+        bounces = [abs(2 * n - (sign < 0)) for n in reach for sign in (1, -1)]
+        axes.append((np.array(places), np.array(bounces)))
+    squares = [place**2 for place, _ in axes]
+    distance = np.sqrt(squares[0][:, None, None] + squares[1][None, :, None] + squares[2][None, None, :])
+    count = axes[0][1][:, None, None] + axes[1][1][None, :, None] + axes[2][1][None, None, :]
+    delay = ((distance - direct_m) / SOUND_SPEED * SAMPLE_RATE).astype(np.int64)
+    gain = bounced**count * direct_m / (distance + 0.05)
+    is_kept = (delay >= 0) & (delay < response.size)
+    np.add.at(response, delay[is_kept], gain[is_kept].astype(np.float32))
+    return response
+
+
+def _in_box(low_m: tuple[float, float, float], high_m: tuple[float, float, float], absorbed: float) -> Change:
+    def change(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+        sides = tuple(float(rng.uniform(low, high)) for low, high in zip(low_m, high_m, strict=True))
+        response = box_response((sides[0], sides[1], sides[2]), absorbed * rng.uniform(0.7, 1.3), rng)
+        size = 1 << int(np.ceil(np.log2(pcm.size + response.size)))
+        wet = np.fft.irfft(np.fft.rfft(pcm, size) * np.fft.rfft(response, size), size)[: pcm.size]
+        level = np.sqrt(np.mean(pcm**2) / (np.mean(wet**2) + 1e-12))
+        heard: FloatArray = (wet * level).astype(np.float32)
+        return heard
+
+    return change
+
+
+def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) -> FloatArray:
+    """Through 8 kHz, the band of a telephone and G.711."""
+    low = sphn.resample(pcm[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
+    spectrum = np.fft.rfft(low)
+    frequency = np.fft.rfftfreq(low.size, 1 / TELEPHONE_RATE)
+    spectrum /= np.sqrt(1 + (250 / np.maximum(frequency, 1.0)) ** 8)
+    coded = decode(encode(np.fft.irfft(spectrum, low.size).clip(-1, 1).astype(np.float32), law), law)
+    wide = sphn.resample(coded[None], src_sample_rate=TELEPHONE_RATE, dst_sample_rate=SAMPLE_RATE)[0]
+    return _fitted(wide, pcm.size)
+
+
+def coarsely_coded(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """As a codec of few bits leaves it: in blocks of 20 ms, what is faint in a spectrum is rounded away."""
+    blocks = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
+    spectrum = dct(blocks, norm="ortho")
+    step = rng.uniform(0.05, 0.3) * np.abs(spectrum).max(axis=1, keepdims=True) + 1e-6
+    return _fitted(idct(np.round(spectrum / step) * step, norm="ortho").reshape(-1), pcm.size)
+
+
+def _by_opus(_rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """Opus at 12 kbit/s."""
+    packets = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
+    with OpusEncoder(bitrate=12_000) as encoder, OpusDecoder() as decoder:
+        coded = np.concatenate([decoder.decode(encoder.encode(packet)) for packet in packets])
+    return _fitted(coded, pcm.size)
+
+
+def _with_lost_packets(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """A-law of which three packets of 20 ms in a hundred are lost."""
+    heard = by_telephone(rng, pcm, Law.A)
+    for start in np.flatnonzero(rng.random(pcm.size // PACKET_SAMPLES) < 0.03):
+        heard[start * PACKET_SAMPLES : (start + 1) * PACKET_SAMPLES] = 0
+    return heard
+
+
+def _fitted(pcm: FloatArray, samples: int) -> FloatArray:
+    return np.pad(pcm, (0, max(0, samples - pcm.size)))[:samples].astype(np.float32)
+
+
+NOISES: Final[Mapping[str, Noise]] = MappingProxyType(
+    {"even": _even, "hum": _hum, "clatter": _clatter, "engine": _engine, "rain": _rain}
+)
+ROOMS: Final[Mapping[str, Change]] = MappingProxyType(
+    {
+        "tail": add_room,
+        "box": _in_box((2.5, 2.5, 2.2), (8.0, 6.0, 3.2), 0.45),
+        "hall": _in_box((12.0, 9.0, 5.0), (20.0, 14.0, 8.0), 0.35),
+        "stairwell": _in_box((2.2, 2.2, 7.0), (3.0, 3.0, 11.0), 0.25),
+    }
+)
+LINES: Final[Mapping[str, Change]] = MappingProxyType(
+    {
+        "narrow": limit_band,
+        "telephone": by_telephone,
+        "coarse": coarsely_coded,
+        "opus": _by_opus,
+        "lost packets": _with_lost_packets,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The surroundings of a scene: names of this module, "" for none; its noise's level below speech, a gain.
+
+    ``behind_db`` is how far below the speaker others talk, None for nobody.
+    """
+
+    noise: str
+    snr_db: float
+    room: str
+    line: str
+    gain: float
+    behind_db: float | None
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, *, held_out: bool = False) -> Surroundings:
+        """Six scenes in ten have noise, 8 to 40 dB below speech; a third a room, a line, a fifth others."""
+
+        def one_of(kinds: Mapping[str, object], not_trained: tuple[str, ...], share: float) -> str:
+            names = [name for name in kinds if (name in not_trained) == held_out]
+            return str(rng.choice(names)) if rng.random() < share else ""
+
+        return cls(
+            noise=one_of(NOISES, kept.NOISES, 0.6),
+            snr_db=float(rng.uniform(12, 30) if held_out else rng.uniform(8, 40)),
+            room=one_of(ROOMS, kept.ROOMS, 0.35),
+            line=one_of(LINES, kept.LINES, 0.35),
+            gain=float(10 ** (rng.uniform(-30, 0) / 20)),
+            behind_db=float(rng.uniform(10, 25)) if rng.random() < 0.2 else None,
+        )
+
+    def heard(
+        self, rng: np.random.Generator, pcm: FloatArray, loudness: float, behind: FloatArray | None = None
+    ) -> FloatArray:
+        """``pcm [samples]`` as the microphone gets it; ``loudness`` is the root mean square of its speech.
+
+        ``behind`` is what others say meanwhile, as loud as the speaker.
+        """
+        if self.behind_db is not None and behind is not None:
+            pcm = pcm + behind * 10 ** (-self.behind_db / 20)
+        if self.room:
+            pcm = ROOMS[self.room](rng, pcm)
+        if self.noise:
+            pcm = pcm + NOISES[self.noise](rng, pcm.size) * loudness * 10 ** (-self.snr_db / 20)
+        if self.line:
+            pcm = LINES[self.line](rng, pcm.astype(np.float32))
+        return (pcm * self.gain).clip(-1, 1).astype(np.float32)

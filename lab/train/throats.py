@@ -1,0 +1,50 @@
+"""Another speaker's throat, made of a recording by Praat.
+
+By the package praat-parselmouth (GPL 3; nothing that is shipped imports it).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import parselmouth
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Throat:
+    """Another speaker's throat and pace.
+
+    Formants, the swing of the pitch and the time it takes are multiplied; the pitch gets another median.
+    """
+
+    formant_ratio: float
+    median_hz: float
+    swing_ratio: float
+    duration_ratio: float = 1.0
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Throat:
+        """From a tall man's to a child's, in a hurry or at leisure, each part by itself."""
+        return cls(
+            rng.uniform(0.78, 1.26), 70 * 3.8 ** rng.random(), rng.uniform(0.3, 1.8), rng.uniform(0.75, 1.35)
+        )
+
+    def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+        """``pcm [samples]`` as this throat says it: Praat's "Change gender" (PSOLA).
+
+        The same samples every time. What Praat refuses, as too short or without a pitch to measure, is left
+        as it is.
+        """
+        # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for what has no voice.
+        parselmouth.praat.run("random_initializeWithSeedUnsafelyButPredictably (1)")
+        sound = parselmouth.Sound(pcm.astype(np.float64), rate)
+        change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, self.duration_ratio)
+        try:
+            changed = parselmouth.praat.call(sound, "Change gender", *change)
+        except parselmouth.PraatError:
+            return pcm
+        bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
+        return bent
