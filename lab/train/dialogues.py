@@ -22,7 +22,8 @@ REFUSAL_FRAMES = 10
 """The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
 GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
-BREATH_FRAMES = 7
+BREATH_FRAMES = 5
+"""So long at most is that breath: the next words are heard before the refusal begins."""
 LEAD_FRAMES = 1
 """By so much the text of the answer runs ahead of its sound."""
 STOP_FRAMES = 3

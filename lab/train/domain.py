@@ -282,6 +282,11 @@ def facts(intent: str) -> list[Fact]:
     return [Fact({}, FIXED_ANSWERS[intent])]
 
 
+def _shape(words: Sequence[str]) -> str:
+    """Words of a phrasing, whichever of its two slots stands in them."""
+    return " ".join(words).replace("{b}", "{a}")
+
+
 class Domain:
     """Draws questions: for training, or in words that training never uses; and what is no question."""
 
@@ -289,6 +294,9 @@ class Domain:
         self.facts = {intent: facts(intent) for intent in PHRASINGS}
         self._questions = frozenset(self._all_turns())
         self._asked_words = sorted({word for turn in self._questions for word in turn.split()})
+        trained = (phrase.split() for ways in PHRASINGS.values() for phrase in ways.trained)
+        cut = ((words[:at], words[at:]) for words in trained for at in range(1, len(words)))
+        self._trained_halves = frozenset(_shape(half) for halves in cut for half in halves)
 
     def _all_turns(self) -> Iterator[str]:
         for intent, ways in PHRASINGS.items():
@@ -323,13 +331,18 @@ class Domain:
                 return Turn("words", text, REFUSAL, False)
 
     def draw_half(self, rng: random.Random, *, is_held_out: bool = False) -> Turn:
-        """A question that lost its beginning or its end, and with it what it is about."""
+        """A question that lost its beginning or its end, and with it what it is about.
+
+        No half that is held out is half of a phrasing of training too, as "please tell me" is.
+        """
         while True:
             intent = rng.choice([name for name in PHRASINGS if name not in FIXED_ANSWERS])
             ways = PHRASINGS[intent]
             words = rng.choice(ways.held_out if is_held_out else ways.trained).split()
             cut = rng.randint(1, len(words) - 1)
             kept, lost = (words[:cut], words[cut:]) if rng.random() < 0.7 else (words[cut:], words[:cut])
+            if is_held_out and _shape(kept) in self._trained_halves:
+                continue
             text = " ".join(kept).format(**rng.choice(self.facts[intent]).slots)
             if {"{a}", "{b}"} & set(lost) and not self.is_question(text):
                 return Turn("half", text, REFUSAL, is_held_out)

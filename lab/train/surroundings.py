@@ -67,11 +67,12 @@ def _rain(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _unit(sound: NDArray[np.floating[Any]]) -> FloatArray:
-    return (sound / (np.std(sound) + 1e-9)).astype(np.float32)
+    even: FloatArray = (sound / (np.std(sound) + 1e-9)).astype(np.float32)
+    return even
 
 
 def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.random.Generator) -> FloatArray:
-    """The impulse response of a box by its image sources (Allen and Berkley 1979), half a second of it.
+    """The impulse response of a box by its image sources, half a second of it.
 
     ``absorbed`` is the share of the sound's energy that a wall keeps; mouth and microphone stand anywhere.
     """

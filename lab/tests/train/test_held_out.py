@@ -96,7 +96,7 @@ def test_what_is_outside_the_domain_is_no_question_and_not_shared_with_the_tests
     }
     assert not any(domain.is_question(text) for texts in said.values() for text in texts)
     foreign_numbers = {text for texts in said.values() for text in texts if text.replace(" ", "").isdigit()}
-    assert not (said[False] & said[True]) - foreign_numbers - {"can you", "hello", "tell me", "please"}
+    assert not (said[False] & said[True]) - foreign_numbers
     turns = [turn for turn, _ in planned(is_held_out=False)]
     share = sum(turn.answer == REFUSAL for turn in turns) / len(turns)
     assert share == pytest.approx(0.22 + 0.08 + 0.15, abs=0.03)
