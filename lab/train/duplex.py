@@ -7,7 +7,7 @@ the model's and not those of a loaded machine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance
 from lab.train.rows import Reply, Talker
 
-USER_GAP_S: Final = 0.6
 Heard = Sequence[tuple[Track, Reply]]
 
 

@@ -47,7 +47,7 @@ class Speech:
         sounds = stretches(reply.pcm)
         starts = [at_s for at_s, _ in reply.words]
         words = []
-        for (at_s, word), next_s in zip(reply.words, [*starts[1:], float("inf")], strict=True):
+        for (at_s, word), next_s in zip(reply.words, [*starts, float("inf")][1:], strict=True):
             sound_end_s = next((end_s for first_s, end_s in sounds if end_s > at_s), at_s + FRAME_S)
             end_s = max(at_s + FRAME_S, min(next_s, sound_end_s))
             if start_s <= at_s < stop_s:

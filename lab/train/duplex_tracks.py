@@ -92,6 +92,8 @@ def interruptions(utterances: Sequence[Utterance], count: int) -> list[Track]:
     rng = random.Random(4)
     long = [one for one in utterances if one.turn.intent == "count" and len(one.turn.answer.split()) >= 5]
     others = [one for one in utterances if one.turn.intent in ("add", "subtract", "colour")]
+    if not long or not others:
+        return []
     pairs = [(rng.choice(long), rng.choice(others)) for _ in range(count)]
     return [
         _track("interruption", [a.pcm, b.pcm], [INTERRUPTS_AFTER_S], b.turn.answer, b.voice.name, seed)

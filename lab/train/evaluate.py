@@ -1,4 +1,4 @@
-"""Every number of the small models' card, held out by fact, phrasing, voice, speed and noise.
+"""Every number of the small models' card, held out by phrasing, voice, surroundings and speed.
 
 Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-stt \\
            --tts out/train/tiny-tts --speech out/train/codec-test \\

@@ -17,7 +17,13 @@ from tests.repo.tracked import ROOT
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 PROGRAMS = ROOT / "tests" / "support" / "system_programs.sh"
 NO_GPU = "NVIDIA_GPU=/nowhere"
-FOR_TRAINING = {"festival", "festvox-kdlpc16k", "festvox-us-slt-hts"}
+FOR_TRAINING = {
+    "festival",
+    "festvox-kdlpc16k",
+    "festvox-us-slt-hts",
+    "festvox-kallpc16k",
+    "default-jre-headless",
+}
 
 
 def _make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

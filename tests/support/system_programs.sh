@@ -46,6 +46,10 @@ look() {
   program festival
   need festvox-kdlpc16k voice ked_diphone
   need festvox-us-slt-hts voice cmu_us_slt_arctic_hts
+  # The voices of the models' tests that training never hears.
+  need festvox-kallpc16k voice kal_diphone
+  need freetts test -e /usr/share/java/freetts.jar
+  program java default-jre-headless
 }
 
 look
