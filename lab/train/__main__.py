@@ -28,7 +28,7 @@ from lab.train import (
     word_times,
 )
 from lab.train.rhvoice import require_rhvoice
-from lab.train.synthetic_voices import require_speakers
+from lab.train.synthetic_voices import require_held_out_speakers, require_speakers
 
 Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
@@ -156,6 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
     options = parser.parse_args(argv)
     require_speakers()
+    require_held_out_speakers()
     if options.rhvoice:
         require_rhvoice()
     plan = stages(

@@ -104,8 +104,8 @@ VARIANTS = (
     "RicishayMax2",
     "RicishayMax3",
 )
-FLITE = ("slt", "awb", "slt", "awb", "kal16")
-"""Statistical voices are drawn twice as often as the one of diphones: they sound more like people."""
+FLITE = ("slt", "awb")
+"""Of its others "rms" is held out, and "kal16" is made of the recordings of "kal_diphone" and "kevin16"."""
 FESTIVAL = {"ked_diphone": "festvox-kdlpc16k", "cmu_us_slt_arctic_hts": "festvox-us-slt-hts"}
 """Voices, and the packages they come in."""
 HELD_OUT_FESTIVAL = {"kal_diphone": "festvox-kallpc16k"}
