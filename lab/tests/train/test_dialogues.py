@@ -13,10 +13,11 @@ import pytest
 import torch
 from moshi.models.lm_utils import _delay_sequence
 from moshi.utils.compile import no_compile
+from safetensors.torch import load_file
 
 from lab.train import talker as talker_module
 from lab.train.answers import Answer
-from lab.train.beginnings import start_from_codec
+from lab.train.beginnings import start_from_codec, start_from_talker
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
 from lab.train.dialogues import (
@@ -31,6 +32,7 @@ from lab.train.dialogues import (
     words_at,
 )
 from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, WEIGHTS, Domain
+from lab.train.duplex_accuracy import marked
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from lab.train.sequences import delay
@@ -144,6 +146,28 @@ def test_embeddings_start_as_the_codecs_geometry(tokenizer: TalkerTokenizer) -> 
         kept = torch.triu_indices(40, 40, 1)
         scale = ours[kept[0], kept[1]] / theirs[kept[0], kept[1]]
         assert scale.std() / scale.mean() < 1e-3
+
+
+def test_a_talker_starts_as_the_one_that_is_shipped(tokenizer: TalkerTokenizer) -> None:
+    model = Talker(lm_config(tokenizer.size), Settings()).lm
+    start_from_talker(model, TINY, tokenizer)
+    shipped = load_file(TINY / "model.safetensors")
+    assert torch.equal(model.text_emb.weight, shipped["text_emb.weight"].float())
+    assert torch.equal(model.emb[15].weight, shipped["emb.15.weight"].float())
+
+
+def test_marks_part_answers_from_refusals() -> None:
+    right = "the sky is blue"
+    pairs = [(right, right), (right, "the sky is"), (right, ""), (right, REFUSAL)]
+    marks = marked([*pairs, (REFUSAL, REFUSAL), (REFUSAL, ""), (REFUSAL, right)])
+    assert marks.rounded() == {
+        "accuracy": 0.25,
+        "refused_wrongly": 0.5,
+        "unfinished": 0.25,
+        "refused": 0.6667,
+    }
+    assert marks.score == pytest.approx((2 * 0.25 + 2 / 3) / 3)
+    assert marked([]).score == 0.0
 
 
 def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
