@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import sphn
 from numpy.typing import NDArray
-from scipy.fft import dct, idct  # type: ignore[import-untyped]
 
 from antiphon.arrays import FloatArray
 from antiphon.audio.g711 import Law, decode, encode
@@ -123,9 +122,10 @@ def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) 
 def coarsely_coded(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
     """As a codec of few bits leaves it: in blocks of 20 ms, what is faint in a spectrum is rounded away."""
     blocks = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
-    spectrum = dct(blocks, norm="ortho")
+    spectrum = np.fft.rfft(blocks)
     step = rng.uniform(0.05, 0.3) * np.abs(spectrum).max(axis=1, keepdims=True) + 1e-6
-    return _fitted(idct(np.round(spectrum / step) * step, norm="ortho").reshape(-1), pcm.size)
+    coded = np.fft.irfft(np.round(spectrum / step) * step, PACKET_SAMPLES)
+    return _fitted(coded.reshape(-1).astype(np.float32), pcm.size)
 
 
 def _by_opus(_rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
