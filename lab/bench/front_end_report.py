@@ -137,7 +137,8 @@ def _sweep(attempts: Mapping[str, Values], audio_format: str, name: str) -> list
 
 def _swept(attempts: Mapping[str, Values], audio_format: str) -> list[tuple[int, Values]]:
     start = f"sweep/{audio_format}/"
-    return [(int(key.split("/")[2]), it) for key, it in attempts.items() if key.startswith(start)]
+    found = [(int(key.split("/")[2]), it) for key, it in attempts.items() if key.startswith(start)]
+    return sorted(found, key=lambda each: (each[1]["sessions"], each[0]))  # resumed runs have another order
 
 
 def calibrate(attempts: Mapping[str, Values], audio_format: str) -> CpuTime | None:
