@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 MOST_CORES: Final = 0.2
-"""Above this, what was measured is of other processes too; the kernel's own work takes some 0.1."""
+"""Above this, what was measured is of other processes too; the kernel's own took up to 0.17."""
 
 
 def busy_cpu_s() -> float:
