@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    BoolArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -63,6 +64,8 @@ class RowHost(Generic[E]):
         facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
         caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
         self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._all: BoolArray = np.ones(slots, np.bool_)
+        self._all.flags.writeable = False
         self._info = BackendInfo(
             name=facts.name,
             device=facts.device,
@@ -237,7 +240,7 @@ class HostBackend(RowHost[FrameExecutor]):
         if tokens is not None:
             tokens = np.where(emitted, tokens, np.int32(NO_TOKEN))
         return StepOutputs(
-            np.ones(inputs.count, np.bool_),
+            self._all[: rows.size],
             emitted,
             result.pcm,
             tokens,
