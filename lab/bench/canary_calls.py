@@ -66,14 +66,14 @@ class FaultyBackend:
                 if self._chance.random() < 0.1:
                     time.sleep(0.1)
             case "silence" if outputs.pcm is not None:
-                return replace(outputs, pcm=np.zeros_like(outputs.pcm))
+                return outputs._replace(pcm=np.zeros_like(outputs.pcm))
             case "repetition" if outputs.text_tokens is not None:
-                return replace(outputs, text_tokens=self._looped(outputs.text_tokens))
+                return outputs._replace(text_tokens=self._looped(outputs.text_tokens))
             case "disagreement" if outputs.pcm is not None:
                 at = self._steps * FRAME_SAMPLES % (self._babble.size - FRAME_SAMPLES)
                 babble = self._babble[at : at + FRAME_SAMPLES]
                 loud = (outputs.pcm**2).mean(axis=1, keepdims=True) > 1e-5
-                return replace(outputs, pcm=np.where(loud, babble, outputs.pcm).astype(np.float32))
+                return outputs._replace(pcm=np.where(loud, babble, outputs.pcm).astype(np.float32))
         return outputs
 
     def _looped(self, tokens: Any) -> Any:

@@ -7,7 +7,6 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -29,7 +28,7 @@ class Parrot(NullBackend):
     def step(self, inputs: StepInputs) -> StepOutputs:
         outputs = super().step(inputs)
         assert inputs.pcm is not None
-        return replace(outputs, pcm=inputs.pcm.copy())
+        return outputs._replace(pcm=inputs.pcm.copy())
 
 
 def parrot(spec: ModelSpec = CODEC, slots: int = 2) -> tuple[Checkpoint, Backend]:

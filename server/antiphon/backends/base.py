@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +41,11 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 NO_TOKEN = -1
 """In ``StepOutputs.text_tokens``: this row has no text token this tick."""
 
+NO_STAGES: Final[Mapping[str, float]] = MappingProxyType({})
+"""The times of no stage."""
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
+
+class StepInputs(NamedTuple):
     """One tick's input for the m rows it names.
 
     ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``
@@ -63,8 +66,7 @@ class StepInputs:
         return int(self.rows.shape[0])
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutputs:
+class StepOutputs(NamedTuple):
     """One tick's output for the m rows it named, in their order.
 
     ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an
@@ -84,7 +86,7 @@ class StepOutputs:
     text_tokens: IntArray | None = None
     vad: FloatArray | None = None
     finished: BoolArray | None = None
-    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    stage_ms: Mapping[str, float] = NO_STAGES
 
 
 @dataclass(frozen=True, slots=True)

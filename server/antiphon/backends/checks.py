@@ -50,15 +50,16 @@ def check_rows(info: BackendInfo, rows: NDArray[np.generic]) -> None:
     if rows.ndim != 1 or rows.dtype != np.int32 or not rows.size:
         found = f"{rows.dtype} {list(rows.shape)}"
         raise UnsupportedError(f"rows are {found}, but a step needs int32 [m], m at least 1")
-    ordered = np.sort(rows)
+    ordered = rows.copy()
+    ordered.sort()
     if ordered[0] < 0 or ordered[-1] >= info.slots:
         raise UnsupportedError(
             f"a step over rows {ordered[0]} to {ordered[-1]}, "
             f"but backend {info.name} has rows 0 to {info.slots - 1}"
         )
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    if twice.size:
-        raise UnsupportedError(f"a step names row {twice[0]} twice")
+    is_twice = ordered[1:] == ordered[:-1]
+    if np.count_nonzero(is_twice):
+        raise UnsupportedError(f"a step names row {ordered[1:][is_twice][0]} twice")
 
 
 def check_row(info: BackendInfo, row: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.base import BoolArray, FloatArray, IntArray, Progress
+from antiphon.backends.base import NO_STAGES, BoolArray, FloatArray, IntArray, Progress
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -57,8 +57,7 @@ class Work(NamedTuple):
     is_fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What a tick computed, in the order of ``Work.rows``; the arrays belong to the caller.
 
     ``pcm`` float32 ``[m, frame_samples]`` (None for stt), ``text_tokens`` int32 ``[m]`` (None for a codec),
@@ -68,7 +67,7 @@ class Result:
     pcm: FloatArray | None = None
     text_tokens: IntArray | None = None
     vad: FloatArray | None = None
-    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    stage_ms: Mapping[str, float] = NO_STAGES
 
 
 class DeviceRows(Protocol):

@@ -6,8 +6,7 @@ means. An executor (:mod:`antiphon.backends.executor`) computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
+    BoolArray,
     IntArray,
     PrimeProgress,
     Progress,
@@ -25,10 +25,10 @@ from antiphon.backends.base import (
 )
 from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
 from antiphon.backends.executor import DeviceRows, FrameExecutor, PromptExecutor, Work
-from antiphon.backends.faults import FaultJudge
+from antiphon.backends.faults import FaultJudge, Judging
 from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.backends.snapshots import CACHE_BYTES, size_of
-from antiphon.errors import AntiphonError, BackendError, UnsupportedError
+from antiphon.errors import AntiphonError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -64,6 +64,8 @@ class RowHost(Generic[E]):
         facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
         caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
         self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._all: BoolArray = np.ones(slots, np.bool_)
+        self._all.flags.writeable = False
         self._info = BackendInfo(
             name=facts.name,
             device=facts.device,
@@ -184,16 +186,9 @@ class RowHost(Generic[E]):
         """Release the device."""
         self.executor.close()
 
-    @contextmanager
-    def _judging(self, rows: Sequence[int]) -> Iterator[None]:
-        """Turn what a framework raises into the error the engine acts on."""
-        try:
-            yield
-        except BackendError:
-            raise
-        except Exception as error:  # frameworks' exceptions share no base but this one
-            raise self._judge.judge(error, tuple(rows)) from error
-        self._judge.note_success()
+    def _judging(self, rows: Sequence[int] | IntArray) -> Judging:
+        """A block in which what a framework raises turns into the error the engine acts on."""
+        return Judging(self._judge, rows)
 
 
 def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -227,10 +222,13 @@ class HostBackend(RowHost[FrameExecutor]):
         check_inputs(self._info, inputs)
         assert inputs.pcm is not None
         rows, is_fresh = inputs.rows, inputs.reset
-        if self._primer is not None:
+        has_fresh = np.count_nonzero(is_fresh) > 0
+        if has_fresh and self._primer is not None:
             self._primer.forget(rows[is_fresh].tolist())
-        with self._judging(rows.tolist()):
-            frames = np.where(is_fresh, 0, self._frames[rows])
+        with self._judging(rows):
+            frames = self._frames[rows]
+            if has_fresh:
+                frames[is_fresh] = 0
             emitted = frames >= self._spec.delay_frames
             # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
@@ -242,7 +240,7 @@ class HostBackend(RowHost[FrameExecutor]):
         if tokens is not None:
             tokens = np.where(emitted, tokens, np.int32(NO_TOKEN))
         return StepOutputs(
-            np.ones(inputs.count, np.bool_),
+            self._all[: rows.size],
             emitted,
             result.pcm,
             tokens,

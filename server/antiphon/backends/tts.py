@@ -90,7 +90,7 @@ class TtsBackend(RowHost[TextExecutor]):
             self._frames[rows] = frames + 1
             return result.asked
 
-        with self._judging(inputs.rows.tolist()):
+        with self._judging(inputs.rows):
             fresh = inputs.rows[inputs.reset]
             if fresh.size:
                 self.executor.renew(fresh)

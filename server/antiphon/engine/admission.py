@@ -80,6 +80,7 @@ class Admission(Generic[C]):
         self._queue: list[_Seat[C]] = []
         self._lengths = _Lengths(config.session_guess_s)
         self._is_draining = False
+        self._nothing: Changes[C] = Changes()
         self._lock = threading.Lock()
 
     def submit(self, caller: C, now_s: float, wait_s: float) -> AdmissionOutcome:
@@ -195,7 +196,7 @@ class Admission(Generic[C]):
     def _settle(self, now_s: float) -> Changes[C]:
         """Expire, then promote, in the order of the queue."""
         if not self._queue:
-            return Changes()
+            return self._nothing
         before, was = self._queue, tuple(self._queue)
         expired = [(seat.caller, self._expiry(seat)) for seat in before if seat.expires_s <= now_s]
         self._queue = [seat for seat in before if seat.expires_s > now_s]

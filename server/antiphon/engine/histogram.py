@@ -1,6 +1,6 @@
 """A Prometheus histogram that takes whole arrays: one call a tick instead of one a frame.
 
-Observations are kept as they come and sorted into buckets a thousand at a time, or when they are read: the
+Observations are kept as they come and sorted into buckets many at a time, or when they are read: the
 arithmetic costs more than a tick has time for, and a tick of few rows makes ten observations.
 """
 
@@ -17,39 +17,46 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
-FOLD: Final = 1024
-"""So many observations are sorted into their buckets at once."""
+FOLD_VALUES: Final = 1024
+"""So many single observations are sorted into their buckets at once."""
+FOLD_ARRAYS: Final = 64
+"""So many arrays of them are."""
 
 
 class ArrayHistogram:
-    """The observations of one label set; may be used from any thread."""
+    """The observations of one label set; may be used from any thread.
+
+    To append to a list is one operation of the interpreter, so only sorting and reading take the lock.
+    """
 
     def __init__(self, buckets: Sequence[float]) -> None:
         """Start with none; ``buckets`` are upper bounds, ascending, without infinity."""
         self._edges = np.array(buckets, np.float64)
         self._counts = np.zeros(len(buckets) + 1, np.int64)
         self._sum = 0.0
-        self._pending: list[float] = []
+        self._values: list[float] = []
+        self._arrays: list[NDArray[np.floating[Any]]] = []
         self.created_s = time.time()
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
         """Count one observation."""
-        with self._lock:
-            self._pending.append(value)
-            if len(self._pending) >= FOLD:
+        self._values.append(value)
+        if len(self._values) >= FOLD_VALUES:
+            with self._lock:
                 self._fold()
 
     def observe_many(self, values: NDArray[np.floating[Any]]) -> None:
-        """Count every element of ``values``."""
-        with self._lock:
-            self._pending.extend(values.tolist())
-            if len(self._pending) >= FOLD:
+        """Count every element of ``values``, which nothing changes afterwards."""
+        self._arrays.append(values)
+        if len(self._arrays) >= FOLD_ARRAYS:
+            with self._lock:
                 self._fold()
 
     def _fold(self) -> None:
-        values = np.array(self._pending)
-        self._pending.clear()
+        singles, arrays = self._values[:], self._arrays[:]
+        del self._values[: len(singles)], self._arrays[: len(arrays)]  # others may have come meanwhile
+        values = np.concatenate((np.array(singles), *arrays))
         self._counts += np.bincount(self._edges.searchsorted(values), minlength=self._counts.size)
         self._sum += float(values.sum())
 

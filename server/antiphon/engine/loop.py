@@ -237,13 +237,15 @@ class EngineLoop:
             self._exchange_state(lease, action)
         inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        self._metrics.frames_taken.inc(inputs.count - tick.padding)
-        self._metrics.padding_frames.inc(tick.padding)
-        self._metrics.batch_rows.observe(inputs.count)
+        count = inputs.count
+        self._metrics.frames_taken.inc(count - tick.padding)
+        if tick.padding:
+            self._metrics.padding_frames.inc(tick.padding)
+        self._metrics.batch_rows.observe(count)
         self._metrics.physical_rows.observe(physical)
         start_s = self._clock()
         if self._has_deadlines:
-            self._pressure.begin_step(start_s, rows=inputs.count, frame_s=self._frame_s)
+            self._pressure.begin_step(start_s, rows=count, frame_s=self._frame_s)
         outputs, failure = None, None
         try:
             outputs = self._backend.step(inputs)
@@ -253,7 +255,7 @@ class EngineLoop:
             self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
-        self._trace("step", start_s, end_s, rows=inputs.count, physical=physical)
+        self._trace("step", start_s, end_s, rows=count, physical=physical)
         if failure is not None:
             self._fail(failure, tick)
         self._scatter(tick, outputs, TickTimes(start_s, end_s))
@@ -275,8 +277,6 @@ class EngineLoop:
         end_s = self._clock()
         for guest in self._rows.listeners(tick.leases):
             guest.tell()
-        if self._on_tick is not None:
-            self._on_tick()
         told_s = self._clock()
         self._metrics.stage("scatter", end_s - times.end_s)
         self._metrics.stage("notify", told_s - end_s)
@@ -287,6 +287,8 @@ class EngineLoop:
             self._trace_stages(outputs, times)
         if self._tracer is not None:
             self._tracer.end_tick()
+        if self._on_tick is not None:  # last: who it wakes in this process waits for the interpreter
+            self._on_tick()
 
     def _trace(self, name: str, start_s: float, end_s: float, **details: int) -> None:
         if self._tracer is not None:

@@ -143,9 +143,11 @@ class LatePressure:
     def _advance(self, now_s: float) -> int:
         """The index of the cell of ``now_s``, after forgetting the cells it overtook."""
         number = int(now_s / self._cell_s)
+        if number <= self._newest:  # nearly always
+            return self._newest % CELLS
         # Threads' clocks may arrive slightly out of order: an older time counts in the newest cell.
         for passed in range(max(self._newest + 1, number - CELLS + 1), number + 1):
             self._frames[passed % CELLS] = 0
             self._late[passed % CELLS] = 0
-        self._newest = max(self._newest, number)
-        return self._newest % CELLS
+        self._newest = number
+        return number % CELLS

@@ -30,25 +30,27 @@ class Results:
         self._rows.arena.look()
         self._rows.arena.engine.ticks[leases] += 1
         step_ms = 1000.0 * (times.end_s - times.start_s)
-        wait_ms = 1000.0 * (times.start_s - tick.complete_s)
+        wait_s = times.start_s - tick.complete_s
+        wait_ms = 1000.0 * wait_s
         is_here = ~self._rows.is_closed[leases]
         is_live = is_here & (tick.frame >= 0) if tick.padding else is_here
         live = chosen(is_live)
         with self._rows.arena.turning():
-            taken = self._rows.ledger.taken[leases][live]
-            self._rows.ledger.time(leases[live], taken, wait_ms[live], step_ms)
+            live_leases = leases[live]
+            taken = self._rows.ledger.taken[live_leases]
+            self._rows.ledger.time(live_leases, taken, wait_ms[live], step_ms)
             replies = 0
             if outputs is None:
-                self._count_silent(leases[live], np.zeros(taken.size, np.bool_))
+                self._count_silent(live_leases, np.zeros(taken.size, np.bool_))
             else:
                 if not self._takes_audio:
                     self._settle_texts(tick, outputs)
                 replies = self._reply(tick, outputs, is_here, is_live, wait_ms, times)
-            self._end_sessions(leases[live], taken)
+            self._end_sessions(live_leases, taken)
             self._rows.in_tick[leases] = False
         self._rows.arena.show()
         if self._has_deadlines:
-            self._metrics.frame_wait_seconds.observe_many(wait_ms[live] / 1000.0)
+            self._metrics.frame_wait_seconds.observe_many(wait_s[live])
         self._metrics.replies.inc(replies)
 
     def _reply(

@@ -75,6 +75,8 @@ class Rows:
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self._row: IntArray = np.full(leases, -1, np.int32)
+        self._no_runs: Counts = np.full(leases, NOT_PADDING)
+        self._no_runs.flags.writeable = False
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_fresh, self._is_notified = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
         self._guests: list[Guest | None] = [None] * leases
@@ -248,13 +250,12 @@ class Rows:
 
     def begin(self, leases: Counts, now_s: float, *, is_fixed: bool) -> Tick:
         """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
-        rows, fresh = self._row[leases], self._is_fresh[leases]
-        if rows.min() < 0:
-            for lease in leases[rows < 0].tolist():
+        fresh, run = self._is_fresh[leases], self._no_runs[: leases.size]
+        if np.count_nonzero(fresh):  # a row is fresh until its first tick, or its prompt, which give it
+            self._is_fresh[leases] = False
+            for lease in leases[self._row[leases] < 0].tolist():
                 self.row(lease, now_s)
-            rows = self._row[leases]
-        self._is_fresh[leases] = False
-        run = np.full(leases.size, NOT_PADDING)
+        rows = self._row[leases]
         with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
@@ -269,8 +270,8 @@ class Rows:
             rings, taken = self.inputs, self.inputs.taken[leases]
             slots = taken % rings.capacity
             pcm, marks = rings.pcm[leases, slots], rings.marks[leases, slots]
-            frame, complete_s = marks[:, 0], marks[:, 1].view(np.float64)
-            np.fmin(complete_s, now_s, out=complete_s)  # what callers write need not be a time
+            frame: Counts = marks[:, 0]
+            complete_s: Times = np.fmin(marks[:, 1].view(np.float64), now_s)  # callers' need not be times
             np.fmax(complete_s, now_s - LONGEST_WAIT_S, out=complete_s)
             # What was flushed since ready() is taken nevertheless, and its reply is flushed.
             has_frame = EVERY if self._is_live else rings.written[leases] > taken
@@ -283,6 +284,7 @@ class Rows:
 
     def _with_silence(self, tick: Tick, has_frame: BoolArray, pcm: FloatArray) -> Tick:
         """A tick in which rows without a frame hear silence, and those that heard some go back."""
+        tick = tick._replace(run=tick.run.copy())
         actions: list[tuple[int, RowAction]] = []
         for place in np.flatnonzero(self.needs_care[tick.leases] | ~has_frame).tolist():
             lease = int(tick.leases[place])

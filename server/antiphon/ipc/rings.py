@@ -240,13 +240,9 @@ class OutputRings:
     def publish(self, leases: Counts, replies: RingReplies) -> int:
         """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
         # Looked at once: a reader may take all of them between two looks, and then none is given up.
-        start = np.maximum(self.taken[leases], self.discarded[leases])
-        written, given_up = self.written[leases], 0
-        is_full = written - start >= self.bound
-        if np.count_nonzero(is_full):
-            full = leases[is_full]
-            self.discarded[full] = start[is_full] + 1
-            given_up = int(np.count_nonzero(self.taken[full] < self.discarded[full]))
+        written, taken = self.written[leases], self.taken[leases]
+        is_behind = written - taken >= self.bound
+        given_up = self._give_up(leases[is_behind], taken[is_behind]) if np.count_nonzero(is_behind) else 0
         slots = written % self.capacity
         if self.pcm is not None and replies.pcm is not None:
             self.pcm[leases, slots] = replies.pcm
@@ -255,6 +251,14 @@ class OutputRings:
         self.marks[leases, slots] = replies.marks
         self.written[leases] = written + 1  # last: from here on a session may read the slots
         return given_up
+
+    def _give_up(self, leases: Counts, taken: Counts) -> int:
+        """Make room in the rings that are full; returns how many replies were still to be taken."""
+        start = np.maximum(taken, self.discarded[leases])
+        is_full = self.written[leases] - start >= self.bound
+        full = leases[is_full]
+        self.discarded[full] = start[is_full] + 1
+        return int(np.count_nonzero(self.taken[full] < self.discarded[full]))
 
     def take(self, lease: int) -> tuple[RingReplies, int]:
         """Every reply of a lease that waits, and how many older ones were given up since the last call."""

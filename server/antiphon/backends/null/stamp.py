@@ -76,7 +76,7 @@ def write_stamps(
     columns = (MAGIC, life, frame, frame_hash, history, _check(life, frame, frame_hash, history))
     for place, column in enumerate(columns):
         words[:, place] = column
-    np.subtract(np.unpackbits(words.view(np.uint8), axis=1), _LEVEL, out=pcm[:, :STAMP_SAMPLES])
+    pcm[:, :STAMP_SAMPLES] = _levels().take(words.view(np.uint8), axis=0).reshape(-1, STAMP_SAMPLES)
 
 
 def read_stamp(pcm: FloatArray) -> Stamp:
@@ -97,6 +97,13 @@ def read_stamp(pcm: FloatArray) -> Stamp:
 
 def _check(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
     return mix_words(life * _FACTORS[0] + frame * _FACTORS[1] + frame_hash) ^ history
+
+
+@cache
+def _levels() -> FloatArray:
+    """The eight samples of each byte, float32 ``[256, 8]``."""
+    levels: FloatArray = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) - _LEVEL
+    return levels
 
 
 @cache
