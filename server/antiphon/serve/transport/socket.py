@@ -40,7 +40,7 @@ HOLD_S: Final = 0.5
 """How long a peer is not read that has sent a second's messages too many."""
 
 AT_ONCE: Final = 8
-"""Messages of one read of the network that may be taken at once: a millisecond at most."""
+"""Messages ahead of its rate, beyond which a peer's wait for their turn: a burst is not taken at once."""
 
 Taker: TypeAlias = Callable[[bytes | str], bytes | str | None]
 """Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
@@ -72,7 +72,6 @@ class Socket:
         self.ahead_bytes = 0
         self._news: asyncio.Future[None] | None = None
         self._taker: Taker | None = None
-        self._at_once = 0
         self._fault: Exception | None = None
         self._is_over = asyncio.Event()
         self._last: tuple[int, str] | None = None
@@ -131,7 +130,6 @@ class Socket:
 
     def _read(self) -> None:
         """Read what is here, until it is too much or too fast."""
-        self._at_once = 0 if self._taker is None else AT_ONCE
         try:
             while not self._is_full():
                 if (message := self._incoming.next()) is None:
@@ -154,19 +152,19 @@ class Socket:
             if not self.is_congested():
                 self.write(frame(cast("bytes", content), PONG))
         elif opcode != PONG and not self._is_closing:
-            left = self._left_of(content) if self._at_once else content
-            if left is not None:
+            if (left := self._left_of(content)) is not None:
                 self._ahead.append(left)
                 self.ahead_bytes += _kept_bytes(left)
                 self._wake()
 
     def _left_of(self, content: bytes | str) -> bytes | str | None:
         """What the taker leaves of a message. It is asked while the receiver waits: none is overtaken."""
-        if self._ahead or self._news is None or self._news.done() or self.is_paused:
+        if self._taker is None or self._ahead or self._news is None or self._news.done() or self._pauses:
             return content
-        self._at_once -= 1
+        if self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
+            return content
         try:
-            return None if self._taker is None else self._taker(content)
+            return self._taker(content)
         except Exception as error:  # a boundary: it concerns the receiver, not the network
             self._fault = error
             self._wake()
@@ -238,12 +236,11 @@ class Socket:
         while not self._ahead and self._fault is None and not self._is_last_received():
             self._news = self._loop.create_future()
             await self._news
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise fault
         if self.has_ended or self._is_closing:
             self._forget_ahead()  # else it would all be worked off at once: nothing waits for room any more
             return None
+        if self._fault is not None:
+            raise self._fault
         message = self._ahead.popleft()
         was_full = self.ahead_bytes >= READ_AHEAD_BYTES
         self.ahead_bytes -= _kept_bytes(message)
