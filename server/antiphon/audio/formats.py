@@ -88,7 +88,7 @@ class AudioDecoder:
         if len(messages) == 1:
             return self.feed(messages[0])
         packets = messages if self._opus is None or self._ogg is not None else join_packets(messages)
-        return np.concatenate([self.feed(packet) for packet in packets])
+        return self.feed(packets[0]) if len(packets) == 1 else np.concatenate(list(map(self.feed, packets)))
 
     def packets(self, data: bytes) -> list[bytes]:
         """The Opus packets that a message completes, to be given to :meth:`decode` a few at a time.

@@ -28,8 +28,10 @@ def packet_ms(packet: bytes) -> float:
     """How much audio a packet says it holds, in milliseconds; 0 when it says nothing."""
     if not packet:
         return 0.0
-    frames = (1, 2, 2, packet[1] & _COUNT if len(packet) > 1 else 0)[packet[0] & 3]
-    return frames * FRAME_MS[packet[0] >> 3]
+    code, frame_ms = packet[0] & 3, FRAME_MS[packet[0] >> 3]
+    if code != _ANY:
+        return frame_ms if code == _ONE else 2 * frame_ms
+    return frame_ms * (packet[1] & _COUNT) if len(packet) > 1 else 0.0
 
 
 def split_packet(packet: bytes) -> list[bytes]:
@@ -89,14 +91,11 @@ def join_packets(packets: Sequence[bytes]) -> list[bytes]:
 
 
 def _fits(run: Sequence[bytes], packet: bytes) -> bool:
-    head = run[0][:1]
-    return (
-        packet[:1] == head
-        and len(head) == 1
-        and head[0] & 3 == _ONE
-        and (len(run) + 1) * FRAME_MS[head[0] >> 3] <= MAX_PACKET_MS
-        and max(len(packet), len(run[0])) <= 1 + MAX_FRAME_BYTES
-    )
+    first = run[0]
+    if not (packet and first) or packet[0] != first[0] or packet[0] & 3 != _ONE:
+        return False
+    is_short = (len(run) + 1) * FRAME_MS[packet[0] >> 3] <= MAX_PACKET_MS
+    return is_short and max(len(packet), len(first)) <= 1 + MAX_FRAME_BYTES
 
 
 def _join(run: Sequence[bytes]) -> bytes:

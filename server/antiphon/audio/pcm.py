@@ -18,7 +18,7 @@ def limited(pcm: FloatArray) -> FloatArray:
     """
     if not pcm.size:
         return pcm
-    low, high = float(pcm.min()), float(pcm.max())
+    low, high = float(np.minimum.reduce(pcm)), float(np.maximum.reduce(pcm))
     if low >= -1.0 and high <= 1.0:  # both false for NaN, which min and max pass on
         return pcm
     finite = np.isfinite(pcm)

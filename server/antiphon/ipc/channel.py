@@ -5,8 +5,7 @@ A channel exists as long as its session. Audio needs a lease, which comes with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.backends.base import FloatArray, TextEntry
@@ -74,8 +73,9 @@ class Channel:
     def skip_to(self, frame: int) -> None:
         """Frames before this one never come: they are dropped ones."""
         if self._writer is not None:
-            with self._counting(self._writer):
-                self._writer.skip_to(frame)
+            refused = self._writer.refused
+            self._writer.skip_to(frame)
+            self._count_refused(self._writer.refused - refused)
 
     @property
     def room_samples(self) -> int:
@@ -178,17 +178,15 @@ class Channel:
                 "read room_samples first, nothing is dropped here"
             )
         self._interrupt()
-        with self._counting(writer):
-            writer.write(pcm, received_s)
+        refused = writer.refused
+        writer.write(pcm, received_s)
+        self._count_refused(writer.refused - refused)
         return writer.waiting > 0
 
-    @contextmanager
-    def _counting(self, writer: InputWriter) -> Iterator[None]:
-        """Frames refused meanwhile are dropped ones."""
-        before = writer.refused
-        yield
-        if writer.refused > before:
-            self._side.deliveries.refused(writer.refused - before)
+    def _count_refused(self, frames: int) -> None:
+        """Frames that found no slot are dropped ones."""
+        if frames:
+            self._side.deliveries.refused(frames)
 
     def hear_padding(self, frames: int, now_s: float) -> None:
         """Let so many frames of silence be heard once all audio has been, without a trace.
@@ -235,8 +233,9 @@ class Channel:
             self._words += 1  # the end
             self._link.end_text()
         elif self._writer is not None:
-            with self._counting(self._writer):
-                self._writer.finish()
+            refused = self._writer.refused
+            self._writer.finish()
+            self._count_refused(self._writer.refused - refused)
 
     def take(self) -> TakenReplies:
         """All replies that wait, and the gap before them."""
@@ -298,7 +297,7 @@ class Channel:
         if reply.is_padding:
             return
         first_s = None
-        if reply.pcm is not None and self._lease is not None:
+        if not self.sends.is_heard and reply.pcm is not None and self._lease is not None:
             first_s = float(self._engine.first_complete_s[self._lease])
         self.sends.sent(reply.complete_s, sent_s, peer_wait_s, first_complete_s=first_s)
         if self._lease is not None:

@@ -6,6 +6,7 @@ Rings hold twice what may wait, so that the side that reads can enforce the boun
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from antiphon.backends.base import NO_TOKEN, FloatArray
 from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena, Counts, Times
 from antiphon.ipc.values import FrameReply
+
+MARKS: Final = struct.Struct("=3q4d")
+"""The marks of one reply, in the order of :class:`RingReplies`."""
 
 NOT_PADDING: Final = -1
 """In place of a run: the reply answers what the caller sent."""
@@ -69,7 +73,8 @@ class InputWriter:
     @property
     def waiting(self) -> int:
         """Whole frames that wait and may be heard."""
-        return int(self._rings.waiting(self._lease))
+        rings, lease = self._rings, self._lease
+        return rings.written.item(lease) - max(rings.taken.item(lease), rings.discarded.item(lease))
 
     @property
     def free_samples(self) -> int:
@@ -85,7 +90,7 @@ class InputWriter:
     @property
     def _slot(self) -> FloatArray:
         rings = self._rings
-        slot: FloatArray = rings.pcm[self._lease, int(rings.written[self._lease]) % rings.capacity]
+        slot: FloatArray = rings.pcm[self._lease, rings.written.item(self._lease) % rings.capacity]
         return slot
 
     def write(self, pcm: FloatArray, received_s: float) -> None:
@@ -108,18 +113,19 @@ class InputWriter:
 
     def _free_slots(self) -> int:
         rings, lease = self._rings, self._lease
-        return rings.capacity - int(rings.written[lease] - rings.taken[lease])
+        return rings.capacity - rings.written.item(lease) + rings.taken.item(lease)
 
     def _end_frame(self) -> None:
         rings, lease = self._rings, self._lease
         if self._is_skipping:
             self.refused += 1
         else:
-            slot = int(rings.written[lease]) % rings.capacity
+            written = rings.written.item(lease)
+            slot = written % rings.capacity
             rings.frame[lease, slot] = self._next_frame
             rings.complete_s[lease, slot] = self._received_s
             rings.fence()
-            rings.written[lease] += 1  # last: from here on the engine may read the slot
+            rings.written[lease] = written + 1  # last: from here on the engine may read the slot
         self._next_frame += 1
         self._filled, self._is_skipping = 0, False
 
@@ -229,7 +235,7 @@ class OutputRings:
 
     def has_news(self, lease: int) -> bool:
         """Whether replies of one lease wait, or were given up."""
-        return bool(self.written[lease] > self.taken[lease])
+        return self.written.item(lease) > self.taken.item(lease)
 
     def waiting_for_caller(self, lease: int) -> int:
         """Replies of one lease that wait and answer what its caller sent."""
@@ -262,9 +268,8 @@ class OutputRings:
 
     def take(self, lease: int) -> tuple[RingReplies, int]:
         """Every reply of a lease that waits, and how many older ones were given up since the last call."""
-        before = int(self.taken[lease])
-        end = int(self.written[lease])
-        start = max(before, int(self.discarded[lease]))
+        before, end = self.taken.item(lease), self.written.item(lease)
+        start = max(before, self.discarded.item(lease))
         self.fence()
         first = start % self.capacity
         if first + end - start <= self.capacity:  # one piece, which is copied faster
@@ -272,7 +277,7 @@ class OutputRings:
         else:
             found = self.read(lease, np.arange(start, end) % self.capacity)
         self.fence()
-        overwritten = int(self.written[lease]) - self.capacity + 1 - start  # or begun to be
+        overwritten = self.written.item(lease) - self.capacity + 1 - start  # or begun to be
         if overwritten > 0:
             found = found.chosen(slice(overwritten, None))
             start = end - found.frame.size
@@ -312,20 +317,20 @@ class OutputRings:
 def as_replies(found: RingReplies) -> list[FrameReply]:
     """Replies of a ring as values, one by one."""
     pcm: Iterable[FloatArray | None] = repeat(None) if found.pcm is None else found.pcm
-    numbers = zip(found.frame.tolist(), found.token.tolist(), found.is_padding.tolist(), strict=True)
+    heads = map(tuple, found.vad.tolist())
     return [
         FrameReply(
             frame,
             samples,
             None if token == NO_TOKEN else token,
-            tuple(vad.tolist()),
+            vad,
             step_ms,
             wait_ms,
             complete_s,
             replied_s,
-            is_padding=is_padding,
+            is_padding=run != NOT_PADDING,
         )
-        for (frame, token, is_padding), samples, vad, (step_ms, wait_ms, complete_s, replied_s) in zip(
-            numbers, pcm, found.vad, found.times.tolist(), strict=False
+        for (frame, run, token, step_ms, wait_ms, complete_s, replied_s), samples, vad in zip(
+            MARKS.iter_unpack(found.marks.tobytes()), pcm, heads, strict=False
         )
     ]

@@ -20,7 +20,7 @@ class SendLedger:
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind is not PipelineKind.TTS  # text is complete long before it is spoken
         self._is_live = is_live
-        self._is_heard = False
+        self.is_heard = False
         self.due_s = float("-inf")
         self.out = 0
         self.late = 0
@@ -32,15 +32,16 @@ class SendLedger:
     ) -> None:
         """A reply was handed to the socket at ``sent_s``, of which ``peer_wait_s`` went into a slow peer.
 
-        ``first_complete_s`` is when the session's first frame was complete, None for a reply without audio.
+        ``first_complete_s`` is when the session's first frame was complete, None for a reply without audio,
+        and for any but the first with audio: then it ``is_heard``.
 
         A live frame's latency counts from when it was complete. What presses on admission is less: a frame
         that came in a burst counts from the time real time would have brought it, and the peer's own slowness
         is taken off. A pipeline that is not live counts every latency from when the frame is due: its callers
         may send a recording as fast as it is read, and a second at a time.
         """
-        if first_complete_s is not None and not self._is_heard:
-            self._is_heard = True
+        if first_complete_s is not None and not self.is_heard:
+            self.is_heard = True
             self._deliveries.first_audio(sent_s - first_complete_s)
         if not self._has_deadlines:
             return

@@ -23,7 +23,7 @@ def read_stats(
         over = writer.waiting - queue if POLICIES[side.spec.kind].is_live else 0
         dropped_in = int(counts.dropped_in[lease]) + writer.refused + over
     recent = slice(0, min(taken, RECENT_TICKS))
-    step_ms, wait_ms = side.arena.blocks["recent_ms"][lease, recent].T.tolist()
+    step_ms, wait_ms = map(sorted, side.arena.blocks["recent_ms"][lease, recent].T.tolist())
     return SessionStats(
         frames_in=frames_in,
         frames_taken=taken,

@@ -177,8 +177,7 @@ def encode(message: Message) -> bytes:
     """
     match message:
         case StampedAudio(frame, step_ms, wait_ms, data):
-            stamp = (_u32(frame, "frame"), _tenths(step_ms, "step_ms"), _tenths(wait_ms, "wait_ms"))
-            return _STAMPED_HEAD.pack(Tag.STAMPED_AUDIO, *stamp) + data
+            return stamped_head(frame, step_ms, wait_ms) + data
         case Audio(data):
             return b"\x01" + data
         case Text(text):
@@ -204,6 +203,17 @@ def encode(message: Message) -> bytes:
             if tag in _DECODERS:
                 raise ProtocolError(f"tag {tag:#04x} is {Tag(tag).name}, not unknown")
             return bytes((_u8(tag, "tag"),)) + data
+
+
+def stamped_head(frame: int, step_ms: float, wait_ms: float) -> bytes:
+    """What precedes the data of :class:`StampedAudio`: the same for all packets of one frame.
+
+    Raises:
+        ProtocolError: a value that its field cannot hold.
+    """
+    return _STAMPED_HEAD.pack(
+        Tag.STAMPED_AUDIO, _u32(frame, "frame"), _tenths(step_ms, "step_ms"), _tenths(wait_ms, "wait_ms")
+    )
 
 
 def _decode_handshake(payload: bytes) -> Handshake:

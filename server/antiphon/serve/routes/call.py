@@ -33,6 +33,7 @@ from antiphon.serve.transport.socket import Socket
 STATS_PERIOD_S = 1.0
 """How often extended clients get statistics."""
 
+AUDIO_TAG = bytes((moshi.Tag.AUDIO,))
 EXTENSION_TAGS = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
 
 
@@ -98,12 +99,14 @@ class ChatCall(SocketConversation):
     # What comes in.
 
     async def _read(self, socket: Socket) -> None:
+        socket.take_at_once(self._take_audio)
         while self._ending is None and (data := await socket.receive()) is not None:
             if not self._is_heeded(data):
                 continue
             message = moshi.decode(data)
-            if isinstance(message, moshi.Audio) and message.data:
-                self._ear.put(message.data)
+            if isinstance(message, moshi.Audio):
+                if message.data:
+                    self._ear.put(message.data)
                 received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
                 while has_more and not socket.has_ended:
                     await asyncio.sleep(0)
@@ -119,6 +122,15 @@ class ChatCall(SocketConversation):
             # Everything else says nothing to a server, and unknown tags are to be discarded.
             if self._is_others_turn():
                 await asyncio.sleep(0)
+
+    def _take_audio(self, message: bytes | str) -> bytes | str | None:
+        """Hear a message of audio where it is read; what takes more than a step is left for a turn."""
+        if self._socket is None or self._ending is not None or isinstance(message, str):
+            return message
+        if message[:1] != AUDIO_TAG or len(message) == 1 or not self._is_heeded(message):
+            return message
+        self._ear.put(message[1:])
+        return AUDIO_TAG if self._hear(self._socket.seen_s) else None
 
     def _is_heeded(self, data: bytes) -> bool:
         """Whether a message means anything; to a client without the extension its tags are unknown ones."""
@@ -260,13 +272,10 @@ class ChatCall(SocketConversation):
         if reply.pcm is not None:
             if self._recording is not None:
                 self._recording.said(reply.pcm)
-            for payload in self._encode(reply.pcm):
-                message = (
-                    moshi.StampedAudio(reply.frame, reply.step_ms, reply.wait_ms, payload)
-                    if self._is_stamped
-                    else moshi.Audio(payload)
-                )
-                parts.append(frame(moshi.encode(message)))
+            head = AUDIO_TAG
+            if self._is_stamped:
+                head = moshi.stamped_head(reply.frame, reply.step_ms, reply.wait_ms)
+            parts.extend(frame(head + payload) for payload in self._encode(reply.pcm))
         if reply.text_token is not None and self._model.tokenizer is not None and self._is_news(reply):
             text = self._model.tokenizer.piece(reply.text_token)
             if text:

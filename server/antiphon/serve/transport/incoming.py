@@ -71,6 +71,8 @@ class Incoming:
             FrameError: the peer broke the protocol; nothing more is read.
         """
         data, start = self._data, self._start
+        if start == len(data):
+            return None
         if self._opcode == CONTINUATION and len(data) - start >= 6 and data[start] == 0x82:
             size = data[start + 1] - 0x80
             end = start + 6 + size
