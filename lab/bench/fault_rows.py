@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import resource
 import signal
 from collections import Counter
@@ -36,6 +35,12 @@ SHIFT_S: Final = 3600
 LITTLE_BYTES: Final = 262_144
 """Less than the rings of any server; a process may write files, memory shared with others among them, up to
 this size."""
+
+PLANNED_TICK: Final = 60
+"""Of the backend's faults."""
+
+PLANNED_S: Final = 2.0
+"""From three seconds into the calls until that tick is over, 4.8 s after the first."""
 
 START_S: Final = 60.0
 """For a server that is to end when it starts."""
@@ -154,7 +159,7 @@ async def _recorded(scene: Scene) -> None:
 
 
 def _slow_ticks() -> NullFaults:
-    return NullFaults(slow_ms=dict.fromkeys(range(60, 100000, 40), 150.0))
+    return NullFaults(slow_ms=dict.fromkeys(range(PLANNED_TICK, 100000, 40), 150.0))
 
 
 async def _step_clock(scene: Scene) -> None:
@@ -218,19 +223,12 @@ async def _slow_writers(scene: Scene) -> None:
         writer.transport.abort()
 
 
-async def _metrics_of(scene: Scene) -> None:
-    """What the server itself says of its health, a moment later."""
-    await asyncio.sleep(1.0)
-    with contextlib.suppress(aiohttp.ClientError, OSError, json.JSONDecodeError):
-        async with scene.http.get(f"{scene.service.url}/healthz") as response:
-            scene.facts.append(f"/healthz {response.status}")
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One row of the matrix: ``inject`` is done three seconds into the calls of a server with ``options``.
 
-    ``after`` looks at the server when the calls are over. ``delay_s`` puts a proxy before it.
+    ``after`` looks at the server when the calls are over. ``delay_s`` puts a proxy before it. A new caller
+    comes ``comes_s`` after that: what the backend does is planned by its ticks.
     """
 
     name: str
@@ -241,6 +239,7 @@ class Fault:
     environment: Callable[[Path], Mapping[str, str]] = lambda _: {}
     after: Callable[[Scene], Awaitable[None]] = _nothing
     delay_s: float | None = None
+    comes_s: float = 0.05
     needs: str = ""
     query: str = field(default=QUERY + "&resume=1")
 
@@ -294,13 +293,24 @@ FAULTS: Final = {
             query=QUERY + "&resume=1&consent=record",
             needs="a file system to freeze",
         ),
-        Fault("device_lost", "the backend's device is lost", faults=NullFaults(lose_device_at=60)),
+        Fault(
+            "device_lost",
+            "the backend's device is lost",
+            faults=NullFaults(lose_device_at=PLANNED_TICK),
+            comes_s=PLANNED_S,
+        ),
         Fault(
             "backend_nan",
             "one row of one step of the backend is NaN",
-            faults=NullFaults(nan_at=frozenset({60})),
+            faults=NullFaults(nan_at=frozenset({PLANNED_TICK})),
+            comes_s=PLANNED_S,
         ),
-        Fault("backend_hangs", "one step takes 3 s", faults=NullFaults(slow_ms={60: 3000.0})),
+        Fault(
+            "backend_hangs",
+            "one step takes 3 s",
+            faults=NullFaults(slow_ms={PLANNED_TICK: 3000.0}),
+            comes_s=PLANNED_S,
+        ),
         Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),
     )
 }

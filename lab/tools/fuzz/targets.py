@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lab.tools.fuzz import files, seam, sound, wire
+from lab.tools.fuzz import files, moved, seam, sound, wire
 
-TARGETS = {**wire.TARGETS, **sound.TARGETS, **files.TARGETS, **seam.TARGETS}
+TARGETS = {**wire.TARGETS, **sound.TARGETS, **files.TARGETS, **seam.TARGETS, **moved.TARGETS}
