@@ -6,13 +6,13 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 import onnx_ir
 import torch
-from torch import Tensor
 
 from antiphon.models.graphs import ROWS, GraphFormat, StateFormat, TensorFormat
 from antiphon_quantize.onnx_aliases import aliasable
@@ -34,9 +34,19 @@ INLINE_BYTES = 1 << 30
 """Weights above this go into a file of their own beside the graph; a protobuf ends at 2 GiB."""
 
 
-def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
-    """Write a stage to ``path`` and describe it; large weights go to ``path`` with ``.data`` added."""
-    state = [torch.full((EXAMPLE_ROWS, *spec.shape), spec.fill, dtype=spec.dtype) for spec in stage.specs]
+Save: TypeAlias = Callable[[torch.onnx.ONNXProgram, Path], None]
+
+
+def save_whole(program: torch.onnx.ONNXProgram, path: Path) -> None:
+    """Write a graph to ``path``; large weights go to ``path`` with ``.data`` added."""
+    values = [weight.const_value for weight in program.model.graph.initializers.values()]
+    weights_bytes = sum(value.nbytes for value in values if value is not None)
+    program.save(path, external_data=weights_bytes > INLINE_BYTES)
+
+
+def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_whole) -> GraphFormat:
+    """Write a stage to ``path`` and describe it. Nothing is computed: no weight and no state is read."""
+    state = [torch.empty((EXAMPLE_ROWS, *spec.shape), dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)
     names = [spec.name for spec in stage.specs]
@@ -56,19 +66,17 @@ def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
             custom_translation_table=TRANSLATIONS,
             verbose=False,
         )
-        results = stage(*arguments)
     assert program is not None
     _strip(program.model)
-    weights = sum(tensor.nbytes for tensor in stage.state_dict().values())
-    program.save(path, external_data=weights > INLINE_BYTES)
+    save(program, path)
     fuse_file(path)
     graph = onnx.load(path, load_external_data=False).graph
     aliased = aliasable(graph, following)
     return GraphFormat(
         role,
         OPSET,
-        tuple(map(_tensor, inputs, arguments)),
-        tuple(map(_tensor, outputs, results)),
+        tuple(map(_tensor, graph.input)),
+        tuple(map(_tensor, graph.output)),
         tuple(
             StateFormat(spec.name, following.get(spec.name), float(spec.fill), spec.name in aliased)
             for spec in stage.specs
@@ -83,8 +91,10 @@ def _strip(model: onnx_ir.Model) -> None:
             del node.metadata_props[key]
 
 
-def _tensor(name: str, tensor: Tensor) -> TensorFormat:
-    return TensorFormat(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
+def _tensor(value: onnx.ValueInfoProto) -> TensorFormat:
+    kind = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    return TensorFormat(value.name, str(dtype), tuple(extent.dim_value for extent in kind.shape.dim[1:]))
 
 
 @contextlib.contextmanager

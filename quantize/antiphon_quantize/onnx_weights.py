@@ -8,9 +8,10 @@ widened where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -35,6 +36,9 @@ INT8_INPUTS = 4
 FLOAT = 32
 HALF = 16
 MULTIPLIED = (4, 8)
+
+Read: TypeAlias = Callable[[TensorProto, Path], Array]
+"""From a weight and the folder of its graph to its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,13 @@ class Report:
         return max(self.errors.items(), key=lambda entry: entry[1], default=("", 0.0))
 
 
-def quantize_graph(source: Path, target: Path, recipe: Recipe) -> Report:
+def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read_tensor) -> Report:
     """Write the graph ``source`` as ``target``, its weights in the bits the recipe gives them.
 
     Rules match weights by name: the tensor's, or, where an exporter made one up, that of the module which
     reads it with ``.weight`` (torch.export notes the modules at every node). Data of a graph that has it in
-    files goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies.
+    files goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies. ``read``
+    gives the values of a weight.
 
     Raises:
         ConfigError: the recipe asks for bits or blocks there is no operator for; ``target`` is ``source``.
@@ -83,7 +88,7 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe) -> Report:
         raise UnsupportedError(f"{source} is quantised already; start from the float32 graph")
     external = any(map(is_external, graph.initializer))
     with writing_data(target, external=external) as writer:
-        report = _Rewriter(graph, source.parent, recipe, writer).run()
+        report = _Rewriter(graph, recipe, writer, lambda tensor: read(tensor, source.parent)).run()
     _declare(model)
     target.write_bytes(model.SerializeToString())
     return report
@@ -107,8 +112,10 @@ def _declare(model: ModelProto) -> None:
 class _Rewriter:
     """One pass over a graph: which nodes read what, then tensor by tensor what the recipe makes of it."""
 
-    def __init__(self, graph: GraphProto, folder: Path, recipe: Recipe, writer: TensorWriter) -> None:
-        self.graph, self.folder, self.recipe, self.writer = graph, folder, recipe, writer
+    def __init__(
+        self, graph: GraphProto, recipe: Recipe, writer: TensorWriter, read: Callable[[TensorProto], Array]
+    ) -> None:
+        self.graph, self.recipe, self.writer, self.read = graph, recipe, writer, read
         self.tensors: list[TensorProto] = []
         self.before_node: dict[int, list[NodeProto]] = {}
         self.errors: dict[str, float] = {}
@@ -144,11 +151,11 @@ class _Rewriter:
     def _copy(self, tensor: TensorProto) -> TensorProto:
         if not is_external(tensor):
             return tensor
-        return self.writer.put(tensor.name, read_tensor(tensor, self.folder))
+        return self.writer.put(tensor.name, self.read(tensor))
 
     def _multiply(self, name: str, tensor: TensorProto, uses: list[WeightUse], bits: int) -> None:
         """Let MatMulNBits do the products with this weight; nodes that read it the same way share it."""
-        values = _finite(name, read_tensor(tensor, self.folder))
+        values = _finite(name, self.read(tensor))
         for transposed in sorted({use.transposed for use in uses}):
             weight = values if transposed else np.ascontiguousarray(values.T)
             rounded = round_matrix(weight, bits, self.recipe.block, search=self.recipe.search)
@@ -170,7 +177,7 @@ class _Rewriter:
 
     def _halve(self, name: str, tensor: TensorProto, uses: list[WeightUse]) -> None:
         """Keep it as float16, widened behind a look-up; for all other nodes before them, once, at load."""
-        values = _finite(name, read_tensor(tensor, self.folder))
+        values = _finite(name, self.read(tensor))
         if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
             raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")
         self.tensors.append(self.writer.put(f"{tensor.name}.half", values.astype(np.float16)))
