@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.segments import CodeArray, Segment
+from lab.train.segments import PACED, PACES, CodeArray, Segment
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 FRAME_RATE: Final = 12.5
@@ -31,9 +31,6 @@ SPLICED: Final = 0.5
 """Of the lines, so many go on as another one does, and of these so many again: in any voice, anything may
 follow "hello".
 """
-PACED: Final = 0.5
-"""Of the lines, so many are said faster or slower, by a factor between these."""
-PACES: Final = (0.85, 1.2)
 RARITY: Final = 1.0
 """How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
@@ -53,17 +50,8 @@ class Line:
         return self.segment.question.split()
 
     def paced(self, factor: float) -> Line:
-        """The same, ``factor`` times as long: frames are said twice or left out."""
-        old = self.segment
-        frames = round(old.codes.shape[1] * factor)
-        at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), old.codes.shape[1] - 1)
-        segment = replace(
-            old,
-            codes=old.codes[:, at],
-            start=round(old.start * factor),
-            end=round((old.end + 1) * factor) - 1,
-        )
-        return Line(segment, tuple(frame * factor for frame in self.starts))
+        """The same, ``factor`` times as long."""
+        return Line(self.segment.paced(factor), tuple(frame * factor for frame in self.starts))
 
     def spliced(self, other: Line, own: int, left: int) -> Line:
         """The first ``own`` words of this, at least one, then ``other`` without its first ``left``."""

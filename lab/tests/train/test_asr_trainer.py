@@ -23,7 +23,7 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.words import SpeechTiming, Word, WordAssembler
 from lab.train import asr_trainer as listener_module
 from lab.train import passages
-from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config, misheard
+from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
 from lab.train.beginnings import codebook_vectors, nearest_codes, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate, marks
@@ -42,7 +42,7 @@ from lab.train.passages import (
     text_stream,
 )
 from lab.train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
-from lab.train.sequences import ZERO
+from lab.train.sequences import ZERO, misheard
 from lab.train.ship import ship
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -313,7 +313,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         whole.save()
         again = trainer(tmp_path / "again", tmp_path / "whole" / "last")
         for name, tensor in again.lm.state_dict().items():
-            torch.testing.assert_close(tensor, whole.average.module.state_dict()[name], rtol=0.01, atol=1e-4)
+            torch.testing.assert_close(tensor, whole.course.judged.state_dict()[name], rtol=0.01, atol=1e-4)
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()
