@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,13 +168,20 @@ def losses(
 
 
 def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]]:
-    """The rooms of a shard, without the questions whose words could not be timed; and its quiet strips."""
+    """The rooms of a shard, and its quiet strips.
+
+    Questions whose words could not be timed are left out; what is outside the domain is heard, and has none.
+    """
     scenes, quiet = read_segments(segments)
     spoken = iter(read_word_times(times))
     rooms = []
     for scene in scenes:
         starts = starts_of(scene.segments, [next(spoken) for _ in scene.segments])
-        lines = tuple(Line(one, when) for one, when in zip(scene.segments, starts, strict=True) if when)
+        lines = tuple(
+            Line(one, when)
+            for one, when in zip(scene.segments, starts, strict=True)
+            if when or not one.question
+        )
         if lines:
             rooms.append(Room(scene.strip, lines))
     return rooms, list(quiet)
@@ -267,10 +274,8 @@ class Trainer:
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test:
             got = dictate(self.course.judged, self.test, self.tokenizer)
-            notes["word_error"] = round(got.word_error, 4)
-            if got.start_error_ms is not None:
-                notes["start_error_ms"] = got.start_error_ms
-            if self.course.is_best(1 - got.word_error):
+            notes |= {name: round(value, 4) for name, value in asdict(got).items() if value is not None}
+            if self.course.is_best(got.score):
                 write_lm(self.course.judged, self.config, self.out / "best")
         return notes
 

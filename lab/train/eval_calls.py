@@ -20,6 +20,7 @@ from antiphon_client.tts_probe import TtsRecord
 from lab.train.answers import speak_answers
 from lab.train.augment import coloured_noise
 from lab.train.dictation import Marks, Told, marks
+from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
 from lab.train.recital import held_out_answers, share_understood
@@ -41,7 +42,10 @@ WAITING: Final = {"wait": "30"}
 
 @dataclass(frozen=True, slots=True)
 class Dictated:
-    """A question as it was said and as it was written; probabilities of each pause by frame of audio."""
+    """A question as it was said and as it was written; probabilities of each pause by frame of audio.
+
+    Of what is outside the domain nothing counts as ``said``.
+    """
 
     utterance: Utterance
     is_noisy: bool
@@ -102,7 +106,7 @@ async def _dictate(
                     break
                 case kyutai.Error(message=words):
                     raise RuntimeError(f"the server answered with an error: {words}")
-    if not starts:  # its words are scored all the same
+    if not starts and one.turn.intent not in OUTSIDE:  # its words are scored all the same
         said = [(0.0, word) for word in one.turn.question.split()]
     return Dictated(one, is_noisy, said, told, np.array(pauses, np.float32).reshape(len(pauses), -1))
 
@@ -118,7 +122,9 @@ def _heard(one: Utterance, is_noisy: bool, rng: np.random.Generator) -> FloatArr
 
 
 def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
-    """Word error, the error of word starts, and how pauses are heard."""
+    """Word error, the error of word starts, how pauses are heard, and silence on what is no question."""
+    outside = [one for one in results if one.utterance.turn.intent in OUTSIDE]
+    results = [one for one in results if one.utterance.turn.intent not in OUTSIDE]
 
     def scored(some: Sequence[Dictated]) -> Marks:
         return marks([one.said for one in some], [one.told for one in some])
@@ -142,6 +148,23 @@ def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
             }
             for one in wrong
         ],
+        "outside": silence_report(outside),
+    }
+
+
+def silence_report(outside: Sequence[Dictated]) -> dict[str, Any]:
+    """Of what is outside the domain, by its kind: how much was written nothing of, and how many words."""
+    kinds = sorted({one.utterance.turn.intent for one in outside})
+    table = {"all": outside} | {
+        kind: [one for one in outside if one.utterance.turn.intent == kind] for kind in kinds
+    }
+    return {
+        kind: {
+            "turns": len(some),
+            "silent": round(sum(not one.told for one in some) / max(1, len(some)), 4),
+            "words": sum(len(one.told) for one in some),
+        }
+        for kind, some in table.items()
     }
 
 

@@ -74,8 +74,8 @@ def held_out_questions(folder: Path) -> list[Utterance]:
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Dictate the questions to a recogniser."""
-    asked = balanced(held_out_questions(options.questions), options.per_intent)
+    """Dictate the questions to a recogniser, and what is none."""
+    asked = balanced(held_out_questions(options.questions), options.per_intent, (*PHRASINGS, *OUTSIDE))
     with serving(model, options) as server:
         note = progress("dictated")
         results = asyncio.run(eval_calls.dictate_all(server.url, asked, options.callers, note))

@@ -37,9 +37,13 @@ RARITY: Final = 1.0
 LabelArray = NDArray[np.int64]
 
 
+SILENT: Final = 0.2
+"""Of the lines where both kinds are, so many have no words: they are heard, and nothing is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A question with the frames of its segment in which its words start."""
+    """A question with the frames of its segment in which its words start; outside the domain it has none."""
 
     segment: Segment
     starts: tuple[float, ...]
@@ -178,21 +182,32 @@ class PassageComposer:
 def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
     """For each room the probabilities of its lines: the rarer a line's rarest word, the likelier it is drawn.
 
-    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it.
+    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it. Lines
+    without words share ``SILENT`` among them.
     """
     counts = Counter(word for room in rooms for line in room.lines for word in line.words)
     shares = []
     for room in rooms:
-        weights = np.array([min(counts[word] for word in line.words) ** -RARITY for line in room.lines])
+        has_words = np.array([bool(line.words) for line in room.lines])
+        weights = np.array(
+            [min((counts[word] for word in line.words), default=1) ** -RARITY for line in room.lines]
+        )
+        for some, share in ((has_words, 1 - SILENT), (~has_words, SILENT)):
+            weights[some] *= share / max(float(weights[some].sum()), 1e-12)
         shares.append(weights / weights.sum())
     return shares
 
 
 def _line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
-    """A line of the room, or what some of them make, at its own pace or another."""
+    """A line of the room, or what some of them make, at its own pace or another.
+
+    What has no words stands by itself: where it ends, what was written before is over.
+    """
     line = room.lines[int(rng.choice(len(room.lines), p=shares))]
-    while rng.random() < SPLICED:
+    while line.words and rng.random() < SPLICED:
         other = room.lines[int(rng.choice(len(room.lines), p=shares))]
+        if not other.words:
+            break
         own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
         line = line.spliced(other, own, left)
     return line.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else line
