@@ -25,7 +25,7 @@ from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
 from lab.train.recital import held_out_answers, share_understood
 from lab.train.recogniser import answers_grammar, recognise
-from lab.train.synthetic_voices import SAMPLE_RATE
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 from lab.train.word_times import Listener
 
 Note = Callable[[int, int], None]
@@ -178,10 +178,12 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
     }
 
 
-async def read_all(server: str, texts: Sequence[str], callers: int, note: Note) -> list[TtsRecord]:
-    """Have every text read, ``callers`` at a time."""
+async def read_all(
+    server: str, texts: Sequence[str], callers: int, note: Note, voice: str
+) -> list[TtsRecord]:
+    """Have every text read in one voice, ``callers`` at a time."""
     results: list[TtsRecord] = []
-    query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, **WAITING}
+    query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, "voice": voice, **WAITING}
     url = ServerAddress.parse(server).tts(query)
     async with aiohttp.ClientSession() as http:
         for at in range(0, len(texts), callers):
@@ -204,19 +206,27 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
     return speech
 
 
-def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord]) -> dict[str, Any]:
-    """What a recogniser held to the answers' grammar understands, with bounds beside it."""
+def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord], teacher: Voice) -> dict[str, Any]:
+    """What a recogniser understands, with bounds beside it: what it does of the teacher, and by chance.
+
+    It is held to the answers' grammar, in which it mishears a teacher hardly ever, and then left to English
+    at large: there the two errors can be compared.
+    """
     sounds = [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
-    grammar, own_voice = answers_grammar(), speak_answers(texts)
+    taught = speak_answers(texts, voice=teacher)
+    own_voice = [taught[text].pcm for text in texts]
+    grammar = answers_grammar()
     heard = recognise(sounds, grammar)
     half = len(heard) // 2
+    error, teachers_error = (1 - share_understood(texts, recognise(some)) for some in (sounds, own_voice))
     return {
         "answers": len(texts),
         "words_understood": round(share_understood(texts, heard), 4),
-        "original_voice": round(
-            share_understood(texts, recognise([own_voice[text].pcm for text in texts], grammar)), 4
-        ),
+        "original_voice": round(share_understood(texts, recognise(own_voice, grammar)), 4),
         "chance": round(share_understood(texts, heard[half:] + heard[:half]), 4),
+        "english_word_error": round(error, 4),
+        "english_word_error_of_teacher": round(teachers_error, 4),
+        "times_the_teachers": round(error / max(teachers_error, 1e-9), 2),
         "first_sound_ms": round(statistics.median(one.first_audio_ms for one in speeches), 1),
         "real_time_factor": round(statistics.median(one.real_time_factor for one in speeches), 2),
     }

@@ -74,7 +74,7 @@ KINDS: Final = {
     "reader": Kind(
         "tiny-tts",
         "tts",
-        "A small synthesiser of one voice that reads the words of sums, counting, colours, sounds, days and "
+        "A small synthesiser of two voices that reads the words of sums, counting, colours, sounds, days and "
         "months.",
         SPEAKING,
         ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
