@@ -1,4 +1,4 @@
-"""The talker's own voice: the answers in the voice of flite's "slt", and when each word starts.
+"""A voice word by word: the talker's, flite's "slt", by default, and when each word of an answer starts.
 
 Fixed answers are spoken whole. The others are put together as a speaking clock does it: each word at the
 start, in the middle or at the end of a sentence always has the same sound, whatever words follow. Melody and
@@ -37,26 +37,28 @@ class Answer:
     pcm: FloatArray
 
 
-def _phones(text: str) -> list[tuple[str, float]]:
+def _phones(text: str, voice: Voice) -> list[tuple[str, float]]:
     """flite's phones of a text with the time in seconds at which each ends, pauses included."""
-    command = ["flite", "-voice", VOICE.name, "-t", text, "-psdur", "-o", "/dev/null"]
+    command = ["flite", "-voice", voice.name, "-t", text, "-psdur", "-o", "/dev/null"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     pairs = (item.rsplit(":", 1) for item in said.split())
     return [(phone, float(end)) for phone, end in pairs]
 
 
-def _phone_count(word: str) -> int:
-    return sum(phone != "pau" for phone, _ in _phones(word))
+def _phone_count(word: str, voice: Voice) -> int:
+    return sum(phone != "pau" for phone, _ in _phones(word, voice))
 
 
-def word_starts_s(words: tuple[str, ...], counts: Mapping[str, int]) -> tuple[float, ...]:
+def word_starts_s(
+    words: tuple[str, ...], counts: Mapping[str, int], voice: Voice = VOICE
+) -> tuple[float, ...]:
     """When each word of a sentence spoken whole starts, by counting phones.
 
     ``counts`` are the phones of each word said alone. Where the sentence has more or fewer of them, the
     words share them in proportion.
     """
     starts, previous_end = [], 0.0
-    for phone, end in _phones(" ".join(words)):
+    for phone, end in _phones(" ".join(words), voice):
         if phone != "pau":
             starts.append(previous_end)
         previous_end = end
@@ -71,9 +73,9 @@ def _place(index: int, words: Sequence[str]) -> str:
 
 
 class Speaker:
-    """Says sentences made of the words of some sentences."""
+    """Says sentences made of the words of some sentences, in one of flite's voices."""
 
-    def __init__(self, sentences: Iterable[str], threads: int = 2) -> None:
+    def __init__(self, sentences: Iterable[str], threads: int = 2, voice: Voice = VOICE) -> None:
         self._threads = threads
         carriers: dict[tuple[str, str], tuple[str, ...]] = {}
         for sentence in sorted(set(sentences)):
@@ -84,12 +86,13 @@ class Speaker:
         needed = sorted({*carriers.values(), *whole})
         vocabulary = sorted({word for words in needed for word in words})
         with ThreadPoolExecutor(threads) as pool:
-            counts = dict(zip(vocabulary, pool.map(_phone_count, vocabulary), strict=True))
+            phones = pool.map(lambda word: _phone_count(word, voice), vocabulary)
+            counts = dict(zip(vocabulary, phones, strict=True))
             starts = dict(
-                zip(needed, pool.map(lambda words: word_starts_s(words, counts), needed), strict=True)
+                zip(needed, pool.map(lambda words: word_starts_s(words, counts, voice), needed), strict=True)
             )
             sounds = dict(
-                zip(needed, pool.map(lambda words: speak(VOICE, " ".join(words)), needed), strict=True)
+                zip(needed, pool.map(lambda words: speak(voice, " ".join(words)), needed), strict=True)
             )
         self._whole = {" ".join(words): _whole(words, starts[words], sounds[words]) for words in whole}
         self._pieces: dict[tuple[str, str], FloatArray] = {}
@@ -145,9 +148,9 @@ def _joined(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.concatenate([left[:-JOIN_SAMPLES], middle, right[JOIN_SAMPLES:]])
 
 
-def speak_answers(sentences: Iterable[str], threads: int = 2) -> dict[str, Answer]:
+def speak_answers(sentences: Iterable[str], threads: int = 2, voice: Voice = VOICE) -> dict[str, Answer]:
     """Speak every sentence; the result maps it to its sound and times."""
-    speaker = Speaker(Domain().answers(), threads)
+    speaker = Speaker(Domain().answers(), threads, voice)
     return {sentence: speaker.say(sentence) for sentence in sorted(set(sentences))}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +23,19 @@ from moshi.models import loaders
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lab.train.beginnings import nearest_codes, start_from_codec, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate
-from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
+from lab.train.loop import (
+    Course,
+    Schedule,
+    add_arguments,
+    checkpoint_in,
+    fast_arithmetic,
+    run_until_stopped,
+    write_lm,
+)
 from lab.train.passages import (
     DELAY_FRAMES,
     FRAME_RATE,
@@ -40,7 +47,7 @@ from lab.train.passages import (
     Room,
 )
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
-from lab.train.sequences import ZERO
+from lab.train.sequences import ZERO, misheard
 from lab.train.shards import shards_in
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from lab.train.word_times import read_word_times, starts_of
@@ -119,21 +126,6 @@ def collate(passages: list[Passage]) -> Batch:
     )
 
 
-def misheard(inputs: Tensor, near: Tensor, rng: np.random.Generator, share: float) -> Tensor:
-    """``inputs [B, K, S]``, up to ``share`` of a row's codes replaced by near ones of ``[8, card, N]``."""
-    inputs = inputs.clone()
-    codes = inputs[:, 1:]
-    rows, levels, steps = codes.shape
-    shares = rng.uniform(0, share, (rows, 1, 1))
-    chosen = (
-        torch.from_numpy(rng.random((rows, levels, steps)) < shares) & (codes >= 0) & (codes < near.shape[1])
-    )
-    which = torch.from_numpy(rng.integers(0, near.shape[2], (rows, levels, steps)))
-    level = torch.arange(levels)[None, :, None].expand_as(codes)
-    inputs[:, 1:] = torch.where(chosen, near[level, codes.clamp(0, near.shape[1] - 1), which], codes)
-    return inputs
-
-
 def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) -> Tensor:
     """``inputs [B, K, S]`` with some upper codebooks, some frames, and some written words hidden."""
     inputs = inputs.clone()
@@ -176,13 +168,20 @@ def losses(
 
 
 def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]]:
-    """The rooms of a shard, without the questions whose words could not be timed; and its quiet strips."""
+    """The rooms of a shard, and its quiet strips.
+
+    Questions whose words could not be timed are left out; what is outside the domain is heard, and has none.
+    """
     scenes, quiet = read_segments(segments)
     spoken = iter(read_word_times(times))
     rooms = []
     for scene in scenes:
         starts = starts_of(scene.segments, [next(spoken) for _ in scene.segments])
-        lines = tuple(Line(one, when) for one, when in zip(scene.segments, starts, strict=True) if when)
+        lines = tuple(
+            Line(one, when)
+            for one, when in zip(scene.segments, starts, strict=True)
+            if when or not one.question
+        )
         if lines:
             rooms.append(Room(scene.strip, lines))
     return rooms, list(quiet)
@@ -213,8 +212,7 @@ class Trainer:
         mimi.eval()
         self._begin(mimi, start)
         self.near = nearest_codes(mimi, NEAR_CODES)
-        self.course = Course(self.lm, schedule, out)
-        self.average = self._average()
+        self.course = Course(self.lm, schedule, out, settings.averaged_steps)
         self.cold = encode(mimi, np.zeros((1, COLD_FRAMES * FRAME_SAMPLES), np.float32))[0]
         self.test = read_rooms(*test)[0] if test[0].exists() and test[1].exists() else []
         self.shards: dict[str, tuple[list[Room], list[CodeArray]]] = {}
@@ -226,23 +224,12 @@ class Trainer:
         if start is None:
             start_from_codec(self.lm, mimi, (1.0,))
             return
+        start = checkpoint_in(start)
         weights = load_file(start / "model.safetensors")
         if json.loads((start / "config.json").read_text()).get("model_type") == "stt":
             self.lm.load_state_dict(weights)
         else:
             start_from_talkers_ear(self.lm, weights, heard_from=8)
-
-    def _average(self) -> AveragedModel:
-        decay = 1 - 1 / self.settings.averaged_steps
-        average = AveragedModel(self.lm, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-        average.update_parameters(self.lm)  # the first is taken as it is
-        if self._average_path.exists():
-            average.load_state_dict(torch.load(self._average_path, weights_only=True))
-        return average
-
-    @property
-    def _average_path(self) -> Path:
-        return self.out / "average.pt"
 
     @property
     def step(self) -> int:
@@ -277,7 +264,6 @@ class Trainer:
         with fast_arithmetic():
             parts = losses(self.lm, batch, self.near, rng, settings)
         self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
-        self.average.update_parameters(self.lm)
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
@@ -287,19 +273,16 @@ class Trainer:
             self.look_for_segments()
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test:
-            got = dictate(self.average.module, self.test, self.tokenizer)
-            notes["word_error"] = round(got.word_error, 4)
-            if got.start_error_ms is not None:
-                notes["start_error_ms"] = got.start_error_ms
-            if self.course.is_best(1 - got.word_error):
-                write_lm(self.average.module, self.config, self.out / "best")
+            got = dictate(self.course.judged, self.test, self.tokenizer)
+            notes |= {name: round(value, 4) for name, value in asdict(got).items() if value is not None}
+            if self.course.is_best(got.score):
+                write_lm(self.course.judged, self.config, self.out / "best")
         return notes
 
     def save(self) -> None:
         """Write everything needed to go on."""
         self.course.save()
-        torch.save(self.average.state_dict(), self._average_path)
-        write_lm(self.average.module, self.config, self.out / "last")
+        write_lm(self.course.judged, self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lab.train.domain import NUMBERS
+from lab.train.loop import checkpoint_in
 from lab.train.talker_tokenizer import TalkerTokenizer
 
 CODEBOOKS: Final = 8
@@ -82,7 +83,7 @@ def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
 
 
 def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> None:
-    """Let a talker start as the one that is published in ``folder``.
+    """Let a talker start as the one in ``folder``, published or of a trainer.
 
     Raises:
         ValueError: its words have other tokens.
@@ -94,7 +95,7 @@ def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> N
         ours.id_to_piece(i) for i in range(tokenizer.size)
     ]:
         raise ValueError(f"the words of {folder / 'tokenizer.model'} are not those of the domain")
-    weights = load_file(folder / "model.safetensors")
+    weights = load_file(checkpoint_in(folder) / "model.safetensors")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lab.train.answers import Answer
 from lab.train.chains import Chains
 from lab.train.domain import REFUSAL
-from lab.train.segments import FRAME_SAMPLES, CodeArray, Scene, encode
+from lab.train.segments import FRAME_SAMPLES, PACED, PACES, CodeArray, Scene, Segment, encode
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 REACTION_FRAMES = 3
@@ -132,6 +132,12 @@ def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
     return np.flatnonzero((text != PAD) & (text != EPAD))
 
 
+def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:
+    """One of the scene's, at its own pace or another."""
+    segment = scene.segments[rng.integers(len(scene.segments))]
+    return segment.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else segment
+
+
 class Composer:
     """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
 
@@ -212,7 +218,7 @@ class Composer:
     def _listen(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at = int(rng.integers(1, 20))
         while True:
-            segment = scene.segments[rng.integers(len(scene.segments))]
+            segment = heard_segment(scene, rng)
             stop = at + max(segment.codes.shape[1], segment.end + REACTION_FRAMES + 1)
             if stop > self.frames:
                 return
@@ -255,7 +261,7 @@ class Composer:
     def _converse(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at, is_interrupting, is_owed_from = int(rng.integers(1, 30)), False, self.frames
         while True:
-            segment = scene.segments[rng.integers(len(scene.segments))]
+            segment = heard_segment(scene, rng)
             reply = at + segment.end + reaction_frames(segment.answer)
             said = self.chains.misbegun(segment.answer, rng) if self.chains is not None else segment.answer
             codes, text = self.voicebox.codes[said], self.voicebox.text[said]

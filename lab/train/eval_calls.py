@@ -20,11 +20,12 @@ from antiphon_client.tts_probe import TtsRecord
 from lab.train.answers import speak_answers
 from lab.train.augment import coloured_noise
 from lab.train.dictation import Marks, Told, marks
+from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
 from lab.train.recital import held_out_answers, share_understood
 from lab.train.recogniser import answers_grammar, recognise
-from lab.train.synthetic_voices import SAMPLE_RATE
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 from lab.train.word_times import Listener
 
 Note = Callable[[int, int], None]
@@ -41,7 +42,10 @@ WAITING: Final = {"wait": "30"}
 
 @dataclass(frozen=True, slots=True)
 class Dictated:
-    """A question as it was said and as it was written; probabilities of each pause by frame of audio."""
+    """A question as it was said and as it was written; probabilities of each pause by frame of audio.
+
+    Of what is outside the domain nothing counts as ``said``.
+    """
 
     utterance: Utterance
     is_noisy: bool
@@ -102,7 +106,7 @@ async def _dictate(
                     break
                 case kyutai.Error(message=words):
                     raise RuntimeError(f"the server answered with an error: {words}")
-    if not starts:  # its words are scored all the same
+    if not starts and one.turn.intent not in OUTSIDE:  # its words are scored all the same
         said = [(0.0, word) for word in one.turn.question.split()]
     return Dictated(one, is_noisy, said, told, np.array(pauses, np.float32).reshape(len(pauses), -1))
 
@@ -118,7 +122,9 @@ def _heard(one: Utterance, is_noisy: bool, rng: np.random.Generator) -> FloatArr
 
 
 def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
-    """Word error, the error of word starts, and how pauses are heard."""
+    """Word error, the error of word starts, how pauses are heard, and silence on what is no question."""
+    outside = [one for one in results if one.utterance.turn.intent in OUTSIDE]
+    results = [one for one in results if one.utterance.turn.intent not in OUTSIDE]
 
     def scored(some: Sequence[Dictated]) -> Marks:
         return marks([one.said for one in some], [one.told for one in some])
@@ -142,6 +148,23 @@ def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
             }
             for one in wrong
         ],
+        "outside": silence_report(outside),
+    }
+
+
+def silence_report(outside: Sequence[Dictated]) -> dict[str, Any]:
+    """Of what is outside the domain, by its kind: how much was written nothing of, and how many words."""
+    kinds = sorted({one.utterance.turn.intent for one in outside})
+    table = {"all": outside} | {
+        kind: [one for one in outside if one.utterance.turn.intent == kind] for kind in kinds
+    }
+    return {
+        kind: {
+            "turns": len(some),
+            "silent": round(sum(not one.told for one in some) / max(1, len(some)), 4),
+            "words": sum(len(one.told) for one in some),
+        }
+        for kind, some in table.items()
     }
 
 
@@ -155,10 +178,12 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
     }
 
 
-async def read_all(server: str, texts: Sequence[str], callers: int, note: Note) -> list[TtsRecord]:
-    """Have every text read, ``callers`` at a time."""
+async def read_all(
+    server: str, texts: Sequence[str], callers: int, note: Note, voice: str
+) -> list[TtsRecord]:
+    """Have every text read in one voice, ``callers`` at a time."""
     results: list[TtsRecord] = []
-    query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, **WAITING}
+    query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, "voice": voice, **WAITING}
     url = ServerAddress.parse(server).tts(query)
     async with aiohttp.ClientSession() as http:
         for at in range(0, len(texts), callers):
@@ -181,19 +206,27 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
     return speech
 
 
-def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord]) -> dict[str, Any]:
-    """What a recogniser held to the answers' grammar understands, with bounds beside it."""
+def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord], teacher: Voice) -> dict[str, Any]:
+    """What a recogniser understands, with bounds beside it: what it does of the teacher, and by chance.
+
+    It is held to the answers' grammar, in which it mishears a teacher hardly ever, and then left to English
+    at large: there the two errors can be compared.
+    """
     sounds = [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
-    grammar, own_voice = answers_grammar(), speak_answers(texts)
+    taught = speak_answers(texts, voice=teacher)
+    own_voice = [taught[text].pcm for text in texts]
+    grammar = answers_grammar()
     heard = recognise(sounds, grammar)
     half = len(heard) // 2
+    error, teachers_error = (1 - share_understood(texts, recognise(some)) for some in (sounds, own_voice))
     return {
         "answers": len(texts),
         "words_understood": round(share_understood(texts, heard), 4),
-        "original_voice": round(
-            share_understood(texts, recognise([own_voice[text].pcm for text in texts], grammar)), 4
-        ),
+        "original_voice": round(share_understood(texts, recognise(own_voice, grammar)), 4),
         "chance": round(share_understood(texts, heard[half:] + heard[:half]), 4),
+        "english_word_error": round(error, 4),
+        "english_word_error_of_teacher": round(teachers_error, 4),
+        "times_the_teachers": round(error / max(teachers_error, 1e-9), 2),
         "first_sound_ms": round(statistics.median(one.first_audio_ms for one in speeches), 1),
         "real_time_factor": round(statistics.median(one.real_time_factor for one in speeches), 2),
     }

@@ -25,12 +25,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from antiphon.models.catalog import load_checkpoint
+from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import calls, codec_quality, duplex, eval_calls
 from lab.train.domain import PHRASINGS
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
+from lab.train.readings import VOICES
 from lab.train.rows import Talker
 from lab.train.shards import shards_in
+from lab.train.synthetic_voices import Voice
 from tests.support.launch import ANTIPHON, RunningServer, free_port, running_server
 
 PARTS: Final = ("codec", "talk", "duplex", "stt", "tts")
@@ -74,8 +78,8 @@ def held_out_questions(folder: Path) -> list[Utterance]:
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Dictate the questions to a recogniser."""
-    asked = balanced(held_out_questions(options.questions), options.per_intent)
+    """Dictate the questions to a recogniser, and what is none."""
+    asked = balanced(held_out_questions(options.questions), options.per_intent, (*PHRASINGS, *OUTSIDE))
     with serving(model, options) as server:
         note = progress("dictated")
         results = asyncio.run(eval_calls.dictate_all(server.url, asked, options.callers, note))
@@ -83,12 +87,20 @@ def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Have a synthesiser read answers."""
-    texts = eval_calls.held_out_texts(options.answers)
+    """Have a synthesiser read answers, in every one of its voices that is named after a teacher."""
+    texts, report = eval_calls.held_out_texts(options.answers), dict[str, Any]()
     with serving(model, options) as server:
-        note = progress("read")
-        speeches = asyncio.run(eval_calls.read_all(server.url, texts, options.callers, note))
-    return eval_calls.reading_report(texts, speeches)
+        for name in voices_of(model):
+            note = progress(f"read by {name}")
+            speeches = asyncio.run(eval_calls.read_all(server.url, texts, options.callers, note, name))
+            report[name] = eval_calls.reading_report(texts, speeches, Voice("flite", VOICES[name]))
+    return report
+
+
+def voices_of(model: str) -> list[str]:
+    """Those of a synthesiser's voices that have a teacher, by name."""
+    found = find_tts_voices(None, load_checkpoint(model))
+    return [name for name in ([] if found is None else found.names()) if name in VOICES]
 
 
 def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 SAVE_EVERY_S = 240.0
 
@@ -56,6 +57,27 @@ class Trainee(Protocol):
         """Write everything needed to go on."""
 
 
+class WorkingClock:
+    """Seconds; the time for which the process was stopped (SIGSTOP, SIGCONT) is left out.
+
+    It is exact to the time since it was last asked, so it is to be asked at every step.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._left_out_s = clock, 0.0
+        self._asked_s = clock()
+        signal.signal(signal.SIGCONT, self._go_on)
+
+    def __call__(self) -> float:
+        """The seconds now."""
+        self._asked_s = self._clock()
+        return self._asked_s - self._left_out_s
+
+    def _go_on(self, *_: object) -> None:
+        self._left_out_s += self._clock() - self._asked_s
+        self._asked_s = self._clock()
+
+
 def run(
     trainee: Trainee,
     total_steps: int,
@@ -90,10 +112,13 @@ def run(
 
 
 def run_until_stopped(trainee: Trainee, total_steps: int, minutes: float, *, log_every: int = 25) -> int:
-    """:func:`run`, saving too on Ctrl-C or SIGTERM; returns the exit status."""
+    """:func:`run`, saving too on Ctrl-C or SIGTERM; returns the exit status.
+
+    A pause by SIGSTOP and SIGCONT takes none of the minutes.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        run(trainee, total_steps, minutes, log_every=log_every)
+        run(trainee, total_steps, minutes, log_every=log_every, clock=WorkingClock())
     except KeyboardInterrupt:
         trainee.save()
         return 130
@@ -120,9 +145,13 @@ def fast_arithmetic() -> torch.autocast:
 
 
 class Course:
-    """A model on its way: its optimiser, the steps taken, the best score, all kept in ``trainer.pt``."""
+    """A model on its way: its optimiser, the steps taken, the best score, all kept in ``trainer.pt``.
 
-    def __init__(self, model: nn.Module, schedule: Schedule, out: Path) -> None:
+    ``judged`` is what is to be judged and shipped: the average of the weights over about ``averaged_steps``,
+    or the model itself where these are 0.
+    """
+
+    def __init__(self, model: nn.Module, schedule: Schedule, out: Path, averaged_steps: int = 0) -> None:
         """Go on where ``out`` says, or begin."""
         self.model, self.schedule = model, schedule
         self.step, self.best = 0, 0.0
@@ -133,6 +162,11 @@ class Course:
             {"params": plain, "weight_decay": 0},
         ]
         self.optimizer = torch.optim.AdamW(groups, schedule.peak_learning_rate, betas=(0.9, 0.97), fused=True)
+        self._average: AveragedModel | None = None
+        if averaged_steps:
+            decay = get_ema_multi_avg_fn(1 - 1 / averaged_steps)
+            self._average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
+            self._average.update_parameters(model)  # the first is taken as it is
         self._path = out / "trainer.pt"
         out.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
@@ -140,6 +174,13 @@ class Course:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.best = state["step"], state["best"]
+            if self._average is not None:
+                self._average.load_state_dict(state["average"])
+
+    @property
+    def judged(self) -> nn.Module:
+        """The average of the weights, or the model."""
+        return self.model if self._average is None else self._average.module
 
     def update(self, loss: Tensor) -> None:
         """One step down this loss's gradient, clipped to 1."""
@@ -150,10 +191,14 @@ class Course:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
+        if self._average is not None:
+            self._average.update_parameters(self.model)
 
     def save(self) -> None:
         """Write the state, so that a kill at any moment leaves a whole one."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self._average is not None:
+            state["average"] = self._average.state_dict()
         part = self._path.with_suffix(".part")
         torch.save({**state, "step": self.step, "best": self.best}, part)
         part.replace(self._path)
@@ -164,6 +209,18 @@ class Course:
             return False
         self.best = score
         return True
+
+
+def checkpoint_in(folder: Path) -> Path:
+    """The best checkpoint of a trainer's folder, else the last; a folder with weights is one itself.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    for found in (folder, folder / "best", folder / "last"):
+        if (found / "model.safetensors").exists():
+            return found
+    raise SystemExit(f"no checkpoint in {folder}; a trainer of lab.train writes best/ and last/ there")
 
 
 def write_lm(lm: nn.Module, config: Mapping[str, Any], folder: Path) -> None:

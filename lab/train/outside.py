@@ -15,121 +15,22 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.train import held_out as kept
-from lab.train.domain import REFUSAL, Turn
+from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Turn
+from lab.train.outside_texts import LARGE, PATTERNS, SMALL_TALK
+from lab.train.outside_texts import UNKNOWN as UNKNOWN_OF
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import VARIANTS, Voice, draw_voice
 
 ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP = "foreign", "unknown", "small talk", "prose", "made up"
 INTENTS: Final = (ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP)
 """Of turns outside the domain: other languages, questions like its own about other things, and so on."""
-SHARES: Final = (0.25, 0.25, 0.25, 0.13, 0.12)
+SHARES: Final = (0.2, 0.3, 0.2, 0.15, 0.15)
+PATTERNS_SHARE: Final = 0.4
+"""Of the questions like its own; the others are asked in its own phrasings."""
 LICENCES: Final = Path("/usr/share/common-licenses")
 """English prose that every Debian has; without it the other kinds are drawn."""
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.strip().splitlines())
-
-
-LIKE_QUESTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "what is {} plus {}": ("forty", "thirty two", "a hundred", "sixty", "ninety one", "minus six", "pi"),
-        "how much is {} times {}": ("three", "seven", "ten", "twelve", "a half", "eleven"),
-        "what colour is {}": _lines(
-            """
-            my shirt
-            a car
-            the wall
-            water
-            gold
-            a strawberry
-            her hair
-            a taxi
-            the flag
-            copper
-            an olive
-            a peach
-            """
-        ),
-        "what does a {} say": _lines(
-            """
-            goat
-            rooster
-            fox
-            doctor
-            donkey
-            giraffe
-            turkey
-            whale
-            parrot
-            teacher
-            monkey
-            cricket
-            """
-        ),
-        "what comes after {}": _lines(
-            """
-            easter
-            lunch
-            summer
-            a hundred
-            the war
-            christmas
-            dessert
-            winter
-            autumn
-            midnight
-            """
-        ),
-        "count from {} to {}": ("fifty", "one hundred", "minus two", "a thousand", "seventy", "forty four"),
-        "what is the name of your {}": ("brother", "city", "dog", "teacher", "street", "boat", "company"),
-    }
-)
-"""Questions as the domain asks them, about what it does not know."""
-SMALL_TALK: Final = _lines(
-    """
-    what is the weather like today
-    tell me a joke
-    what time is it
-    how old are you
-    who wrote this song
-    play some music please
-    turn off the light in the kitchen
-    where do you live
-    set a timer for ten minutes
-    how do I get to the station
-    what is the capital of france
-    who won the match last night
-    can you sing a song for me
-    do you like ice cream
-    how far is the moon
-    call my mother please
-    what should I cook tonight
-    how are you feeling this morning
-    read me the news
-    is it going to rain tomorrow
-    when does the next bus leave
-    how do you spell necessary
-    what is the meaning of life
-    open the garage door
-    remind me to water the plants
-    I would like to order a pizza
-    sorry I did not catch that
-    wait a moment I am looking for my glasses
-    could you speak a little louder
-    no that is not what I meant
-    are you a real person
-    who is the president
-    translate this into spanish
-    why is it so warm in here
-    let us talk about something else
-    the meeting was moved to half past three
-    he said he would be here by now
-    did you see what happened yesterday
-    put it on the table next to the window
-    hold on somebody is at the door
-    """
-)
 FOREIGN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "fr-fr": ("où est la gare s'il vous plaît", "il fait beau ce matin", "je voudrais un café"),
@@ -181,10 +82,21 @@ class Outside:
         return rng.choice([text for text in texts if self._is_mine(text)])
 
     def _like_question(self, rng: random.Random) -> str:
+        """Neither the whole nor what it is about is of the other side."""
         while True:
-            pattern = rng.choice(list(LIKE_QUESTIONS))
-            text = pattern.format(*rng.sample(LIKE_QUESTIONS[pattern], pattern.count("{}")))
-            if self._is_mine(text):
+            if rng.random() < PATTERNS_SHARE:
+                pattern = rng.choice(list(PATTERNS))
+                about = rng.sample(PATTERNS[pattern], pattern.count("{}"))
+                text = pattern.format(*about)
+            else:
+                intent = rng.choice(list(UNKNOWN_OF))
+                ways, about = PHRASINGS[intent], [rng.choice(UNKNOWN_OF[intent])]
+                other = rng.choice((*NUMBERS, *LARGE))
+                pair = [*about, other] if rng.random() < 0.5 else [other, *about]
+                slots = {"a": pair[0], "b": pair[1]} if UNKNOWN_OF[intent] is LARGE else {"a": about[0]}
+                slots |= {"way": rng.choice(("up", "down")), "unit": rng.choice(("day", "month"))}
+                text = rng.choice(ways.held_out if self.held_out else ways.trained).format(**slots)
+            if self._is_mine(text) and all(map(self._is_mine, about)):
                 return text
 
     def _small_talk(self, rng: random.Random) -> str:

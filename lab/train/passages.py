@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.segments import CodeArray, Segment
+from lab.train.segments import PACED, PACES, CodeArray, Segment
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 FRAME_RATE: Final = 12.5
@@ -31,18 +31,19 @@ SPLICED: Final = 0.5
 """Of the lines, so many go on as another one does, and of these so many again: in any voice, anything may
 follow "hello".
 """
-PACED: Final = 0.5
-"""Of the lines, so many are said faster or slower, by a factor between these."""
-PACES: Final = (0.85, 1.2)
 RARITY: Final = 1.0
 """How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
 LabelArray = NDArray[np.int64]
 
 
+SILENT: Final = 0.2
+"""Of the lines where both kinds are, so many have no words: they are heard, and nothing is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A question with the frames of its segment in which its words start."""
+    """A question with the frames of its segment in which its words start; outside the domain it has none."""
 
     segment: Segment
     starts: tuple[float, ...]
@@ -53,17 +54,8 @@ class Line:
         return self.segment.question.split()
 
     def paced(self, factor: float) -> Line:
-        """The same, ``factor`` times as long: frames are said twice or left out."""
-        old = self.segment
-        frames = round(old.codes.shape[1] * factor)
-        at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), old.codes.shape[1] - 1)
-        segment = replace(
-            old,
-            codes=old.codes[:, at],
-            start=round(old.start * factor),
-            end=round((old.end + 1) * factor) - 1,
-        )
-        return Line(segment, tuple(frame * factor for frame in self.starts))
+        """The same, ``factor`` times as long."""
+        return Line(self.segment.paced(factor), tuple(frame * factor for frame in self.starts))
 
     def spliced(self, other: Line, own: int, left: int) -> Line:
         """The first ``own`` words of this, at least one, then ``other`` without its first ``left``."""
@@ -190,21 +182,32 @@ class PassageComposer:
 def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
     """For each room the probabilities of its lines: the rarer a line's rarest word, the likelier it is drawn.
 
-    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it.
+    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it. Lines
+    without words share ``SILENT`` among them.
     """
     counts = Counter(word for room in rooms for line in room.lines for word in line.words)
     shares = []
     for room in rooms:
-        weights = np.array([min(counts[word] for word in line.words) ** -RARITY for line in room.lines])
+        has_words = np.array([bool(line.words) for line in room.lines])
+        weights = np.array(
+            [min((counts[word] for word in line.words), default=1) ** -RARITY for line in room.lines]
+        )
+        for some, share in ((has_words, 1 - SILENT), (~has_words, SILENT)):
+            weights[some] *= share / max(float(weights[some].sum()), 1e-12)
         shares.append(weights / weights.sum())
     return shares
 
 
 def _line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
-    """A line of the room, or what some of them make, at its own pace or another."""
+    """A line of the room, or what some of them make, at its own pace or another.
+
+    What has no words stands by itself: where it ends, what was written before is over.
+    """
     line = room.lines[int(rng.choice(len(room.lines), p=shares))]
-    while rng.random() < SPLICED:
+    while line.words and rng.random() < SPLICED:
         other = room.lines[int(rng.choice(len(room.lines), p=shares))]
+        if not other.words:
+            break
         own, left = int(rng.integers(1, len(line.starts) + 1)), int(rng.integers(len(other.starts)))
         line = line.spliced(other, own, left)
     return line.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else line

@@ -13,10 +13,11 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,14 +30,19 @@ from lab.train.domain import PHRASINGS, Domain
 from lab.train.held_out import is_answer_held_out
 from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
-from lab.train.synthetic_voices import SAMPLE_RATE
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
+VOICES: Final[Mapping[str, str]] = MappingProxyType({"slt": "slt", "thomas": "awb"})
+"""Names, and the voices of flite's that read under them, word by word; none of lab.train.held_out.
+
+A server takes the first name of the alphabet where a client names none.
+"""
 LEAD_FRAMES: Final = 2
 """Silence before the first word, as a script begins."""
 TAIL_FRAMES: Final = 6
 COLD_FRAMES: Final = 10
 SHORT_PER_SHARD: Final = 300
-LONG_PER_SHARD: Final = 60
+LONG_SHARE: Final = 5
 LONG_FRAMES: Final = 188
 UNKNOWN_WORD: Final = "mhm"
 """Stands for all words that the tokenizer does not know: they are a short silence."""
@@ -51,27 +57,29 @@ class Reading:
     """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
 
     ``text`` is as a caller would send it. Its entries, words and breaks, begin with the frames ``starts``;
-    the last of these is the frame before which all is said.
+    the last of these is the frame before which all is said. ``voice`` is one of ``VOICES``.
     """
 
     codes: CodeArray
     text: str
     starts: tuple[int, ...]
+    voice: str
 
 
 @dataclass(slots=True)
 class Recording:
     """A text while it is being spoken: sounds of whole frames, and the frames in which parts begin."""
 
+    voice: str
     pcm: list[FloatArray]
     parts: list[str]
     starts: list[int]
     frames: int = 0
 
     @classmethod
-    def empty(cls) -> Recording:
+    def empty(cls, voice: str) -> Recording:
         """One with nothing said yet."""
-        return cls([], [], [])
+        return cls(voice, [], [], [])
 
     def add(self, pcm: FloatArray, part: str | None = None) -> None:
         """Go on with a sound of whole frames, in which a part of the text begins, or none."""
@@ -120,8 +128,8 @@ class Texts:
         return " ".join(rng.choices(self.words, k=rng.randint(1, 8)))
 
 
-def speaker_of_all_words(threads: int) -> Speaker:
-    """A speaker who knows every word of the domain, in every place that a question or answer has it in."""
+def speakers_of_all_words(threads: int) -> dict[str, Speaker]:
+    """By voice a speaker who knows every word, in every place that a question or answer has it in."""
     domain, rng = Domain(), random.Random(1)
     asked = [
         phrase.format(**fact.slots)
@@ -130,12 +138,14 @@ def speaker_of_all_words(threads: int) -> Speaker:
         for fact in rng.sample(domain.facts[intent], min(12, len(domain.facts[intent])))
     ]
     words = [" ".join((word, word, word)) for word in domain.words()]
-    return Speaker([*domain.answers(), *asked, *words], threads)
+    sentences = [*domain.answers(), *asked, *words]
+    return {name: Speaker(sentences, threads, Voice("flite", voice)) for name, voice in VOICES.items()}
 
 
-def record(rng: random.Random, texts: Texts, speaker: Speaker, *, is_long: bool) -> Recording:
-    """Speak one sentence, or several with pauses and breaks between them."""
-    recording = Recording.empty()
+def record(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker], *, is_long: bool) -> Recording:
+    """One voice speaks a sentence, or several with pauses and breaks between them."""
+    voice = rng.choice(tuple(speakers))
+    recording, speaker = Recording.empty(voice), speakers[voice]
     while not recording.parts or (is_long and recording.frames < LONG_FRAMES):
         if recording.parts:
             _pause(rng, recording)
@@ -172,14 +182,23 @@ def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
             pcm[row, at : at + sound.size] = sound
         for one, count, codes in zip(batch, frames, encode(mimi, pcm), strict=True):
             starts = tuple(LEAD_FRAMES + start for start in (*one.starts, one.frames))
-            yield Reading(codes[:, COLD_FRAMES : COLD_FRAMES + count], " ".join(one.parts), starts)
+            kept = codes[:, COLD_FRAMES : COLD_FRAMES + count]
+            yield Reading(kept, " ".join(one.parts), starts, one.voice)
 
 
-def make_shard(path: Path, seed: int, texts: Texts, speaker: Speaker, mimi: Any) -> float:
-    """Write one shard; returns its seconds."""
+def make_shard(
+    path: Path,
+    seed: int,
+    texts: Texts,
+    speakers: Mapping[str, Speaker],
+    mimi: Any,
+    *,
+    short: int = SHORT_PER_SHARD,
+) -> float:
+    """Write one shard of so many short readings and a fifth as many long ones; returns its seconds."""
     rng = random.Random(f"readings-{seed}")
-    kinds = [False] * SHORT_PER_SHARD + [True] * LONG_PER_SHARD
-    recordings = [record(rng, texts, speaker, is_long=is_long) for is_long in kinds]
+    kinds = [False] * short + [True] * (short // LONG_SHARE)
+    recordings = [record(rng, texts, speakers, is_long=is_long) for is_long in kinds]
     recordings.sort(key=lambda one: one.frames)
     readings = list(read(recordings, mimi))
     part = path.with_suffix(".part.npz")
@@ -188,6 +207,7 @@ def make_shard(path: Path, seed: int, texts: Texts, speaker: Speaker, mimi: Any)
         codes=np.concatenate([one.codes for one in readings], axis=1),
         ends=np.cumsum([one.codes.shape[1] for one in readings]),
         texts=np.array([one.text for one in readings]),
+        voices=np.array([one.voice for one in readings]),
         starts=np.concatenate([one.starts for one in readings]),
         counts=np.array([len(one.starts) for one in readings]),
     )
@@ -200,10 +220,10 @@ def read_readings(path: Path) -> list[Reading]:
     with np.load(path) as shard:
         codes = np.split(shard["codes"], shard["ends"][:-1], axis=1)
         starts = np.split(shard["starts"], np.cumsum(shard["counts"])[:-1])
-        texts = [str(text) for text in shard["texts"]]
+        texts, voices = (list(map(str, shard[name])) for name in ("texts", "voices"))
     return [
-        Reading(some, text, tuple(map(int, when)))
-        for some, text, when in zip(codes, texts, starts, strict=True)
+        Reading(some, text, tuple(map(int, when)), voice)
+        for some, text, when, voice in zip(codes, texts, starts, voices, strict=True)
     ]
 
 
@@ -213,6 +233,9 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shards", type=int, default=8, help="about half an hour of speech each")
+    parser.add_argument(
+        "--readings", type=int, default=SHORT_PER_SHARD, help="short ones of a shard [%(default)s]"
+    )
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
@@ -222,13 +245,13 @@ def main(argv: list[str] | None = None) -> int:
     paths = [options.out / f"{seed:04d}.npz" for seed in range(options.shards)]
     if all(path.exists() for path in paths):
         return 0
-    texts, speaker = Texts(), speaker_of_all_words(options.threads)
+    texts, speakers = Texts(), speakers_of_all_words(options.threads)
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s = time.monotonic()
     for seed, path in enumerate(paths):
         if not path.exists():
-            seconds = make_shard(path, seed, texts, speaker, mimi)
+            seconds = make_shard(path, seed, texts, speakers, mimi, short=options.readings)
             sys.stderr.write(f"{path.name}: {seconds:.0f} s of speech, {time.monotonic() - start_s:.0f} s\n")
     return 0
 

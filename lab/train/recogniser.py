@@ -1,4 +1,4 @@
-"""An independent listener: Debian's pocketsphinx, held to the grammar of the domain."""
+"""An independent listener: Debian's pocketsphinx, held to a grammar of the domain or to none."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from lab.train.synthetic_voices import SAMPLE_RATE
 from tests.support.caller import loud_at
 
 MODEL = Path("/usr/share/pocketsphinx/model/en-us")
+ENGLISH = MODEL / "en-us.lm.bin"
+"""Its own language model."""
 RECOGNISER_RATE = 16_000
 PADDING_S = 0.3
 
@@ -84,8 +86,10 @@ def without_silence(sound: NDArray[np.float32]) -> NDArray[np.float32]:
     return sound[max(0, loud[0] - margin) : loud[-1] + margin] if loud.size else sound
 
 
-def recognise(clips: Sequence[NDArray[np.float32]], grammar: str) -> list[str]:
+def recognise(clips: Sequence[NDArray[np.float32]], grammar: str | None = None) -> list[str]:
     """What the recogniser hears in each clip, float32 ``[samples]`` at 24 kHz; empty where it hears nothing.
+
+    It is held to a JSGF grammar, or to English at large.
 
     Silence before and after is cut off first.
 
@@ -95,7 +99,7 @@ def recognise(clips: Sequence[NDArray[np.float32]], grammar: str) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "domain.gram").write_text(grammar)
+        (folder / "domain.gram").write_text(grammar or "")
         for index, pcm in enumerate(clips):
             padded = np.pad(without_silence(pcm), int(PADDING_S * SAMPLE_RATE)).astype(np.float32)
             low = sphn.resample(padded[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=RECOGNISER_RATE)
@@ -104,7 +108,8 @@ def recognise(clips: Sequence[NDArray[np.float32]], grammar: str) -> list[str]:
             (folder / f"{index}.raw").write_bytes(samples.tobytes())
         (folder / "clips.txt").write_text("".join(f"{index}\n" for index in range(len(clips))))
         command = ["pocketsphinx_batch", "-hmm", MODEL / "en-us", "-dict", MODEL / "cmudict-en-us.dict"]
-        command += ["-jsgf", folder / "domain.gram", "-adcin", "yes", "-cepext", ".raw"]
+        command += ["-lm", ENGLISH] if grammar is None else ["-jsgf", folder / "domain.gram"]
+        command += ["-adcin", "yes", "-cepext", ".raw"]
         command += ["-cepdir", folder, "-ctl", folder / "clips.txt", "-hyp", folder / "heard.txt"]
         command += ["-remove_silence", "no", "-logfn", "/dev/null"]
         subprocess.run([str(part) for part in command], check=True, capture_output=True)

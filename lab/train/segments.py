@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ EQUALISED = 0.5
 GROUP = 50
 """Questions that share one noise."""
 STRIP_FRAMES = 200
+PACED = 0.5
+"""Of what is heard in training, so much is faster or slower, by a factor between these."""
+PACES = (0.85, 1.2)
 QUIET_STRIPS, MUSIC_STRIPS = 8, 3
 """Of a shard; the last ones have music in them."""
 
@@ -59,6 +62,17 @@ class Segment:
     end: int
     question: str
     answer: str
+
+    def paced(self, factor: float) -> Segment:
+        """The same, ``factor`` times as long: frames are said twice or left out."""
+        frames = round(self.codes.shape[1] * factor)
+        at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), self.codes.shape[1] - 1)
+        return replace(
+            self,
+            codes=self.codes[:, at],
+            start=round(self.start * factor),
+            end=round((self.end + 1) * factor) - 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,3 +20,18 @@ def delay(delays: Sequence[int], codes: Tensor, initial: Tensor) -> Tensor:
         for k, shift in enumerate(delays)
     ]
     return torch.stack(rows, dim=1)
+
+
+def misheard(inputs: Tensor, near: Tensor, rng: np.random.Generator, share: float) -> Tensor:
+    """``inputs [B, K, S]``, up to ``share`` of a row's codes replaced by near ones of ``[8, card, N]``."""
+    inputs = inputs.clone()
+    codes = inputs[:, 1:]
+    rows, levels, steps = codes.shape
+    shares = rng.uniform(0, share, (rows, 1, 1))
+    chosen = (
+        torch.from_numpy(rng.random((rows, levels, steps)) < shares) & (codes >= 0) & (codes < near.shape[1])
+    )
+    which = torch.from_numpy(rng.integers(0, near.shape[2], (rows, levels, steps)))
+    level = torch.arange(levels)[None, :, None].expand_as(codes)
+    inputs[:, 1:] = torch.where(chosen, near[level, codes.clamp(0, near.shape[1] - 1), which], codes)
+    return inputs

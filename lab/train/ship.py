@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import describe
 from antiphon.models.manifest import MANIFEST_NAME, write_manifest
+from lab.train.loop import checkpoint_in
 from tests.support.small_models import published_names
 
 LM_NAME, TOKENIZER_NAME = "model.safetensors", "tokenizer.model"
@@ -73,7 +74,7 @@ KINDS: Final = {
     "reader": Kind(
         "tiny-tts",
         "tts",
-        "A small synthesiser of one voice that reads the words of sums, counting, colours, sounds, days and "
+        "A small synthesiser of two voices that reads the words of sums, counting, colours, sounds, days and "
         "months.",
         SPEAKING,
         ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
@@ -96,9 +97,7 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
     Raises:
         SystemExit: training has not written a checkpoint yet.
     """
-    chosen = next((trained / name for name in ("best", "last") if (trained / name).is_dir()), None)
-    if chosen is None:
-        raise SystemExit(f"no checkpoint in {trained}; make one with: python -m train.{kind} --help")
+    chosen = checkpoint_in(trained)
     what = KINDS[kind]
     out.mkdir(parents=True, exist_ok=True)
     _bfloat16(chosen / LM_NAME, out / LM_NAME)

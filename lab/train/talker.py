@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,15 +24,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lab.train.answers import answers_kept_in
-from lab.train.beginnings import start_from_codec, start_from_number_line, start_from_talker
+from lab.train.beginnings import (
+    nearest_codes,
+    start_from_codec,
+    start_from_number_line,
+    start_from_talker,
+)
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
 from lab.train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
 from lab.train.domain import Domain
 from lab.train.duplex_accuracy import judge
-from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
+from lab.train.loop import (
+    Course,
+    Schedule,
+    add_arguments,
+    fast_arithmetic,
+    run_until_stopped,
+    write_lm,
+)
 from lab.train.segments import CodeArray, Scene, read_segments
-from lab.train.sequences import ZERO, delay
+from lab.train.sequences import ZERO, delay, misheard
 from lab.train.shards import shards_in
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -40,6 +52,7 @@ DRILLS = 2
 """So many rows of a step are drills."""
 RATE, FURTHER_RATE = 1.2e-3, 4e-4
 """Peaks of the learning rate: from nothing, and from a talker trained before."""
+NEAR_CODES = 8
 SUMS = 16
 """So many short rows of sums are read besides, without any sound."""
 
@@ -68,6 +81,10 @@ class Settings:
     speaking_frames_share: float = 0.4
     quiet_frames_share: float = 0.03
     """Of the frames in which the talker speaks, and is silent, so many train its voice."""
+    misheard: float = 0.2
+    """Of what a row hears, at most so many codes are another one that sounds like it."""
+    averaged_steps: int = 400
+    """The average of the weights over about so many steps is judged and shipped."""
     judge_every_steps: int = 500
     seed: int = 3
 
@@ -119,9 +136,10 @@ def lm_config(text_card: int) -> dict[str, Any]:
 class Talker(nn.Module):
     """Upstream's LM, and beside it a head that spells what it hears (left out of the checkpoint)."""
 
-    def __init__(self, config: Mapping[str, Any], settings: Settings) -> None:
+    def __init__(self, config: Mapping[str, Any], settings: Settings, near: Tensor | None = None) -> None:
+        """``near`` ``[8, card, N]`` are the codes that each may be taken for."""
         super().__init__()
-        self.settings = settings
+        self.settings, self.near = settings, near
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
         self.words_head = nn.Linear(self.lm.dim, self.lm.text_card)
         self._hidden: Tensor | None = None
@@ -135,7 +153,10 @@ class Talker(nn.Module):
         lm, settings, codes = self.lm, self.settings, batch.codes
         initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
-        inputs = forgetful(delayed[:, :, :-1], rng, lm.dep_q)
+        inputs = delayed[:, :, :-1].clone()
+        if self.near is not None:  # the stream before those that are heard is left as it is
+            inputs[:, lm.dep_q :] = misheard(inputs[:, lm.dep_q :], self.near, rng, settings.misheard)
+        inputs = forgetful(inputs, rng, lm.dep_q)
         hidden, text_logits = lm.forward_text(inputs)
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
@@ -272,13 +293,13 @@ class Trainer:
         answers = answers_kept_in(out / "answers.npz", Domain().answers())
         self.voicebox = Voicebox(mimi, answers, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
-        self.talker = Talker(self.config, settings)
+        self.talker = Talker(self.config, settings, nearest_codes(mimi, NEAR_CODES))
         if start is None:
             start_from_codec(self.talker.lm, mimi, (0.5, 1.0))
             start_from_number_line(self.talker.lm, self.tokenizer)
         else:
             start_from_talker(self.talker.lm, start, self.tokenizer)
-        self.course = Course(self.talker, settings.schedule, out)
+        self.course = Course(self.talker, settings.schedule, out, settings.averaged_steps)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
 
@@ -302,6 +323,11 @@ class Trainer:
     def step(self) -> int:
         """Steps taken so far."""
         return self.course.step
+
+    @property
+    def judged(self) -> Any:
+        """The language model that is judged and shipped."""
+        return cast("Talker", self.course.judged).lm
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
@@ -331,16 +357,16 @@ class Trainer:
             self.look_for_segments()
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test.exists():
-            marks = judge(self.talker.lm, self.test, self.tokenizer)
+            marks = judge(self.judged, self.test, self.tokenizer)
             notes |= marks.rounded()
             if self.course.is_best(marks.score):
-                write_lm(self.talker.lm, self.config, self.out / "best")
+                write_lm(self.judged, self.config, self.out / "best")
         return notes
 
     def save(self) -> None:
         """Write everything needed to go on."""
         self.course.save()
-        write_lm(self.talker.lm, self.config, self.out / "last")
+        write_lm(self.judged, self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:

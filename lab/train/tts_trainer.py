@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from moshi.conditioners.base import ConditionAttributes, TensorCondition
 from moshi.models import loaders
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,8 +28,16 @@ from antiphon.models.script import ScriptRules
 from antiphon.models.speaker import CONDITION, MAX_SPEAKERS
 from lab.train.beginnings import start_from_codec
 from lab.train.codec import load_mimi
-from lab.train.loop import Course, Schedule, add_arguments, fast_arithmetic, run_until_stopped, write_lm
-from lab.train.readings import Reading, read_readings
+from lab.train.loop import (
+    Course,
+    Schedule,
+    add_arguments,
+    checkpoint_in,
+    fast_arithmetic,
+    run_until_stopped,
+    write_lm,
+)
+from lab.train.readings import VOICES, Reading, read_readings
 from lab.train.recital import recite
 from lab.train.scripts import Cues, cues, entries_of, reader_spec
 from lab.train.segments import CodeArray
@@ -40,10 +48,11 @@ from lab.train.talker_tokenizer import PAD, TalkerTokenizer
 SPEAKER_FRAMES: Final = 2
 SPEAKER_WIDTH: Final = 16
 GUIDANCES: Final = ("1.0", "2.0", "3.0")
-VOICE: Final = "slt"
 MODEL_ID: Final = {"sig": "tiny", "epoch": 1}
 NOT_LM: Final = ("model_type", "model_id", "tts_config")
-SCHEDULE: Final = Schedule(peak_learning_rate=1.5e-3, warm_up_steps=150, total_steps=4000)
+RATE, FURTHER_RATE = 1.5e-3, 5e-4
+"""Peaks of the learning rate: from nothing, and from a reader trained before."""
+SCHEDULE: Final = Schedule(peak_learning_rate=RATE, warm_up_steps=150, total_steps=4000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +131,14 @@ def lm_config(text_card: int) -> dict[str, Any]:
     }
 
 
-def voice_embedding() -> Tensor:
-    """The one voice as its file has it, ``[1, width, frames]``: any vectors that are always the same."""
-    return torch.randn(1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1))
+def voice_embeddings() -> dict[str, Tensor]:
+    """The voices as their files have them, ``[1, width, frames]``: any vectors that are always the same."""
+    return {
+        name: torch.randn(
+            1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1 + place)
+        )
+        for place, name in enumerate(VOICES)
+    }
 
 
 def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes:
@@ -138,17 +152,18 @@ def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A reading with its script: codes ``[8, frames]`` and the steps' text."""
+    """A reading with its script: codes ``[8, frames]``, the steps' text, whose voice it is."""
 
     codes: CodeArray
     cues: Cues
+    voice: str
 
     @classmethod
     def of(cls, reading: Reading, spec: Any, rules: ScriptRules, tokenizer: TalkerTokenizer) -> Scripted:
         """The script as the server would run it."""
         steps = reading.codes.shape[1] + rules.first_sound
         entries = entries_of(reading.text, spec, tokenizer)
-        return cls(reading.codes, cues(entries, reading.starts, rules, steps))
+        return cls(reading.codes, cues(entries, reading.starts, rules, steps), reading.voice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +227,13 @@ class Trainer:
     """The model, its place in the schedule, and its data."""
 
     def __init__(
-        self, settings: Settings, schedule: Schedule, readings: Path, codec: Path, out: Path
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        readings: Path,
+        codec: Path,
+        out: Path,
+        start: Path | None = None,
     ) -> None:
         self.settings, self.folder, self.out = settings, readings, out
         out.mkdir(parents=True, exist_ok=True)
@@ -225,9 +246,13 @@ class Trainer:
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
         self.mimi = load_mimi(codec)
         self.mimi.eval()
-        start_from_codec(self.lm, self.mimi, (1.0,))
+        if start is None:
+            start_from_codec(self.lm, self.mimi, (1.0,))
+        else:
+            weights = load_file(checkpoint_in(start) / "model.safetensors")
+            self.lm.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         self.course = Course(self.lm, schedule, out)
-        self.voice = voice_embedding()
+        self.voices = voice_embeddings()
         self.shards: dict[str, list[Scripted]] = {}
         self.look_for_readings()
 
@@ -273,13 +298,14 @@ class Trainer:
         """One batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
-        batch = collate(self._draw(rng), self.silence, self.rules)
+        drawn = self._draw(rng)
+        batch = collate(drawn, self.silence, self.rules)
         attributes = [
             condition(
-                None if rng.random() < settings.nobody_share else self.voice,
+                None if rng.random() < settings.nobody_share else self.voices[one.voice],
                 (None, *GUIDANCES)[rng.integers(len(GUIDANCES) + 1)],
             )
-            for _ in range(batch.tokens.shape[0])
+            for one in drawn
         ]
         with fast_arithmetic():
             conditions = self.lm.condition_provider.prepare_and_provide(attributes)
@@ -294,11 +320,14 @@ class Trainer:
             self.look_for_readings()
             notes["readings"] = self.readings
         if self.step % self.settings.judge_every_steps == 0:
-            understood = recite(
-                self.lm, self.mimi, self.spec, self.tokenizer, condition(self.voice, "2.0"), self.step
-            )
-            notes["understood"] = round(understood, 4)
-            if self.course.is_best(understood):
+            understood = {
+                name: recite(
+                    self.lm, self.mimi, self.spec, self.tokenizer, condition(voice, "2.0"), self.step
+                )
+                for name, voice in self.voices.items()
+            }
+            notes |= {f"understood_{name}": round(share, 4) for name, share in understood.items()}
+            if self.course.is_best(sum(understood.values()) / len(understood)):
                 write_lm(self.lm, self.config, self.out / "best")
         return notes
 
@@ -308,9 +337,10 @@ class Trainer:
         write_lm(self.lm, self.config, self.out / "last")
         voices = self.out / "voices"
         voices.mkdir(exist_ok=True)
-        name = f"{VOICE}.{MODEL_ID['sig']}@{MODEL_ID['epoch']}.safetensors"
-        save_file({CONDITION: self.voice.contiguous()}, voices / name)
-        (voices / name).chmod(0o644)  # save_file makes it unreadable for others
+        for voice, embedding in self.voices.items():
+            name = f"{voice}.{MODEL_ID['sig']}@{MODEL_ID['epoch']}.safetensors"
+            save_file({CONDITION: embedding.contiguous()}, voices / name)
+            (voices / name).chmod(0o644)  # save_file makes it unreadable for others
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -320,11 +350,18 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--readings", type=Path, required=True, help="folder made by lab.train.readings")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument(
+        "--start", type=Path, help="folder of a reader, such as server/antiphon/assets/tiny-tts"
+    )
+    parser.add_argument(
+        "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
+    )
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    schedule = replace(SCHEDULE, total_steps=options.steps)
-    trainer = Trainer(Settings(), schedule, options.readings, options.codec, options.out)
+    rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
+    schedule = replace(SCHEDULE, total_steps=options.steps, peak_learning_rate=rate)
+    trainer = Trainer(Settings(), schedule, options.readings, options.codec, options.out, start=options.start)
     sys.stderr.write(f"{trainer.readings} readings, from step {trainer.step}\n")
     return run_until_stopped(trainer, options.steps, options.minutes)
 

@@ -140,7 +140,8 @@ def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
     utterances = read_shard(source)
     spoken = [listener.times(one) for one in utterances]
     order = encoding_order([one.pcm.size for one in utterances], seed)
-    flat = [spoken[index] for scene in order for index in scene]
+    pairs = [(spoken[index], index) for scene in order for index in scene]
+    flat = [one for one, _ in pairs]
     part = path.with_suffix(".part.npz")
     np.savez(
         part,
@@ -149,7 +150,7 @@ def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
         starts_s=np.array([start for one in flat for start in one.starts_s], np.float32),
     )
     part.replace(path)
-    return sum(not one.starts_s for one in flat)
+    return sum(not one.starts_s and utterances[index].turn.intent not in OUTSIDE for one, index in pairs)
 
 
 def read_word_times(path: Path) -> list[Spoken]:

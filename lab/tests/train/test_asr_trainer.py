@@ -23,7 +23,7 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.words import SpeechTiming, Word, WordAssembler
 from lab.train import asr_trainer as listener_module
 from lab.train import passages
-from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config, misheard
+from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
 from lab.train.beginnings import codebook_vectors, nearest_codes, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate, marks
@@ -41,10 +41,11 @@ from lab.train.passages import (
     shares_by_rarity,
     text_stream,
 )
-from lab.train.segments import GROUP, STRIP_FRAMES, Segment, encoding_order
-from lab.train.sequences import ZERO
+from lab.train.segments import GROUP, STRIP_FRAMES, Scene, Segment, encoding_order
+from lab.train.sequences import ZERO, misheard
 from lab.train.ship import ship
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from lab.train.word_times import Spoken
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
 QUESTION = "what is two plus three"
@@ -178,6 +179,41 @@ def test_rare_words_are_heard_more_often_than_they_are_asked(rooms: list[Room]) 
     assert shares[1] == pytest.approx(0.25)
 
 
+def test_what_is_outside_the_domain_is_heard_and_nothing_is_written(
+    rooms: list[Room], tokenizer: TalkerTokenizer
+) -> None:
+    asked = rooms[0].lines[0]
+    other = Line(replace(asked.segment, codes=asked.segment.codes * 0 + 9, question=""), ())
+    mixed = Room(rooms[0].strip, (*rooms[0].lines, other, other))
+    shares = shares_by_rarity([mixed, Room(rooms[0].strip, (other,))])
+    assert shares[0][-2:].sum() == pytest.approx(passages.SILENT)
+    assert shares[1] == pytest.approx([1.0])
+    rng = np.random.default_rng(0)
+    composer = PassageComposer([mixed], [rooms[0].strip], np.full((8, 26), 7, np.int16), tokenizer, 200)
+    heard = 0
+    for passage in (composer.draw(rng) for _ in range(60)):
+        foreign = (passage.codes == 9).all(0)
+        heard += int(foreign.sum())
+        assert not any(foreign[round(start)] for start, _ in passage.words if round(start) < 200)
+    assert heard > 60 * 27 * 0.3
+    only = PassageComposer([Room(rooms[0].strip, (other,))], [rooms[0].strip], composer.cold, tokenizer, 200)
+    alone = only.draw(rng)
+    assert (alone.text == PAD).all()
+    assert {NO_PAUSE, PAUSE} <= set(alone.pauses[0])
+
+
+def test_lines_outside_the_domain_are_kept_and_those_without_times_are_not(
+    tmp_path: Path, rooms: list[Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = rooms[0].lines[0].segment
+    scene = Scene(rooms[0].strip, (asked, replace(asked, question=""), replace(asked, question="what is")))
+    monkeypatch.setattr(listener_module, "read_segments", lambda _: ([scene], np.zeros((0, 8, 9), np.int16)))
+    times = [Spoken(1.6, (0.0, 0.3, 0.5, 0.8, 1.1)), Spoken(1.6, ()), Spoken(1.6, ())]
+    monkeypatch.setattr(listener_module, "read_word_times", lambda _: times)
+    (room,), _ = listener_module.read_rooms(tmp_path, tmp_path)
+    assert [line.words for line in room.lines] == [QUESTION.split(), []]
+
+
 def test_any_word_may_follow_any_other(rooms: list[Room], tokenizer: TalkerTokenizer) -> None:
     rng = np.random.default_rng(0)
     composer = PassageComposer(rooms, [rooms[0].strip], np.full((8, 26), 7, np.int16), tokenizer, 200)
@@ -212,8 +248,12 @@ def test_marks_count_words_and_time_those_in_both() -> None:
     got = marks(said, told)
     assert got.word_error == 1 / 4
     assert got.start_error_ms == pytest.approx(100)
+    assert got.silent is None
     nothing = marks(said, [[], []])
     assert (nothing.word_error, nothing.start_error_ms) == (1.0, None)
+    with_others = marks([*said, [], []], [*told, [(0.1, "two")], []])
+    assert (with_others.word_error, with_others.silent) == (1 / 4, 0.5)
+    assert with_others.score == pytest.approx(0.75 + 0.125)
 
 
 def small_lm(**arguments: Any) -> LMModel:
@@ -313,7 +353,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         whole.save()
         again = trainer(tmp_path / "again", tmp_path / "whole" / "last")
         for name, tensor in again.lm.state_dict().items():
-            torch.testing.assert_close(tensor, whole.average.module.state_dict()[name], rtol=0.01, atol=1e-4)
+            torch.testing.assert_close(tensor, whole.course.judged.state_dict()[name], rtol=0.01, atol=1e-4)
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()

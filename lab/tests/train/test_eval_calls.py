@@ -14,6 +14,13 @@ END_FRAME = round(LEAD_S * 12.5) + 25
 """Of a question of two seconds."""
 
 
+def overheard(intent: str, written: str) -> Dictated:
+    """Something outside the domain, and what was written of it."""
+    one = Utterance(Turn(intent, "tell me a joke", "", True), Voice("flite", "rms"), 1.0, np.zeros(9))
+    told = [(1.0 + place, word) for place, word in enumerate(written.split())]
+    return Dictated(one, False, [], told, np.zeros((0, 4), np.float32))
+
+
 def dictated(written: str, pauses: list[int], *, is_noisy: bool = False) -> Dictated:
     """A question of two words; ``pauses`` are frames in which head 0 hears a pause, the others never do."""
     turn = Turn("add", "two plus", "", True)
@@ -49,6 +56,18 @@ def test_a_report_counts_words_times_and_pauses() -> None:
     assert report["pauses"]["0.5"]["too_soon"] == 0.0
     assert report["pauses"]["3.0"] == {"heard": 0.0, "too_soon": 0.0, "median_ms": None}
     assert report["wrong"] == [{"said": "two plus", "voice": "rms", "written": "ten plus"}]
+
+
+def test_words_written_of_other_speech_are_counted_by_themselves() -> None:
+    late = list(range(END_FRAME + 3, END_FRAME + 30))
+    others = [overheard("small talk", "two plus"), overheard("small talk", ""), overheard("prose", "")]
+    report = dictation_report([dictated("two plus", late), *others])
+    assert (report["questions"], report["word_error"], report["wrong"]) == (1, 0.0, [])
+    assert report["outside"] == {
+        "all": {"turns": 3, "silent": 0.6667, "words": 2},
+        "prose": {"turns": 1, "silent": 1.0, "words": 0},
+        "small talk": {"turns": 2, "silent": 0.5, "words": 2},
+    }
 
 
 def test_texts_are_repeated_until_there_are_enough() -> None:

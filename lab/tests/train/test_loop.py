@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from lab.train.loop import Course, Schedule, run, run_until_stopped
+from lab.train.loop import Course, Schedule, WorkingClock, checkpoint_in, run, run_until_stopped
 
 SCHEDULE = Schedule(peak_learning_rate=0.1, warm_up_steps=4, total_steps=40)
 
@@ -81,6 +81,47 @@ def test_a_stopped_run_saves_and_says_so(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert walker.saves == [3]
+
+
+def test_a_pause_takes_none_of_a_runs_minutes() -> None:
+    before, now_s = signal.getsignal(signal.SIGCONT), [10.0]
+    try:
+        clock = WorkingClock(lambda: now_s[0])
+        now_s[0] = 12.0
+        assert clock() == 12.0
+        now_s[0] = 500.0  # stopped for so long
+        os.kill(os.getpid(), signal.SIGCONT)
+        assert clock() == 12.0
+        now_s[0] = 503.0
+        assert clock() == 15.0
+    finally:
+        signal.signal(signal.SIGCONT, before)
+
+
+def test_a_course_judges_the_average_of_its_weights_and_keeps_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    first = Course(nn.Linear(3, 1), SCHEDULE, tmp_path, averaged_steps=4)
+    start = first.model.weight.detach().clone()
+    for _ in range(3):
+        first.update(first.model(torch.ones(1, 3)).square().sum())
+    average = first.judged.weight
+    assert 0 < (average - start).abs().max() < (first.model.weight - start).abs().max()
+    first.save()
+    second = Course(nn.Linear(3, 1), SCHEDULE, tmp_path, averaged_steps=4)
+    assert torch.equal(second.judged.weight, average)
+    assert torch.equal(second.model.weight, first.model.weight)
+    unaveraged = Course(nn.Linear(3, 1), SCHEDULE, tmp_path / "other")
+    assert unaveraged.judged is unaveraged.model
+
+
+def test_the_best_checkpoint_is_taken_else_the_last(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^no checkpoint in .*; a trainer of lab.train writes best/ and"):
+        checkpoint_in(tmp_path)
+    for name in ("last", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+        assert checkpoint_in(tmp_path) == tmp_path / name
+        assert checkpoint_in(tmp_path / name) == tmp_path / name
 
 
 def test_a_course_goes_on_where_it_was(tmp_path: Path) -> None:

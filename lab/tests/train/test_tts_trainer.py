@@ -26,9 +26,11 @@ from lab.train.readings import (
     LONG_FRAMES,
     TAIL_FRAMES,
     UNKNOWN_WORD,
+    VOICES,
     Reading,
     Recording,
     Texts,
+    make_shard,
     read,
     read_readings,
     record,
@@ -53,7 +55,7 @@ class Mumbler:
         return Answer(words, tuple(i / 3 for i in range(len(words))), pcm)
 
 
-MUMBLER = cast("Speaker", Mumbler())
+MUMBLER = {name: cast("Speaker", Mumbler()) for name in VOICES}
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +107,16 @@ def test_words_fill_whole_frames_and_are_equally_loud() -> None:
         assert abs(word[-1]) < 1e-3
 
 
-def test_readings_are_kept(tmp_path: Path, readings: list[Reading], monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab.train import readings as readings_module
-
-    monkeypatch.setattr(readings_module, "SHORT_PER_SHARD", 3)
-    monkeypatch.setattr(readings_module, "LONG_PER_SHARD", 0)
+def test_readings_are_kept(tmp_path: Path, readings: list[Reading]) -> None:
     mimi = load_mimi(TINY)
     mimi.eval()
-    seconds = readings_module.make_shard(
+    seconds = make_shard(
         tmp_path / "0000.npz",
         5,
         Texts(),
         MUMBLER,
         mimi,
+        short=3,
     )
     kept = read_readings(tmp_path / "0000.npz")
     assert len(kept) == 3
@@ -189,7 +188,7 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
         assert [second.train_step() for _ in range(2)] == losses[2:]
         second.lm.eval()
         texts = ["two plus three", "moo"]
-        voice = condition(second.voice, "2.0")
+        voice = condition(second.voices["thomas"], "2.0")
         sounds = speak(second.lm, second.mimi, texts, second.spec, second.tokenizer, voice)
     assert all(sound.size % 1920 == 0 and sound.size > 5 * 1920 for sound in sounds)
     ship("reader", tmp_path / "halves", TINY, tmp_path / "tiny-tts")
@@ -199,13 +198,13 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
     assert checkpoint.raw_config["conditioners"] == lm_config(tokenizer.size)["conditioners"]
     speakers = find_tts_voices(None, checkpoint)
     assert speakers is not None
-    assert speakers.names() == ["slt"]
+    assert list(speakers.names()) == list(VOICES)
     assert SpeakerShape.of(checkpoint.spec) == SpeakerShape(2, 16)
-    assert speakers.load("slt") is not None
+    assert all(speakers.load(name) is not None for name in VOICES)
 
 
 def test_what_is_understood_is_counted_in_words() -> None:
     assert share_understood(["two plus three", "moo"], ["two plus", "moo"]) == 0.75
     assert share_understood(["moo"], ["a b c d e"]) == 0.0
     assert len(held_out_answers(24)) == 24
-    assert Recording.empty().frames == 0
+    assert Recording.empty("slt").frames == 0
