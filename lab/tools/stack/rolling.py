@@ -14,10 +14,12 @@ from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
 from lab.bench.hand_over import measure, one_call, report
 from lab.tools.stack.container_engine import ContainerEngine, StackError, lines
-from tests.support.stack.stack import answers
 
 NETWORK = "antiphon_inside"
 SECRET = "/run/secrets/hand-over.pem"
+READY, GONE = 200, 0
+RETURN_S, LOOK_S = 180.0, 0.5
+
 COMMAND_FRAMES = 150
 """Of the call that is moved by ``antiphon drain``, which takes seconds to start on a busy machine."""
 
@@ -63,10 +65,23 @@ class ContainerRoll:
         return name not in self.coming_back or self.coming_back[name].done()
 
     async def _come_back(self, name: str) -> None:
-        await asyncio.to_thread(self.engine.podman, "wait", name)
-        await asyncio.to_thread(self.engine.podman, "start", name)
+        """Wait for its end and its next start, by podman's own restart or by hand, at whatever address."""
+        async with asyncio.timeout(RETURN_S):
+            while await self._status(name) == READY:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(LOOK_S)
+            while (status := await self._status(name)) != READY:
+                if status == GONE:
+                    await asyncio.to_thread(self.engine.podman, "start", name)
+                await asyncio.sleep(LOOK_S)
+
+    async def _status(self, name: str) -> int:
+        """Of ``/readyz``; ``GONE`` where nothing answers."""
         address = await asyncio.to_thread(self._address, name)
-        await answers(self.http, f"http://{address}:8998/readyz", None)
+        try:
+            async with self.http.get(f"http://{address}:8998/readyz") as response:
+                return response.status
+        except (aiohttp.ClientError, OSError):
+            return GONE
 
     def _address(self, name: str) -> str:
         found = json.loads(self.engine.podman("inspect", name))[0]["NetworkSettings"]["Networks"]
