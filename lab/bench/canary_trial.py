@@ -15,6 +15,7 @@ import asyncio
 import os
 import random
 import statistics
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,12 +106,13 @@ def table(healthy: TriedCanary, alarms: int, faults: Sequence[TriedCanary]) -> l
     """Markdown."""
     pool = [*healthy.arms[TrialArm.STABLE], *healthy.arms[TrialArm.CANARY]]
     lines = [
-        f"Load {os.getloadavg()[0]:.1f}. The same model twice: {len(pool)} calls in {healthy.seconds:.0f} s, "
-        f"{healthy.phase.value}. {alarms} of {PAIRS} pairs of sequences drawn from them ended with a "
-        f"withdrawal within {CANARY_CALLS} calls of the canary ({100 * alarms / PAIRS:.1f} %).",
-        "",
-        f"Means: {means(pool)}.",
-        "",
+        *_wrapped(
+            f"Load {os.getloadavg()[0]:.1f}. The same model twice (`tiny`, half of the calls to each): "
+            f"{len(pool)} real calls in {healthy.seconds:.0f} s, {_phase(healthy)}. {alarms} of {PAIRS} "
+            f"pairs of sequences drawn from them ended with a withdrawal within {CANARY_CALLS} calls of the "
+            f"canary ({100 * alarms / PAIRS:.1f} %)."
+        ),
+        *_wrapped(f"Means, and of how many calls: {means(pool)}."),
         "| planted | as they came: calls in all, of the canary | because of | drawn again, share 0.5: calls "
         "of the canary, p50, p99 | share 0.1: p50, p99 |",
         "|---|---|---|---|---|",
@@ -121,9 +123,18 @@ def table(healthy: TriedCanary, alarms: int, faults: Sequence[TriedCanary]) -> l
             for orders in (detection(found, pool, share) for share in SHARES)
         ]
         came = f"{found.calls}, {len(found.arms[TrialArm.CANARY])}"
-        reason = found.reason if found.phase is Phase.WITHDRAWN else "not withdrawn"
+        reason = found.reason if found.phase is Phase.WITHDRAWN else _phase(found)
         lines.append(f"| {found.fault} | {came} | {reason} | {' | '.join(cells)} |")
     return lines
+
+
+def _phase(found: TriedCanary) -> str:
+    return "withdrawn" if found.phase is Phase.WITHDRAWN else "not withdrawn"
+
+
+def _wrapped(paragraph: str) -> list[str]:
+    """In lines as long as those of the document, and an empty one."""
+    return [*textwrap.wrap(paragraph, 100, break_on_hyphens=False), ""]
 
 
 async def measure(calls: int, kinds: Sequence[str]) -> list[str]:

@@ -150,12 +150,21 @@ class ServerConfig:
     tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
     tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
     worker: str = option(
-        "", "this worker's name, for the load balancer that brings a call back to it", metavar="NAME"
+        "",
+        "this worker's name, for the load balancer that brings a call back to it; auto: the host name, "
+        "which is a container's id",
+        metavar="NAME",
     )
     hand_over_secret: str | None = option(
         None,
         "what the workers share that hand calls over to each other, and operators: a file with a secret",
         metavar="FILE",
+    )
+    hand_over_port: int = option(
+        0,
+        "port for other workers over TLS, by the certificate in hand_over_secret; 0 for none",
+        minimum=0,
+        maximum=65535,
     )
     canary: str | None = option(
         None, "a served model that is on trial: the next version of another one", metavar="NAME"
@@ -227,6 +236,10 @@ class ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise ConfigError(f"{given} is given without {missing}; TLS needs both")
+        if self.hand_over_port and self.hand_over_secret is None:
+            raise ConfigError(
+                f"hand_over_port = {self.hand_over_port} without hand_over_secret, whose certificate it needs"
+            )
         if self.worker and not WORKER_NAME.fullmatch(self.worker):
             raise ConfigError(
                 f"worker = {self.worker!r}: a name has 1 to 64 letters, digits, dots, dashes and underscores"

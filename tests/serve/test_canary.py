@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,8 @@ async def test_without_a_canary_there_is_no_state() -> None:
 
 
 async def test_a_pair_that_cannot_be_is_refused_in_words() -> None:
-    async with serving(also=[("next", CODEC), ("other", DUPLEX)]) as server:
+    foreign = replace(CODEC, family="another")
+    async with serving(also=[("next", CODEC), ("other", DUPLEX), ("foreign", foreign)]) as server:
         models = server.services.models
         refusals: list[tuple[dict[str, Any], str]] = [
             ({"canary": "nxt"}, "canary = 'nxt' is no model served here; did you mean 'next'"),
@@ -189,6 +191,10 @@ async def test_a_pair_that_cannot_be_is_refused_in_words() -> None:
             (
                 {"canary": "other", "canary_of": "next"},
                 "other cannot stand in for next: kind duplex, not codec",
+            ),
+            (
+                {"canary": "foreign"},
+                f"foreign cannot stand in for null-echo: family another, not {CODEC.family}",
             ),
             ({"canary": "null-echo"}, "canary = 'null-echo' has to be declared after 'next'"),
             ({"canary": "next", "canary_of": "gone"}, "canary_of = 'gone' is no model served here"),

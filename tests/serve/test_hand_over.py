@@ -15,7 +15,9 @@ from tests.serve.harness import DUPLEX, speech
 from tests.serve.process import ServerProcess, serve_process
 from tests.serve.resuming import QUERY, ResumingCaller
 from tests.serve.test_processes_resume import assert_same
+from tests.support.launch import free_port
 
+TLS = Path(__file__).parent / "tls"
 pytestmark = pytest.mark.product
 FRAMES = 60
 FRONT_END = ("--front-ends", "1")
@@ -39,7 +41,7 @@ async def two_workers(
 ) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
     """Two servers that share a secret."""
     secret = folder / "secret"
-    secret.write_text("a secret of two workers\n")
+    secret.write_text("".join((TLS / name).read_text() for name in ("test-cert.pem", "test-key.pem")))
     common = (*OPTIONS, "--hand-over-secret", str(secret))
     async with (
         serve_process(*common, "--worker", "a", *of_a, spec="DUPLEX") as a,
@@ -59,14 +61,16 @@ def caller_of(a: ServerProcess, b: ServerProcess, *, sends_until: int = FRAMES) 
 async def test_a_worker_that_drains_hands_its_calls_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], of_a: tuple[str, ...], of_b: tuple[str, ...]
 ) -> None:
-    async with two_workers(tmp_path, of_a, of_b) as (a, b):
+    """Over TLS to the port for workers, by the certificate that is their secret; callers have none."""
+    port = free_port()
+    async with two_workers(tmp_path, of_a, ("--hand-over-port", str(port), *of_b)) as (a, b):
         whole = caller_of(b, a)
         await whole.run()
         callers = [caller_of(a, b, sends_until=20) for _ in range(3)]
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
         for caller in callers:
             await caller.until_answered(20 - DUPLEX.delay_frames)
-        said = [a.url, "--hand-over", b.url, "--secret", str(tmp_path / "secret")]
+        said = [a.url, "--hand-over", f"https://127.0.0.1:{port}", "--secret", str(tmp_path / "secret")]
         assert await asyncio.to_thread(drain.main, said) == 0
         assert capsys.readouterr().out == "draining; calls that can be resumed go to b\n"
         for caller in callers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,11 +18,14 @@ import pytest
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, HandOverError
 from antiphon.serve.access.other_worker import OtherWorker, check_target
-from antiphon.serve.access.shared_secret import HEADER, SharedSecret
+from antiphon.serve.access.shared_secret import CERTIFICATE, HEADER, SharedSecret
+from antiphon.serve.hosting.options import parse_command_line
+from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.operator.drain import check_pair
 from antiphon.serve.routes import hand_over
 from tests.serve.harness import Server, serving
 
+TLS = Path(__file__).parent / "tls"
 SECRET = SharedSecret(b"a secret of two workers")
 PATH = "/api/hand-over"
 
@@ -146,7 +150,7 @@ async def test_a_plain_request_of_another_machine_is_refused() -> None:
         (
             "http://b.example:8998",
             "http://b.example:8998: calls leave this machine over TLS alone; write https://b.example:8998, "
-            "of a worker with --tls-cert and --tls-key",
+            "of a worker with --tls-cert and --tls-key, or its --hand-over-port",
         ),
         ("b:8998", "'b:8998' is no address of a worker; write https://HOST:PORT"),
         ("https://b/m/x", "'https://b/m/x' is no address of a worker; write https://HOST:PORT"),
@@ -192,6 +196,41 @@ def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_dr
             check_pair(ours, theirs)
         assert str(error.value) == words
     assert check_pair(ours, {**ours, "worker": "b"}) == "b"
+
+
+def test_a_secret_that_is_a_certificate_is_all_that_workers_trust(tmp_path: Path) -> None:
+    file, cut = tmp_path / "hand-over.pem", tmp_path / "cut.pem"
+    file.write_text("".join((TLS / name).read_text() for name in ("test-cert.pem", "test-key.pem")))
+    cut.write_text(CERTIFICATE.decode() + "\nnothing\n")
+    trusted = SharedSecret.read(file).client_tls()
+    assert (trusted.verify_mode, trusted.check_hostname) == (ssl.CERT_REQUIRED, False)
+    assert trusted.cert_store_stats()["x509"] == 1
+    usual = SECRET.client_tls()
+    assert (usual.verify_mode, usual.check_hostname) == (ssl.CERT_REQUIRED, True)
+    with pytest.raises(ConfigError, match="hand_over_secret: its certificate cannot be used"):
+        SharedSecret.read(cut).client_tls()
+
+
+def test_a_port_for_workers_needs_a_certificate_and_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("a secret of two workers")
+    with pytest.raises(ConfigError, match="hand_over_port = 8997 without hand_over_secret, whose"):
+        ServerConfig(hand_over_port=8997)
+    config = ServerConfig(hand_over_port=8997, hand_over_secret=str(file))
+    with pytest.raises(ConfigError, match=r"secret holds no certificate with its key; make it with: openssl"):
+        port_tls(config)
+    file.write_text((TLS / "test-cert.pem").read_text())
+    with pytest.raises(ConfigError, match=r"cannot use .*secret with .*secret: "):
+        port_tls(config)
+
+
+def test_the_host_name_is_the_name_of_a_worker_that_takes_its_name_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "0123456789ab")
+    assert parse_command_line(["--worker", "auto"]).worker == "0123456789ab"
+    assert parse_command_line(["--worker", "a"]).worker == "a"
+    assert parse_command_line([]).worker == ""
 
 
 def test_a_secret_that_is_short_or_missing_and_a_name_that_is_none(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
+from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import bound
 from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Closed, serving
@@ -42,7 +43,7 @@ async def listening(
     await runner.setup()
     rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())
     with bound("127.0.0.1", 0) as listeners:
-        await Site(runner, listeners, ssl_context=tls, rules=rules).start()
+        await Site(runner, listeners, tls=PortTls(tls), rules=rules).start()
         yield runner.addresses[0][1], families
         await runner.cleanup()
 

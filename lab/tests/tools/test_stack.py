@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lab.tools.stack.bill import BillPackage, bill, packages, write
-from lab.tools.stack.container_engine import ContainerEngine, StackError
+from lab.tools.stack.container_engine import SAME_WORDS, ContainerEngine, StackError
 from lab.tools.stack.images import BuiltImage, differing, file_hashes, room_for
 from lab.tools.stack.page import page
+from tests.support.stack.composefile import ROOT
 
 STATUS = """Package: haproxy
 Status: install ok installed
@@ -20,6 +22,14 @@ Package: gone
 Status: deinstall ok config-files
 Version: 1.0
 """
+
+
+def test_same_words_is_what_a_patient_worker_has_with_steps_of_one_shape() -> None:
+    patient, same = (
+        yaml.safe_load((ROOT / file).read_text())["services"]["duplex"]["entrypoint"]
+        for file in ("tests/compose/patient.yaml", SAME_WORDS)
+    )
+    assert {*same} == {*patient, "--fixed-batch", "--host-lag-ms=10000"}
 
 
 def tree(root: Path, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Build the images, twice, and run compose.yaml with them: calls, a roll, a kill, down.
+"""Build the images, twice, and run compose.yaml with them: calls, rolls, a kill, down.
 
     make stack                          as root; ARGS="--torch --cuda" builds the large images too
     python -m lab.tools.stack --again   with the images of the last run
@@ -35,6 +35,9 @@ def main(argv: Sequence[str]) -> int:
         default="auto",
         help="of the workers; null on a machine too busy for models [%(default)s]",
     )
+    parser.add_argument(
+        "--hand-overs", type=int, default=10, help="calls that change their worker, one by one [%(default)s]"
+    )
     parser.add_argument("--torch", action="store_true", help="build antiphon:cpu-torch too, once")
     parser.add_argument(
         "--cuda", action="store_true", help="build antiphon:cuda too, once, on Debian's Python"
@@ -44,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     values = {
         "ANTIPHON_TLS": str(out / "tls.pem"),
+        "ANTIPHON_HAND_OVER": str(out / "hand-over.pem"),
         "ANTIPHON_BACKEND": args.backend,
         "DUPLEX_SLOTS": SLOTS,
         "ECHO_SLOTS": SLOTS,
@@ -51,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         room_for(out, LARGE_GIGABYTES if args.torch or args.cuda else GIGABYTES)
         engine = prepare(out / "engine", values)
-        _certificate(out / "tls.pem")
+        for file in ("tls.pem", "hand-over.pem"):
+            _certificate(out / file)
         steps = scenario.StackLog()
         built: list[BuiltImage] = []
         if not args.again:
@@ -59,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
             built = _images(engine, steps, out, names)
         ready_s, answered_s = scenario.first_answer(engine, "antiphon:cpu", out)
         steps.say(f"antiphon:cpu: ready {ready_s:.1f} s and first sound {answered_s:.1f} s after podman run")
-        scenario.run(engine, steps, args.backend)
+        scenario.run(engine, steps, scenario.StackPlan(args.backend, out / "hand-over.pem", args.hand_overs))
     except StackError as error:
         print(f"make stack: {error}", file=sys.stderr)
         return 1
@@ -91,17 +96,13 @@ def _images(
 
 
 def _certificate(file: Path) -> None:
-    key, certificate = file.with_name("key.pem"), file.with_name("cert.pem")
     subject = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
     subprocess.run(
-        ["openssl", "req", "-x509", *subject, "-subj", "/CN=localhost", "-keyout", key, "-out", certificate],
+        ["openssl", "req", "-x509", *subject, "-subj", "/CN=localhost", "-keyout", file, "-out", file],
         check=True,
         capture_output=True,
     )
-    file.write_bytes(certificate.read_bytes() + key.read_bytes())
-    file.chmod(0o644)  # HAProxy reads it as user 99
-    key.unlink()
-    certificate.unlink()
+    file.chmod(0o644)  # HAProxy reads it as user 99, a worker as 10001
 
 
 if __name__ == "__main__":

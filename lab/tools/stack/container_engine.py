@@ -27,6 +27,8 @@ PROGRAMS = {
 }
 """What has to be installed, program and package of Debian."""
 
+SAME_WORDS = "lab/tools/stack/same_words.yaml"
+
 STORAGE = """[storage]
 driver = "{driver}"
 graphroot = "{work}/storage"
@@ -81,9 +83,11 @@ class ContainerEngine:
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
         """``podman-compose ARGUMENTS`` on compose.yaml with deploy/debian.yaml, profile edge.
 
-        With patient.yaml a busy machine makes calls late, and loses no frame of them.
+        With patient.yaml a busy machine makes calls late, and loses no frame of them; with same_words.yaml a
+        call has the same words whatever other calls there are.
         """
-        files = ("-f", "compose.yaml", "-f", "deploy/debian.yaml", "-f", "tests/compose/patient.yaml")
+        read = ("compose.yaml", "deploy/debian.yaml", "tests/compose/patient.yaml", SAME_WORDS)
+        files = [word for file in read for word in ("-f", file)]
         program = str(self.work / "venv" / "bin" / "podman-compose")
         return self.run(
             program, "-p", "antiphon", *files, "--profile", "edge", *arguments, timeout_s=timeout_s

@@ -13,13 +13,24 @@ from pathlib import Path
 
 from lab.tools.stack.calls import ALL_HELD, call
 from lab.tools.stack.container_engine import ContainerEngine, StackError, lines
+from lab.tools.stack.rolling import hand_over
 
 URL = "http://127.0.0.1:8080"
 SERVICES = ("balancer", "duplex", "echo", "prometheus")
-DUPLEX = ("antiphon_duplex_1", "antiphon_duplex_2")
+DUPLEX = ("antiphon_duplex_1", "antiphon_duplex_2", "antiphon_duplex_3")
+MODEL = "tiny"
 START_S = 120.0
 SESSIONS = 2
 CALL_S = 12.0
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """What the workers run, the secret they share, and how many calls are handed over."""
+
+    backend: str
+    secret: Path
+    hand_overs: int
 
 
 @dataclass
@@ -35,7 +46,7 @@ class StackLog:
         print(self.lines[-1], flush=True)
 
 
-def run(engine: ContainerEngine, steps: StackLog, backend: str) -> None:
+def run(engine: ContainerEngine, steps: StackLog, plan: StackPlan) -> None:
     """All of it; containers, networks and volumes are gone afterwards, however it ends.
 
     Raises:
@@ -44,10 +55,12 @@ def run(engine: ContainerEngine, steps: StackLog, backend: str) -> None:
     engine.compose("down", "--volumes", "--remove-orphans")
     try:
         _up(engine, steps)
-        steps.say(f"calls are answered by the backend {backend}")
+        steps.say(f"calls are answered by the backend {plan.backend}")
         _hardened(engine, steps)
         _calls(engine, steps)
         _roll(engine, steps)
+        for line in hand_over(engine, URL, plan.secret, MODEL, plan.hand_overs):
+            steps.say(line)
         _kill(engine, steps)
         _watched(steps)
     finally:
@@ -75,10 +88,10 @@ def first_answer(engine: ContainerEngine, image: str, folder: Path) -> tuple[flo
 
 
 def _up(engine: ContainerEngine, steps: StackLog) -> None:
-    engine.compose("up", "--detach", "--no-deps", "--no-build", "--scale", "duplex=2", *SERVICES)
-    steps.say("up: load balancer, two workers of duplex, one of echo, Prometheus")
-    _until(lambda: _weights(engine, "duplex", 2) and _weights(engine, "echo", 1), "three workers are seen")
-    steps.say("the load balancer has found all three by name and counts their rows")
+    engine.compose("up", "--detach", "--no-deps", "--no-build", "--scale", f"duplex={len(DUPLEX)}", *SERVICES)
+    steps.say(f"up: load balancer, {len(DUPLEX)} workers of duplex, one of echo, Prometheus")
+    _until(lambda: _all_duplex(engine) and _weights(engine, "echo", 1), "all workers are seen")
+    steps.say("the load balancer has found all of them by name and counts their rows")
 
 
 def _hardened(engine: ContainerEngine, steps: StackLog) -> None:
@@ -106,8 +119,8 @@ def _calls(engine: ContainerEngine, steps: StackLog) -> None:
 
 
 def _roll(engine: ContainerEngine, steps: StackLog) -> None:
-    """Each worker in turn is stopped while calls go on, and started again: no call ends before its time."""
-    for name in DUPLEX:
+    """Workers in turn are stopped while calls go on, and started again: no call ends before its time."""
+    for name in DUPLEX[:2]:
         with ThreadPoolExecutor(1) as pool:
             calls = pool.submit(call, f"{URL}/m/duplex", engine.work, sessions=SESSIONS * 2, seconds=CALL_S)
             _until(lambda: _calls_at(engine, "duplex") == SESSIONS * 2, "the calls have begun")
@@ -116,7 +129,7 @@ def _roll(engine: ContainerEngine, steps: StackLog) -> None:
             drained_s = time.monotonic() - started_s
             during = calls.result()
         engine.podman("start", name)
-        _until(lambda: _weights(engine, "duplex", 2), "the worker is back")
+        _until(lambda: _all_duplex(engine), "the worker is back")
         steps.say(f"rolled {name}: drained in {drained_s:.1f} s under {during}")
 
 
@@ -129,7 +142,7 @@ def _kill(engine: ContainerEngine, steps: StackLog) -> None:
     if state != "running":
         engine.podman("start", DUPLEX[0])
     started = "by itself" if state == "running" else "by hand"
-    _until(lambda: _weights(engine, "duplex", 2), "the killed worker is back")
+    _until(lambda: _all_duplex(engine), "the killed worker is back")
     steps.say(f"{DUPLEX[0]} runs again, started {started}")
 
 
@@ -145,6 +158,10 @@ def _watched(steps: StackLog) -> None:
     free = value("sum(antiphon:rows_free)")
     _demand(free > 0, "no free row is recorded")
     steps.say(f"Prometheus sees {value('sum(up)'):.0f} targets up and {free:.0f} rows free")
+
+
+def _all_duplex(engine: ContainerEngine) -> bool:
+    return _weights(engine, "duplex", len(DUPLEX))
 
 
 def _weights(engine: ContainerEngine, backend: str, count: int) -> bool:

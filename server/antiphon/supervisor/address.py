@@ -42,9 +42,9 @@ def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
 
 
 @contextmanager
-def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+def bound(host: str, port: int, option: str = "--port") -> Iterator[list[socket.socket]]:
     """The sockets of :func:`bind`, closed at the end."""
-    sockets = bind(host, port)
+    sockets = bind(host, port, option)
     try:
         yield sockets
     finally:

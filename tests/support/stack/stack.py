@@ -204,14 +204,17 @@ async def running_stack(
 ) -> AsyncIterator[Stack]:
     """The load balancer and ``counts`` workers of each service, with ``values`` for the file's variables.
 
-    ``folder`` takes the logs; ``tls`` is a certificate with its key; ``balancer_values`` overrides the load
-    balancer's environment, and the files of ``overrides`` what stands in compose.yaml.
+    ``folder`` takes the logs; ``tls`` is a certificate with its key, which workers share too;
+    ``balancer_values`` overrides the load balancer's environment, and the files of ``overrides`` what stands
+    in compose.yaml.
     """
+    values = {"ANTIPHON_HAND_OVER": str(tls), **values}
     known = services(values, overrides)
     secrets = read_compose(values, overrides)["secrets"]
-    port, agent_port = free_port(), free_port()
+    port, agent_port, hand_over_port = free_port(), free_port(), free_port()
+    ports_of_workers = {"=8998": f"={port}", "=8999": f"={agent_port}", "=8997": f"={hand_over_port}"}
     workers = [
-        _worker(known[name], f"127.0.{net}.{number}", port, agent_port, secrets, folder)
+        _worker(known[name], f"127.0.{net}.{number}", port, ports_of_workers, secrets, folder)
         for net, (name, count) in enumerate(counts.items(), start=1)
         for number in range(1, count + 1)
     ]
@@ -241,12 +244,16 @@ async def running_stack(
 
 
 def _worker(
-    service: Service, host: str, port: int, agent_port: int, secrets: Mapping[str, Any], folder: Path
+    service: Service,
+    host: str,
+    port: int,
+    ports: Mapping[str, str],
+    secrets: Mapping[str, Any],
+    folder: Path,
 ) -> Worker:
     places = {
         "=0.0.0.0": f"={host}",
-        "=8998": f"={port}",
-        "=8999": f"={agent_port}",
+        **ports,
         **{f"={inside}": f"={outside}" for inside, outside in service.mounts(secrets).items()},
     }
     argv = place(service.argv, places)

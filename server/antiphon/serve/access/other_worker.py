@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
-import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -39,7 +38,7 @@ def check_target(target: str) -> None:
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ConfigError(
             f"{target}: calls leave this machine over TLS alone; write https://{parts.netloc}, "
-            "of a worker with --tls-cert and --tls-key"
+            "of a worker with --tls-cert and --tls-key, or its --hand-over-port"
         )
 
 
@@ -134,5 +133,5 @@ class OtherWorker:
         parts = urlsplit(self._target)
         if parts.scheme == "http":
             return http.client.HTTPConnection(parts.netloc, timeout=self._timeout_s)
-        context = ssl.create_default_context()  # SSL_CERT_FILE names another authority
-        return http.client.HTTPSConnection(parts.netloc, timeout=self._timeout_s, context=context)
+        tls = self._secret.client_tls()
+        return http.client.HTTPSConnection(parts.netloc, timeout=self._timeout_s, context=tls)

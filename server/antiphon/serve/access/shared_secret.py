@@ -2,6 +2,9 @@
 
 A request begins with a signature over its method, path, length, time and a nonce, so nothing of the body of a
 stranger is read. Its body ends with 32 bytes that sign the body and that signature.
+
+A secret may be a certificate with its key (PEM): workers then trust that certificate alone, whatever the name
+of the host, since only they have its key.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import hashlib
 import hmac
 import math
 import secrets
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +25,12 @@ SCHEME: Final = "v1"
 TAG_BYTES: Final = 32
 MIN_BYTES: Final = 16
 """Of a secret: as many random bytes as a token has."""
+
+CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+MAKE_CERTIFICATE: Final = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=workers "
+    "-keyout hand-over.pem -out hand-over.pem"
+)
 
 FRESH_S: Final = 60.0
 """Between the clocks of two workers, and under way."""
@@ -49,6 +59,22 @@ class SharedSecret:
                 "make one with: openssl rand -hex 32"
             )
         return cls(key)
+
+    def client_tls(self) -> ssl.SSLContext:
+        """The TLS of requests to another worker.
+
+        Raises:
+            ConfigError: its certificate is none.
+        """
+        if CERTIFICATE not in self.key:
+            return ssl.create_default_context()  # SSL_CERT_FILE names another authority
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        try:
+            context.load_verify_locations(cadata=self.key.decode("ascii"))
+        except (ssl.SSLError, UnicodeError) as error:
+            raise ConfigError(f"hand_over_secret: its certificate cannot be used: {error}") from error
+        return context
 
     def sign(self, method: str, path: str, length: int, now_s: float) -> str:
         """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970."""

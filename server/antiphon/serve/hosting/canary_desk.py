@@ -205,6 +205,7 @@ def find_pair(models: Models, config: ServerConfig) -> tuple[ServedModel, Served
         )
     for what, ours, theirs in (
         ("kind", stable.kind, canary.kind),
+        ("family", stable.engine.info.spec.family, canary.engine.info.spec.family),
         ("sample rate", stable.engine.info.spec.sample_rate, canary.engine.info.spec.sample_rate),
         ("samples a frame", stable.engine.info.spec.frame_samples, canary.engine.info.spec.frame_samples),
     ):

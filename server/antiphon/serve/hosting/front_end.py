@@ -30,12 +30,12 @@ from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
 from antiphon.serve.hosting.central_trial import CentralTrial
 from antiphon.serve.hosting.lifecycle import drain
+from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.hosting.served import Models, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.open_files import raise_open_file_limit
-from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor import messages
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import Message
@@ -126,7 +126,7 @@ class FrontEndProcess:
         self._connections: Connections | None = None
         self._link, self._secret = link, secret
         self._tracer = make_tracer(config, has_ticks=False)
-        self._tls = tls_context(config.tls_cert, config.tls_key)
+        self._tls = port_tls(config)
         self.peer = Peer(control, self._hear, lost=self._leaving.set)
         self._trial = CentralTrial(self.peer)
 
@@ -157,8 +157,8 @@ class FrontEndProcess:
 
     async def _serve(self, app: web.Application, runner: web.AppRunner) -> None:
         asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
-        if self._tls is not None:
-            app[FAULTS].watch_tls(self._tls)
+        for context in self._tls.contexts:
+            app[FAULTS].watch_tls(context)
         counting: list[Connections] = []
 
         @web.middleware
@@ -207,7 +207,7 @@ class FrontEndProcess:
             self._connections.refuse(number)
             return
         connection = socket.socket(fileno=descriptors[0])
-        self._begin(self._connections.begin(number, connection, self._tls))
+        self._begin(self._connections.begin(number, connection, self._tls.of(connection)))
 
     def _answer(self, what: str) -> bytes:
         if what == "trace":

@@ -23,6 +23,7 @@ from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.hosting.engines import describe, running_engines, serve_here
 from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.ports import bound_ports, port_tls
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES
@@ -31,8 +32,7 @@ from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.site import Site
-from antiphon.serve.transport.tls import tls_context
-from antiphon.supervisor.address import bound, cannot_listen
+from antiphon.supervisor.address import cannot_listen
 
 
 def serve(config: ServerConfig) -> int:
@@ -52,7 +52,7 @@ def serve(config: ServerConfig) -> int:
     engines = running_engines(
         config, families, on_lost=lifecycle.device_lost, tracer=tracer, progress=progress
     )
-    with bound(config.host, config.port) as listeners, engines as running:
+    with bound_ports(config) as listeners, engines as running:
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
         # here now stays anyway.
         gc.collect()
@@ -97,11 +97,11 @@ async def _listen(
     families: MetricFamilies,
     listeners: Sequence[socket.socket],
 ) -> None:
-    tls = tls_context(config.tls_cert, config.tls_key)
-    if tls is not None:
-        faults.watch_tls(tls)
+    tls = port_tls(config)
+    for context in tls.contexts:
+        faults.watch_tls(context)
     rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())
-    site = Site(runner, listeners, ssl_context=tls, rules=rules)
+    site = Site(runner, listeners, tls=tls, rules=rules)
     try:
         await site.start()
     except OSError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.config import ServerConfig, load_config, load_file
@@ -39,6 +41,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "calls that change their worker": (
         "worker",
         "hand_over_secret",
+        "hand_over_port",
         "hand_over_timeout_s",
         "max_hand_overs",
     ),
@@ -142,4 +145,5 @@ def parse_command_line(argv: Sequence[str]) -> ServerConfig:
     table = load_file(values.pop("config")) if "config" in values else {}
     known = options(ServerConfig)
     overrides = {name: parse_value(known[name], text) for name, text in values.items()}
-    return load_config(table, {name: AUTO if value is None else value for name, value in overrides.items()})
+    config = load_config(table, {name: AUTO if value is None else value for name, value in overrides.items()})
+    return replace(config, worker=socket.gethostname()) if config.worker == AUTO else config

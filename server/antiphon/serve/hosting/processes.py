@@ -21,9 +21,8 @@ from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.connection_limits import connection_limits
+from antiphon.serve.hosting.ports import bound_ports, port_tls
 from antiphon.serve.operator.agent import agent
-from antiphon.serve.transport.tls import tls_context
-from antiphon.supervisor.address import bound
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
@@ -42,7 +41,7 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     check_files(config)
-    with bound(config.host, config.port) as listeners:
+    with bound_ports(config) as listeners:
         return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
 
 
@@ -92,7 +91,7 @@ def check_files(config: ServerConfig) -> None:
     Raises:
         ConfigError: a file of the configuration cannot be used.
     """
-    tls_context(config.tls_cert, config.tls_key)
+    port_tls(config)
     if config.hand_over_secret is not None:
         SharedSecret.read(Path(config.hand_over_secret))
     if config.api_keys is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import listen
 from antiphon.supervisor.connection_bounds import ConnectionBounds
 
@@ -51,12 +51,13 @@ class ListeningSockets:
         self,
         sockets: list[socket.socket],
         factory: Callable[[], Any],
-        ssl_context: ssl.SSLContext | None = None,
+        tls: PortTls | None = None,
         rules: ConnectionRules | None = None,
     ) -> None:
         """Listen on bound ``sockets``, which are this object's from now on.
 
-        ``factory`` makes the protocol of each connection. without ``rules`` every peer may connect.
+        ``factory`` makes the protocol of each connection, which has the TLS of its port. Without ``rules``
+        every peer may connect.
 
         Raises:
             OSError: the port of one was taken meanwhile.
@@ -67,7 +68,7 @@ class ListeningSockets:
         self._loop = asyncio.get_running_loop()
         self.sockets = sockets
         self._factory = factory
-        self._ssl_context = ssl_context
+        self._tls = tls or PortTls()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         for one in sockets:
@@ -128,7 +129,7 @@ class ListeningSockets:
         return rules.bounds.wait_s(now_s, FULL_S)
 
     async def _begin(self, connection: socket.socket, address: str) -> None:
-        rules, tls = self._rules, self._ssl_context
+        rules, tls = self._rules, self._tls.of(connection)
         limit_s = None if rules is None or tls is None else rules.connect_timeout_s
         try:
             _, protocol = await self._loop.connect_accepted_socket(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Sequence
 from typing import cast
 
 from aiohttp import web
 
 from antiphon.serve.transport.listening_sockets import ConnectionRules, ListeningSockets
+from antiphon.serve.transport.tls import PortTls
 
 
 class Site(web.BaseSite):
@@ -21,11 +21,12 @@ class Site(web.BaseSite):
         runner: web.AppRunner,
         sockets: Sequence[socket.socket],
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: PortTls | None = None,
         rules: ConnectionRules | None = None,
     ) -> None:
         """Serve on bound ``sockets``, which are this object's; ``rules`` bounds who connects."""
-        super().__init__(runner, ssl_context=ssl_context)
+        self._tls = tls or PortTls()
+        super().__init__(runner, ssl_context=self._tls.callers)
         self._sockets, self._rules = list(sockets), rules
 
     @property
@@ -43,5 +44,5 @@ class Site(web.BaseSite):
         await super().start()
         factory = self._runner.server
         assert factory is not None
-        listener = ListeningSockets(self._sockets, factory, self._ssl_context, self._rules)
+        listener = ListeningSockets(self._sockets, factory, self._tls, self._rules)
         self._server = cast("asyncio.AbstractServer", listener)

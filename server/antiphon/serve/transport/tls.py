@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from dataclasses import dataclass
 
 from antiphon.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class PortTls:
+    """The TLS of a server's ports: ``callers`` on all of them but ``workers_port``, which has ``workers``."""
+
+    callers: ssl.SSLContext | None = None
+    workers: ssl.SSLContext | None = None
+    workers_port: int = 0
+
+    @property
+    def contexts(self) -> list[ssl.SSLContext]:
+        """All there are."""
+        return [context for context in (self.callers, self.workers) if context is not None]
+
+    def of(self, connection: socket.socket) -> ssl.SSLContext | None:
+        """The TLS of a connection that was accepted, by the port that it came to."""
+        if self.workers is not None and connection.getsockname()[1] == self.workers_port:
+            return self.workers
+        return self.callers
 
 
 def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
