@@ -1,4 +1,4 @@
-"""Messages that a socket's taker takes where they are read: in order, in bounds, with faults in their place."""
+"""Messages that a socket's taker takes where they are read: in order, in bounds, faults in their place."""
 
 from __future__ import annotations
 
