@@ -58,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", action="store_true", help="search for the most sessions that each holds")
     parser.add_argument("--limit", type=int, default=1024, help="where that search ends [%(default)s]")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")
+    parser.add_argument("--quick", action="store_true", help="one round of two sessions, for seconds")
     options = parser.parse_args(argv)
+    if options.quick:
+        options.sessions, options.seconds, options.rounds, options.limit = 2, 2.0, 1, 2
     commands = dict(version.split("=", 1) for version in options.versions)
     load = Load(
         tuple(shlex.split(options.serve)),

@@ -13,12 +13,11 @@ from lab.bench.by_turns import main
 VERSIONS = [f"{name}={Path(sys.executable).with_name('antiphon')}" for name in ("old", "new")]
 
 
-@pytest.mark.parametrize("more", [[], ["--most", "--limit", "1"]], ids=["at one load", "the most"])
+@pytest.mark.parametrize("more", [[], ["--most"]], ids=["at one load", "the most"])
 def test_each_version_gets_its_turns(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--sessions", "1", "--seconds", "1", "--rounds", "1", "--out", str(tmp_path)]
-    assert main([*VERSIONS, *options, *more]) == 0
+    assert main([*VERSIONS, "--quick", "--out", str(tmp_path), *more]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["old", "new"]
     assert all("ms CPU a session and frame" in line for line in lines)
