@@ -38,7 +38,8 @@ class Talkers:
     def __init__(self, url: str, count: int) -> None:
         self._url, self._count = url, count
         self.frames: list[tuple[float, float]] = []
-        self.sent = self.cut = 0
+        self.sent = 0
+        self.cut: list[int | None] = []  # by the code of each connection that the server has closed
         self.is_over = False
 
     async def run(self) -> None:
@@ -58,7 +59,8 @@ class Talkers:
                 with suppress(ConnectionError):
                     await ws.send_bytes(SILENCE)
                 due_s += FRAME_S
-            self.cut += ws.closed
+            if ws.closed:
+                self.cut.append(ws.close_code)
             await asyncio.sleep(4 * FRAME_S)
             hearing.cancel()
 

@@ -76,9 +76,9 @@ def _tables(attempts: Mapping[str, Values]) -> Iterator[list[str]]:
     yield _rows(
         attempts,
         "overload",
-        ("front ends", "talkers", "surge", "p99 before", "p99 then", "normal after s", "refused for s"),
+        ("front ends", "talkers", "cut", "surge", "p99 before", "p99 then", "normal after s", "refused s"),
         lambda it: (
-            *(it["talkers"], it["surge"], it["before"]["p99_ms"], it["during"]["p99_ms"]),
+            *(it["talkers"], len(it["cut"]), it["surge"], it["before"]["p99_ms"], it["during"]["p99_ms"]),
             *(it["normal_after_s"], it["refused_until_s"]),
         ),
     )

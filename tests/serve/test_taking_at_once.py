@@ -1,4 +1,4 @@
-"""A socket whose messages are taken where they are read: in order, in bounds, and with the faults in their place."""
+"""Messages that a socket's taker takes where they are read: in order, in bounds, faults in their place."""
 
 from __future__ import annotations
 

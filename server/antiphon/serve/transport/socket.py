@@ -151,11 +151,10 @@ class Socket:
             # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
             if not self.is_congested():
                 self.write(frame(cast("bytes", content), PONG))
-        elif opcode != PONG and not self._is_closing:
-            if (left := self._left_of(content)) is not None:
-                self._ahead.append(left)
-                self.ahead_bytes += _kept_bytes(left)
-                self._wake()
+        elif opcode != PONG and not self._is_closing and (left := self._left_of(content)) is not None:
+            self._ahead.append(left)
+            self.ahead_bytes += _kept_bytes(left)
+            self._wake()
 
     def _left_of(self, content: bytes | str) -> bytes | str | None:
         """What the taker leaves of a message. It is asked while the receiver waits: none is overtaken."""
