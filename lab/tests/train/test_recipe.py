@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -13,13 +16,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lab.train import __main__ as recipe
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import PipelineKind
+from lab.train import __main__ as whole
 from lab.train import questions
 from lab.train.augment import add_noise, coloured_noise, disturb, equalise
 from lab.train.codec import SCHEDULE, Settings, Speech, Trainer
 from lab.train.domain import Domain
 from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.questions import Asked, plan
+from lab.train.recipe import Recipe
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import (
     Voice,
@@ -174,15 +180,50 @@ def test_training_the_decoder_alone_changes_no_code(tmp_path: Path) -> None:
     assert {name.split(".")[0] for name in changed} == {"upsample", "decoder_transformer", "decoder"}
 
 
+def test_the_whole_recipe_runs_from_an_empty_folder(tmp_path: Path) -> None:
+    """Two steps of everything: every stage reads what those before it wrote."""
+    out = tmp_path / "out"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lab.train", "--small", "--threads", "1", "--out", str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"==> {len(Recipe(out).stages())} of " in done.stderr
+    for name, kind in (
+        ("tiny", PipelineKind.DUPLEX),
+        ("tiny-stt", PipelineKind.STT),
+        ("tiny-tts", PipelineKind.TTS),
+    ):
+        assert load_checkpoint(str(out / name)).spec.kind is kind
+    for trainer in ("talker", "listener", "reader"):
+        assert torch.load(out / trainer / "trainer.pt", weights_only=True)["step"] == 2
+    assert not list(out.rglob("*.part*"))
+
+
+def test_what_is_trained_on_starts_with_the_models_of_a_folder_and_keeps_their_codec(tmp_path: Path) -> None:
+    start = Path("server/antiphon/assets")
+    begun = {title: arguments for title, _, arguments in Recipe(tmp_path, start=start).stages()}
+    alone = {title: arguments for title, _, arguments in Recipe(tmp_path).stages()}
+    assert set(alone) - set(begun) == {"speech for the codec", "held-out speech", "the codec"}
+    for title, model in (
+        ("the talker", "tiny"),
+        ("the recogniser", "tiny-stt"),
+        ("the synthesiser", "tiny-tts"),
+    ):
+        assert begun[title][begun[title].index("--start") + 1] == str(start / model)
+        assert begun[title][begun[title].index("--codec") + 1] == str(start / "tiny")
+    assert "--start" not in alone["the talker"]
+    assert alone["the recogniser"][-1] == str(tmp_path / "talker")
+
+
 def test_rhvoice_asks_in_the_whole_recipe_where_it_is_told_to(tmp_path: Path) -> None:
     for rhvoice in (False, True):
-        plans = recipe.stages(tmp_path, 1, 1, 1, 1, rhvoice=rhvoice)
+        plans = Recipe(tmp_path, rhvoice=rhvoice).stages()
         told = {title: arguments for title, _, arguments in plans}
         assert ("--rhvoice" in told["questions"]) == rhvoice
         assert "--rhvoice" not in told["held-out questions"]
 
 
-@pytest.mark.parametrize("module", [recipe, questions])
+@pytest.mark.parametrize("module", [whole, questions])
 def test_what_is_missing_is_said_before_any_work(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType
 ) -> None:

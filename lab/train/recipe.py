@@ -1,0 +1,216 @@
+"""The recipe of the built-in models: its stages in order, each a module's main function with arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lab.train import (
+    asr_trainer,
+    codec,
+    corpus,
+    questions,
+    readings,
+    segments,
+    ship,
+    talker,
+    tts_trainer,
+    word_times,
+)
+
+Stage = tuple[str, Callable[[list[str]], int], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """For how long each model is trained."""
+
+    codec: float = 60
+    talker: float = 120
+    listener: float = 90
+    reader: float = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of everything is made; ``steps`` shortens every trainer's schedule."""
+
+    speech_shards: int = 100
+    question_shards: int = 140
+    test_shards: int = 4
+    reading_shards: int = 8
+    speeches: int = corpus.UTTERANCES_PER_SHARD
+    utterances: int = questions.UTTERANCES_PER_SHARD
+    readings: int = readings.SHORT_PER_SHARD
+    steps: int | None = None
+
+
+SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=24, readings=5, steps=2)
+"""To see that the whole runs: what it makes knows nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """``start`` holds models made before, such as server/antiphon/assets; their codec is kept as it is."""
+
+    out: Path
+    minutes: Minutes = field(default_factory=Minutes)
+    scale: Scale = field(default_factory=Scale)
+    start: Path | None = None
+    rhvoice: bool = False
+    threads: int = 2
+
+    def stages(self) -> list[Stage]:
+        """What is done, in order: a title, a stage's main function and its arguments."""
+        return [
+            *([] if self.start else self._codec_stages()),
+            *self._question_stages(),
+            *self._talker_stages(),
+            *self._listener_stages(),
+            *self._reader_stages(),
+        ]
+
+    def _at(self, name: str) -> str:
+        return str(self.out / name)
+
+    @property
+    def _codec(self) -> str:
+        return str(self.start / "tiny") if self.start else self._at("codec")
+
+    def _trained(self, name: str, minutes: float, begun: str | None) -> list[str]:
+        """Where a trainer keeps its work, for how long it trains, and what it begins with."""
+        steps = [] if self.scale.steps is None else ["--steps", str(self.scale.steps)]
+        begin = [] if begun is None else ["--start", begun]
+        return ["--out", self._at(name), "--minutes", str(minutes), *self._threads, *steps, *begin]
+
+    @property
+    def _threads(self) -> list[str]:
+        return ["--threads", str(self.threads)]
+
+    def _begun(self, model: str, otherwise: str | None = None) -> str | None:
+        return str(self.start / model) if self.start else otherwise
+
+    def _codec_stages(self) -> list[Stage]:
+        scale, speech = self.scale, self._at("codec-speech")
+        many = ["--utterances", str(scale.speeches), *self._threads]
+        return [
+            (
+                "speech for the codec",
+                corpus.main,
+                ["--shards", str(scale.speech_shards), *many, "--out", speech],
+            ),
+            (
+                "held-out speech",
+                corpus.main,
+                ["--held-out", "--shards", "1", *many, "--out", self._at("codec-test")],
+            ),
+            (
+                "the codec",
+                codec.main,
+                ["--speech", speech, *self._trained("codec", self.minutes.codec, None)],
+            ),
+        ]
+
+    def _question_stages(self) -> list[Stage]:
+        """What is asked, and the codes of it: talker and recogniser hear the same."""
+        scale, asked, heard = self.scale, self._at("questions"), self._at("segments")
+        many = ["--utterances", str(scale.utterances), *self._threads]
+        more_voices = ["--rhvoice"] if self.rhvoice else []
+        codes = ["--codec", self._codec, "--out"]
+        return [
+            (
+                "questions",
+                questions.main,
+                ["--shards", str(scale.question_shards), *many, *more_voices, "--out", asked],
+            ),
+            (
+                "held-out questions",
+                questions.main,
+                ["--held-out", "--shards", str(scale.test_shards), *many, "--out", f"{asked}-test"],
+            ),
+            ("codes", segments.main, ["--questions", asked, *codes, heard]),
+            (
+                "held-out codes",
+                segments.main,
+                ["--held-out", "--questions", f"{asked}-test", *codes, f"{heard}-test"],
+            ),
+        ]
+
+    def _talker_stages(self) -> list[Stage]:
+        heard = self._at("segments")
+        return [
+            (
+                "the talker",
+                talker.main,
+                [
+                    *("--segments", heard, "--test", f"{heard}-test/0000.npz", "--codec", self._codec),
+                    *self._trained("talker", self.minutes.talker, self._begun("tiny")),
+                ],
+            ),
+            (
+                "the talker's folder",
+                ship.main,
+                ["--talker", self._at("talker"), "--codec", self._codec, "--out", self._at("tiny")],
+            ),
+        ]
+
+    def _listener_stages(self) -> list[Stage]:
+        """The recogniser, which starts with the talker's ear and hears what that heard."""
+        asked, heard, times = self._at("questions"), self._at("segments"), self._at("word-times")
+        return [
+            ("word times", word_times.main, ["--questions", asked, "--out", times]),
+            (
+                "held-out word times",
+                word_times.main,
+                ["--questions", f"{asked}-test", "--out", f"{times}-test"],
+            ),
+            (
+                "the recogniser",
+                asr_trainer.main,
+                [
+                    *("--segments", heard, "--times", times, "--codec", self._codec),
+                    *("--test", f"{heard}-test/0000.npz", "--test-times", f"{times}-test/0000.npz"),
+                    *self._trained(
+                        "listener", self.minutes.listener, self._begun("tiny-stt", self._at("talker"))
+                    ),
+                ],
+            ),
+            (
+                "the recogniser's folder",
+                ship.main,
+                [
+                    "--listener",
+                    self._at("listener"),
+                    "--beside",
+                    self._at("tiny"),
+                    "--out",
+                    self._at("tiny-stt"),
+                ],
+            ),
+        ]
+
+    def _reader_stages(self) -> list[Stage]:
+        scale, read = self.scale, self._at("readings")
+        many = ["--readings", str(scale.readings), *self._threads]
+        return [
+            (
+                "readings",
+                readings.main,
+                ["--shards", str(scale.reading_shards), *many, "--codec", self._codec, "--out", read],
+            ),
+            (
+                "the synthesiser",
+                tts_trainer.main,
+                [
+                    *("--readings", read, "--codec", self._codec),
+                    *self._trained("reader", self.minutes.reader, self._begun("tiny-tts")),
+                ],
+            ),
+            (
+                "the synthesiser's folder",
+                ship.main,
+                ["--reader", self._at("reader"), "--beside", self._at("tiny"), "--out", self._at("tiny-tts")],
+            ),
+        ]
