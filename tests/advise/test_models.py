@@ -167,6 +167,10 @@ def test_compose_has_a_service_for_every_family(family: AudioFamily) -> None:
     assert override["services"].keys() <= read_compose()["services"].keys()
     (variable,) = override["services"]["balancer"]["environment"]
     assert variable in read_compose()["services"]["balancer"]["environment"]
+    for name, service in override["services"].items():
+        if name != "balancer":  # a list takes the place of the one before
+            options = {word.partition("=")[0] for word in service["command"]}
+            assert {word.partition("=")[0] for word in services()[name].raw["command"]} <= options
 
 
 def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from lab.tools.stack.bill import BillPackage, bill, packages, write
-from lab.tools.stack.container_engine import SAME_WORDS, ContainerEngine, StackError
-from lab.tools.stack.images import BuiltImage, differing, file_hashes, room_for
+from lab.tools.stack.container_engine import SAME_WORDS, ContainerEngine, StackError, pip_settings
+from lab.tools.stack.images import LARGE, BuiltImage, differing, file_hashes, room_for
 from lab.tools.stack.page import page
 from tests.support.stack.composefile import ROOT
 
@@ -30,6 +30,26 @@ def test_same_words_is_what_a_patient_worker_has_with_steps_of_one_shape() -> No
         for file in ("tests/compose/patient.yaml", SAME_WORDS)
     )
     assert {*same} == {*patient, "--fixed-batch", "--host-lag-ms=10000"}
+
+
+def test_an_image_for_cards_takes_no_wheels_of_this_machine(tmp_path: Path) -> None:
+    """Beside pip's index lies torch for this machine's CPU, which pip would take for newer."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    listed = f"global.cert='/none.crt'\nglobal.find-links='{wheels}'\n"
+
+    class ListingEngine(ContainerEngine):
+        def run(self, *command: str, timeout_s: float = 900.0) -> str:
+            return listed
+
+    engine = ListingEngine(tmp_path, {})
+    settings = tmp_path / "pip.conf"
+    assert pip_settings(engine) == ["-v", f"{settings}:/etc/pip.conf:ro", "-v", f"{wheels}:{wheels}:ro"]
+    assert f"find-links = {wheels}" in settings.read_text()
+    assert pip_settings(engine, ("find-links",)) == ["-v", f"{settings}:/etc/pip.conf:ro"]
+    assert settings.read_text() == "[global]\ncert = /none.crt\n"
+    (cuda,) = [it for it in LARGE if it.name == "antiphon:cuda"]
+    assert not cuda.takes_local_wheels
 
 
 def tree(root: Path, text: str) -> Path:

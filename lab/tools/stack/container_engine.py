@@ -129,14 +129,18 @@ def prepare(work: Path, values: Mapping[str, str]) -> ContainerEngine:
     return engine
 
 
-def pip_settings(engine: ContainerEngine) -> list[str]:
-    """Options of ``buildah bud`` that lend a build the settings of pip; empty mount points stay."""
+def pip_settings(engine: ContainerEngine, left: Sequence[str] = ()) -> list[str]:
+    """Options of ``buildah bud`` that lend a build the settings of pip but ``left``.
+
+    Empty mount points stay in the image.
+    """
     seen: dict[str, str] = {}
     listed = engine.run(sys.executable, "-m", "pip", "config", "list").splitlines()
     for line in reversed(listed):  # pip's own order: what comes later wins
         key, _, value = line.partition("=")
         name = key.rpartition(".")[2]
-        seen.setdefault(name, value.strip("'\""))
+        if name not in left:
+            seen.setdefault(name, value.strip("'\""))
     file = engine.work / "pip.conf"
     file.write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, value in seen.items()))
     lent = {str(file): "/etc/pip.conf"}

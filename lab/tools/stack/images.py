@@ -21,11 +21,15 @@ TORCH = "torch,pocket,quantize,otel"
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """An image to build: its name, its Dockerfile from the root, and the arguments of the build."""
+    """An image to build: its name, its Dockerfile from the root, and the arguments of the build.
+
+    Wheels beside pip's index (``find_links``) are those of this machine, among them torch for its CPU.
+    """
 
     name: str
     dockerfile: str
     installs_wheels: bool = False
+    takes_local_wheels: bool = True
     arguments: tuple[str, ...] = ()
 
 
@@ -42,7 +46,12 @@ LARGE = (
         installs_wheels=True,
         arguments=("--build-arg", f"EXTRAS={TORCH}"),
     ),
-    ImageRecipe("antiphon:cuda", "deploy/docker/cuda.Dockerfile", installs_wheels=True),
+    ImageRecipe(
+        "antiphon:cuda",
+        "deploy/docker/cuda.Dockerfile",
+        installs_wheels=True,
+        takes_local_wheels=False,
+    ),
 )
 """Gigabytes each: built where they are asked for."""
 
@@ -103,7 +112,8 @@ def build_twice(
 
 
 def _build(engine: ContainerEngine, recipe: ImageRecipe, name: str, epoch_s: int) -> float:
-    lent = pip_settings(engine) if recipe.installs_wheels else []
+    left = () if recipe.takes_local_wheels else ("find-links",)
+    lent = pip_settings(engine, left) if recipe.installs_wheels else []
     return engine.timed(
         *("buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never"),
         *("--no-cache", "--timestamp", str(epoch_s), *lent, *recipe.arguments),

@@ -14,6 +14,13 @@ SERVICES = {
 }
 """The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
 
+RESUMABLE = (
+    "--worker=auto",
+    "--hand-over-port=8997",
+    "--hand-over-secret=/run/secrets/hand-over.pem",
+)
+"""What a worker has besides whose calls can go on at another one: compose.yaml mounts the secret."""
+
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
     '    build: {"args": {"EXTRAS": "torch,pocket,quantize,otel"}}',
@@ -32,6 +39,7 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
         "--host=0.0.0.0",
         "--port=8998",
         "--agent-port=8999",
+        *(RESUMABLE if kind is PipelineKind.DUPLEX else ()),
         "--trusted-proxy=${ANTIPHON_INSIDE:-172.30.77.0/24}",
         f"--model={model}",
         f"--backend={fit.family.backend}",
