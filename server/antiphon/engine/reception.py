@@ -38,7 +38,7 @@ class Reception:
         """Give a guest a row, or a place in the queue.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: as :meth:`antiphon.engine.engine.Engine.submit`.
+            ServerFullError, DrainingError, SessionFailedError: as ``Engine.submit``.
         """
         self._check_not_lost()
         now_s = self._clock()
@@ -63,7 +63,7 @@ class Reception:
         """Let a guest have a call of another connection.
 
         Raises:
-            ResumeError, SessionFailedError: as :meth:`antiphon.engine.engine.Engine.resume`.
+            ResumeError, SessionFailedError: as ``Engine.resume``.
         """
         self._check_not_lost()
         self.settle(self._clock())
