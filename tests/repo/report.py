@@ -2,8 +2,8 @@
 
 Usage: python -m tests.repo.report
 
-Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, a word
-that is defined twice, or prose over 100 columns.
+Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, a function
+that two backends have alike, a word that is defined twice, or prose over 100 columns.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tests.docs.blocks import without_blocks
+from tests.repo.alike import alike_functions
 from tests.repo.glossary import faults_of_words
 from tests.repo.structure import (
     MAX_FILE_LINES,
@@ -179,7 +180,7 @@ def main() -> int:
     every = everything()
     modules = product(every)
     found = [*faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
-    found += faults_of_pages(ROOT / "docs")
+    found += [*faults_of_pages(ROOT / "docs"), *alike_functions(ROOT, [it.path for it in modules.values()])]
     print(f"Over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function:")
     print(*lengths(modules), sep="\n")
     twice = names_used_twice(modules)
