@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
-from antiphon.backends.faults import FaultJudge
+from antiphon.backends.faults import FaultJudge, Judging
 from antiphon.backends.torch_devices import device_probe
-from antiphon.errors import DeviceLostError, StepError
+from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 
 
 def working() -> None:
@@ -41,6 +43,33 @@ def test_three_failures_in_a_row_are_the_devices() -> None:
     error = judge.judge(full, rows=(1,))
     assert isinstance(error, DeviceLostError)
     assert str(error) == ("3 steps in a row failed, the last with OutOfMemoryError: tried to allocate 2 GiB")
+
+
+def test_what_a_step_raises_is_judged_with_its_rows_and_why() -> None:
+    cause = IndexError("index out of range")
+    judging = Judging(FaultJudge(working), np.array([4, 1], np.int32))
+    with pytest.raises(StepError, match=r"^a step over rows \[4, 1\] failed") as raised, judging:
+        raise cause
+    assert raised.value.rows == (4, 1)
+    assert all(type(row) is int for row in raised.value.rows)
+    assert raised.value.__cause__ is cause
+
+
+@pytest.mark.parametrize("error", [UnsupportedError("no such dtype"), KeyboardInterrupt()])
+def test_errors_of_backends_and_a_stop_pass_a_step_as_they_are(error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised, Judging(FaultJudge(broken), [0]):
+        raise error
+    assert raised.value is error
+
+
+def test_a_step_that_went_well_ends_a_run_of_failures() -> None:
+    judge = FaultJudge(working)
+    for _ in range(3):
+        for _ in range(2):
+            with pytest.raises(StepError), Judging(judge, [0]):
+                raise RuntimeError("odd")
+        with Judging(judge, [0]):
+            pass
 
 
 def test_a_cpu_always_answers() -> None:

@@ -141,7 +141,7 @@ class FakeBackend:
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         assert len(set(inputs.rows.tolist())) == inputs.count > 0
-        self.steps.append(inputs._replace(rows=inputs.rows.copy(), reset=inputs.reset.copy(), pcm=None))
+        self.steps.append(replace(inputs, rows=inputs.rows.copy(), reset=inputs.reset.copy(), pcm=None))
         if self.clock is not None:
             self.clock.advance(self.step_s(self.plan(inputs.rows, is_fixed=inputs.is_fixed)))
         self.during_step()

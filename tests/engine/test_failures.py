@@ -119,7 +119,8 @@ def test_whatever_call_into_the_backend_hangs_is_seen(call: str, monkeypatch: py
 def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(FakeBackend(slots=2))
     engine = bench.engine
-    admit = engine._admission.submit
+    admission = engine.loop._admission
+    admit = admission.submit
     callers: list[Guest] = []
 
     def submit(caller: Guest, now_s: float, wait_s: float) -> AdmissionOutcome:
@@ -130,15 +131,15 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
         if moment == "after admission":
             engine._lose(DeviceLostError("gone"))
         else:
-            engine._lost = SessionFailedError("the model can no longer run: gone")
+            engine.reception.lost = SessionFailedError("the model can no longer run: gone")
         return outcome
 
-    monkeypatch.setattr(engine._admission, "submit", submit)
+    monkeypatch.setattr(admission, "submit", submit)
     with pytest.raises(SessionFailedError, match="the model can no longer run"):
         bench.submit()
     (caller,) = callers
     assert caller.lease is None
-    assert engine._admission.active() == (), "it left no row taken"
+    assert admission.active() == (), "it left no row taken"
 
 
 def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,4 +234,4 @@ async def test_a_caller_that_leaves_frees_its_row() -> None:
             await client.send(Text("abcdefgh " * 100))
             await client.until(kyutai.Audio)
         await server.is_empty()
-        assert server.engine._admission.active() == ()
+        assert server.engine.health().active == 0

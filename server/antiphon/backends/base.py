@@ -45,7 +45,8 @@ NO_STAGES: Final[Mapping[str, float]] = MappingProxyType({})
 """The times of no stage."""
 
 
-class StepInputs(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StepInputs:
     """One tick's input for the m rows it names.
 
     ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from numpy.typing import NDArray
 
+from antiphon.backends.threads import model_threads
 from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
@@ -42,6 +43,18 @@ def pick_device(name: str | None) -> torch.device:
         raise ConfigError(f"device {name} was requested, but this torch ({torch.__version__}) sees no GPU")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device {name} was requested, but there are only {torch.cuda.device_count()} GPUs")
+    return device
+
+
+def open_device(name: str | None, threads: int | None) -> torch.device:
+    """The device called ``name``; where that is a CPU, torch has so many threads there, process-wide.
+
+    Raises:
+        ConfigError: as :func:`pick_device` and :func:`antiphon.backends.threads.model_threads`.
+    """
+    device, cpu_threads = pick_device(name), model_threads(threads)
+    if device.type == "cpu":
+        torch.set_num_threads(cpu_threads)
     return device
 
 

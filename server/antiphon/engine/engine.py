@@ -12,13 +12,14 @@ from typing import Final
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.deliveries import MeteredDeliveries
+from antiphon.engine.gauges import add_gauges
 from antiphon.engine.guests import Guest
 from antiphon.engine.handing_over import HandingOver, HandOverPlan
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.reception import Reception
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
@@ -31,8 +32,6 @@ from antiphon.errors import (
     ConfigError,
     DrainingError,
     HandOverError,
-    MovedError,
-    ResumeError,
     SessionFailedError,
     UnsupportedError,
 )
@@ -96,13 +95,12 @@ class Engine:
         self.deliveries = MeteredDeliveries(metrics, self._pressure)
         self._pools, self._hand_over = pools, hand_over
         self.wake = wake or Wake()
-        self._lost: AntiphonError | None = None
         self._thread: threading.Thread | None = None
         self._is_prepared = False
         self._backend: Backend
-        self._admission: Admission[Guest]
         self._side: CallerSide
         self.rows: Rows
+        self.reception: Reception
         self.resuming: Resuming
         self.loop: EngineLoop
         self.call_bytes = 0  # of one call, as another worker sends it
@@ -143,17 +141,8 @@ class Engine:
 
     def prepare(self, progress: Progress = _no_progress) -> None:
         """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
-        source = self._source
-        backend = (
-            make_sized(source, self.config, self.clock, self._share, self.rings_of)
-            if callable(source)
-            else source
-        )
+        backend = self._backend = self._warm_backend(progress)
         info = backend.info
-        if self.config.slots not in (None, info.slots):
-            raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {info.slots}")
-        backend.warm_up(progress)
-        self._backend = backend
         self.rows = Rows(
             info.spec,
             self.config,
@@ -165,8 +154,8 @@ class Engine:
         self._side = CallerSide(
             info.spec, self.rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
         )
-        self._admission = Admission(
-            info.slots, self.config, self._pressure, has_lease=lambda guest: self.rows.leases.has_free(guest)
+        admission: Admission[Guest] = Admission(
+            info.slots, self.config, self._pressure, has_lease=self.rows.leases.has_free
         )
         self.resuming = Resuming(
             self.rows,
@@ -174,12 +163,15 @@ class Engine:
             yield_s=self.config.resume_yield_s,
             clock=self.clock,
             nudge=self.wake.nudge,
-            swap=self._admission.swap,
+            swap=admission.swap,
             resumed=lambda: self.metrics.resumption("resumed"),
+        )
+        self.reception = Reception(
+            admission, self.resuming, clock=self.clock, metrics=self.metrics, nudge=self.wake.nudge
         )
         self.loop = EngineLoop(
             backend,
-            self._admission,
+            admission,
             self.rows,
             self.wake,
             is_fixed=self.config.fixed_batch,
@@ -188,13 +180,13 @@ class Engine:
             clock=self.clock,
             metrics=self.metrics,
             pressure=self._pressure,
-            settle=self._settle,
+            settle=self.reception.settle,
             resuming=self.resuming,
             on_lost=self._lose,
             on_tick=self._on_tick,
             tracer=self._tracer,
         )
-        self._add_gauges()
+        add_gauges(self.metrics, backend, self.rows, self.resuming, lambda: self.reception.load(self.clock()))
         self.call_bytes = (
             backend.state_bytes() // info.slots + self.rows.arena.shape.block.itemsize + CALL_BYTES
         )
@@ -202,6 +194,19 @@ class Engine:
         if self._hand_over is not None:
             self.handing_over = HandingOver(self, self._hand_over(info))
         self._is_prepared = True
+
+    def _warm_backend(self, progress: Progress) -> Backend:
+        source = self._source
+        backend = (
+            make_sized(source, self.config, self.clock, self._share, self.rings_of)
+            if callable(source)
+            else source
+        )
+        slots = backend.info.slots
+        if self.config.slots not in (None, slots):
+            raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {slots}")
+        backend.warm_up(progress)
+        return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
         """What calls of a model take of the machine's memory, beside the backend's."""
@@ -242,7 +247,7 @@ class Engine:
             guest.id, parameters, side=self._side, link=guest, notify=notify, is_primed=is_primed
         )
         guest.listener = session
-        self.admit(guest, wait_s)
+        self.reception.admit(guest, wait_s)
         return session
 
     def guest(
@@ -253,7 +258,7 @@ class Engine:
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> Guest:
-        """The engine's half of a session, for :meth:`admit` once it has its listener.
+        """The engine's half of a session, for :class:`Reception` once it has its listener.
 
         Raises:
             UnsupportedError: a prompt for a backend that takes none.
@@ -261,29 +266,13 @@ class Engine:
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
         return Guest(
-            guest_id, parameters, rows=self.rows, wake=self.wake, host=self, pool=pool, prompt=prompt
+            *(guest_id, parameters),
+            rows=self.rows,
+            wake=self.wake,
+            host=self.reception,
+            pool=pool,
+            prompt=prompt,
         )
-
-    def admit(self, guest: Guest, wait_s: float) -> None:
-        """Give a guest a row, or a place in the queue; raises as :meth:`submit`."""
-        self._check_not_lost()
-        now_s = self.clock()
-        self._settle(now_s, comers=1)
-        try:
-            outcome = self._admission.submit(guest, now_s, wait_s)
-        except RefusedError as error:
-            self.metrics.admission(error.outcome)
-            raise
-        except DrainingError:
-            self._check_not_lost()  # it may have been lost meanwhile: then no caller is admitted
-            self.metrics.admission(AdmissionOutcome.DRAINING)
-            raise
-        self.metrics.admission(outcome)
-        if outcome is AdmissionOutcome.QUEUED:
-            self.wake.nudge()  # the engine thread sleeps no longer than this caller waits
-        if self._lost is not None:  # meanwhile, and too late for this session to be ended with the others
-            guest.end(self._lost)
-        self._check_not_lost()
 
     def resume(self, claim: ResumeClaim, *, notify: Callable[[], None]) -> Session:
         """A session that goes on with a call of another connection: soon ACTIVE, with its ``resumption``.
@@ -295,21 +284,8 @@ class Engine:
         guest = self.guest(secrets.token_hex(8), SamplingParameters())
         session = Session(guest.id, SamplingParameters(), side=self._side, link=guest, notify=notify)
         guest.listener = session
-        self.claim(guest, claim)
+        self.reception.claim(guest, claim)
         return session
-
-    def claim(self, guest: Guest, claim: ResumeClaim) -> None:
-        """Let a guest have a call of another connection; raises as :meth:`resume`."""
-        self._check_not_lost()
-        self._settle(self.clock())
-        try:
-            self.resuming.claim(guest, claim)
-        except ResumeError as error:
-            self.metrics.resumption(error.reason)
-            raise
-        except MovedError:
-            self.metrics.resumption("moved")
-            raise
 
     def save(self, session: Session) -> Future[dict[str, HostArray]]:
         """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
@@ -338,15 +314,8 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now, one that waits so long; it admits and counts none.
-
-        Raises:
-            ServerFullError, DrainingError, SessionFailedError: as it would.
-        """
-        self._check_not_lost()
-        now_s = self.clock()
-        self._settle(now_s)
-        self._admission.check(now_s, wait_s)
+        """Whether :meth:`submit` would take a caller now; raises as :meth:`Reception.check_room`."""
+        self.reception.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:
         """Admit no further caller; waiting ones get a DrainingError, active ones go on.
@@ -354,14 +323,10 @@ class Engine:
         With the address of another worker as ``target``, calls that can be resumed go there; until they have,
         they are resumed here.
         """
-        if target and self.handing_over is not None:
-            self.handing_over.begin(target)
-        else:
-            for guest in self.resuming.drain():
-                guest.end(ResumeError("draining: the server is leaving"))
-        for guest in self._admission.drain():
-            self.metrics.admission(AdmissionOutcome.DRAINING)
-            guest.end(DrainingError("the server is leaving; its queue is closed"))
+        handing_over = self.handing_over if target else None
+        if handing_over is not None:
+            handing_over.begin(target)
+        self.reception.drain(keeps_detached=handing_over is not None)
 
     def stop(self, timeout_s: float) -> bool:
         """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
@@ -373,8 +338,7 @@ class Engine:
         if self.handing_over is not None:
             self.handing_over.stop()
         self.drain()
-        for guest in (*self.resuming.lose(), *self._admission.active()):
-            guest.end(DrainingError("the server is leaving; its sessions are closed"))
+        self.reception.end_all(DrainingError("the server is leaving; its sessions are closed"))
         self.wake.stop()
         if self._thread is None:
             return True
@@ -384,12 +348,12 @@ class Engine:
     def health(self) -> Health:
         """How the engine is now."""
         now_s = self.clock()
-        load = self._admission.load(now_s)
+        load, lost = self.reception.load(now_s), self.reception.lost
         busy_s = self.loop.busy_s(now_s)
         stuck_s = busy_s if busy_s > self.config.stuck_s else 0.0
-        alive = self._lost is None and (self._thread is None or self._thread.is_alive())
-        if self._lost is not None:
-            detail = str(self._lost)
+        alive = lost is None and (self._thread is None or self._thread.is_alive())
+        if lost is not None:
+            detail = str(lost)
         elif not alive:
             detail = "the engine thread does not run"
         elif stuck_s:
@@ -401,89 +365,14 @@ class Engine:
             alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, detail
         )
 
-    # What guests ask of their host.
-
-    def leave(self, guest: Guest) -> None:
-        """A session has closed: its row, or its place in the queue, goes to the next."""
-        self.resuming.forget(guest)
-        departure = self._admission.leave(guest, self.clock())
-        if departure.was_waiting:
-            self.metrics.admission(AdmissionOutcome.LEFT)
-        if departure.active_s is not None:
-            self.metrics.session_seconds.observe(departure.active_s)
-        self._apply(departure.changes)
-        self.wake.nudge()  # who still waits may now wait for late pressure alone, which the thread watches
-
-    def position(self, guest: Guest) -> int | None:
-        """How many callers wait before this one."""
-        return self._admission.position(guest)
-
-    def retry_after_s(self, guest: Guest) -> int:
-        """Seconds until a waiting session may expect its row."""
-        return self._admission.retry_after_s(guest, self.clock())
-
-    def _check_not_lost(self) -> None:
-        if self._lost is not None:
-            raise SessionFailedError(str(self._lost))
-
-    def _settle(self, now_s: float, *, comers: int = 0) -> None:
-        """Do what time brought; a detached call gives way to who waits, or to one of ``comers``."""
-        if self.resuming.detached:
-            load = self._admission.load(now_s)
-            missing = load.queued + comers + load.active - load.slots
-            for guest, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
-                guest.end(error)
-        self._apply(self._admission.settle(now_s))
-
-    def _apply(self, changes: Changes[Guest]) -> None:
-        """Tell everybody whom a decision of admission concerns."""
-        for guest in changes.promoted:
-            self.metrics.admission(AdmissionOutcome.PROMOTED)
-            guest.tell()
-        for guest, error in changes.expired:
-            self.metrics.admission(AdmissionOutcome.EXPIRED)
-            guest.end(error)
-        for guest in changes.moved:
-            guest.tell()
-
     def _lose(self, error: Exception) -> None:
         """The device, or our own code, has failed: end everything, once."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
-        self._lost = lost
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
-        for guest in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
-            guest.end(lost)
+        self.reception.lose(lost)
         if self._on_lost is None:
             return
         try:
             self._on_lost(lost)
         except Exception as failure:  # the caller's code, on a thread without a caller above it
             Log(__name__).error("on_lost failed", exc_info=failure)
-
-    def _add_gauges(self) -> None:
-        def load_of(name: str) -> Callable[[], float]:
-            return lambda: float(getattr(self._admission.load(self.clock()), name))
-
-        self.metrics.facts(self.info)
-        gauge = self.metrics.gauge
-        gauge("active_sessions", "Sessions that own a row.", load_of("active"))
-        gauge("queued_sessions", "Callers that wait for a row.", load_of("queued"))
-        gauge("slots", "Rows there are.", load_of("slots"))
-        gauge(
-            "detached_sessions",
-            "Sessions whose row waits for another connection of their caller.",
-            lambda: float(self.resuming.detached),
-        )
-        gauge("admitting", "1 when a caller who came now would be admitted at once.", load_of("is_admitting"))
-        gauge(
-            "input_queue_frames",
-            "Whole input frames waiting for the model, all sessions together.",
-            self.rows.waiting_frames,
-        )
-        gauge(
-            "output_queue_frames",
-            "Replies waiting for their sockets, all sessions together.",
-            self.rows.waiting_replies,
-        )
-        state_bytes = self._backend.state_bytes()  # asked now, on the only thread that may ask
-        gauge("state_bytes", "Model state of all rows: keys and values above all.", lambda: state_bytes)

@@ -238,7 +238,7 @@ class FrontEndRequests:
             guest = pools.engine.guest(call, parameters, pool=self.pool, prompt=prompt)
             guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
             self._calls[call] = FrontEndCall(pools, guest)
-            pools.engine.admit(guest, message.wait_s)
+            pools.engine.reception.admit(guest, message.wait_s)
             guest.tell()
         except AntiphonError as error:
             self._calls.pop(call, None)
@@ -251,7 +251,7 @@ class FrontEndRequests:
             guest = pools.engine.guest(call, SamplingParameters(), pool=self.pool)
             guest.listener = MessageListener(self.post, guest, pools.first_lease(self.pool))
             self._calls[call] = FrontEndCall(pools, guest)
-            pools.engine.claim(guest, claim)
+            pools.engine.reception.claim(guest, claim)
         except AntiphonError as error:
             self._calls.pop(call, None)
             self.post.send(messages.Refused(call, messages.pack_error(error)))

@@ -25,6 +25,7 @@ from antiphon.engine.guests import Guest
 from antiphon.engine.lease_copy import copy_in, copy_out
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.no_listener import NoListener
+from antiphon.engine.reception import Reception
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState, StateIdentity
@@ -68,6 +69,7 @@ class HandOverHost(Protocol):
     clock: Callable[[], float]
     metrics: EngineMetrics
     rows: Rows
+    reception: Reception
     resuming: Resuming
 
     @property
@@ -84,10 +86,6 @@ class HandOverHost(Protocol):
         prompt: SavedState | None = None,
     ) -> Guest:
         """The engine's half of a session."""
-        ...
-
-    def admit(self, guest: Guest, wait_s: float) -> None:
-        """Give it a row."""
         ...
 
     def save_guest(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
@@ -178,7 +176,7 @@ class HandingOver:
             check_row_values(state.row, host.info.spec)
             guest = host.guest(secrets.token_hex(8), state.facts.parameters, prompt=SavedState(state.row))
             guest.listener = Arrival(host, guest, state, arrived)
-            host.admit(guest, 0.0)
+            host.reception.admit(guest, 0.0)
         except Exception as error:  # a boundary: it goes to who sent the call
             if not arrived.done():
                 arrived.set_exception(as_refusal(error))

@@ -126,43 +126,34 @@ class EngineMetrics:
         )
         self.failed_steps = self._counter("failed_steps", "Steps that failed for some rows.")
         self.abandoned = self._counter("abandoned_sessions", "Sessions that ended with their front end.")
-        dropped = self.families.get(
-            Counter,
+        dropped = self._counter_by(
+            "direction",
+            ("in", "out"),
             "dropped_frames",
             "Frames dropped because a queue was full: in, before the model; out, before the client.",
-            ("model", "direction"),
         )
-        self.dropped_in = dropped.labels(model, "in")
-        self.dropped_out = dropped.labels(model, "out")
-        self._admissions = self.families.get(
-            Counter, "admissions", "Admission decisions by outcome.", ("model", "outcome")
+        self.dropped_in, self.dropped_out = dropped.labels(model, "in"), dropped.labels(model, "out")
+        self._admissions = self._counter_by(
+            "outcome",
+            [outcome.value for outcome in AdmissionOutcome],
+            "admissions",
+            "Admission decisions by outcome.",
         )
-        for outcome in AdmissionOutcome:
-            self._admissions.labels(model, outcome.value)  # so that all of them read 0 from the start
-        self._resumptions = self.families.get(
-            Counter,
-            "resumptions",
-            "Connections that asked to resume a call, by outcome.",
-            ("model", "outcome"),
+        self._resumptions = self._counter_by(
+            "outcome", RESUMPTIONS, "resumptions", "Connections that asked to resume a call, by outcome."
         )
-        for how in RESUMPTIONS:
-            self._resumptions.labels(model, how)
-        self._hand_overs = self.families.get(
-            Counter,
+        self._hand_overs = self._counter_by(
+            "outcome",
+            HAND_OVERS,
             "hand_overs",
             "Calls handed over to another worker, or taken from one, by outcome.",
-            ("model", "outcome"),
         )
-        for how in HAND_OVERS:
-            self._hand_overs.labels(model, how)
-        self._prompts = self.families.get(
-            Counter,
+        self._prompts = self._counter_by(
+            "how",
+            ("computed", "copied"),
             "prompts",
             "Prompts given to sessions: computed, or copied from an earlier session's row.",
-            ("model", "how"),
         )
-        for how in ("computed", "copied"):
-            self._prompts.labels(model, how)
         self._stages: dict[str, ArrayHistogram] = {}
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
@@ -222,6 +213,13 @@ class EngineMetrics:
 
     def _counter(self, name: str, help_text: str) -> Counter:
         return self.families.get(Counter, name, help_text, ("model",)).labels(self._model)
+
+    def _counter_by(self, label: str, values: Sequence[str], name: str, help_text: str) -> Counter:
+        """A counter by one more label, each of whose values reads 0 from the start."""
+        counter = self.families.get(Counter, name, help_text, ("model", label))
+        for value in values:
+            counter.labels(self._model, value)
+        return counter
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> ArrayHistogram:
         family = self.families.get(ArrayHistogramFamily, name, help_text, ("model",), buckets=buckets)

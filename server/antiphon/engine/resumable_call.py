@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
-from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
+from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import Note, ResumeClaim
 
 MOVED = "moved to "
@@ -68,20 +68,3 @@ def replaced() -> ReplacedError:
 def too_late() -> ResumeError:
     """The end of a connection that waited for a call."""
     return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
-
-
-def why_not(reason: str, window_s: float) -> SessionError:
-    """Why a token is good no more."""
-    if reason.startswith(MOVED):
-        return MovedError(f"{reason.removeprefix(MOVED)}: the call goes on at this worker")
-    return ResumeError(_words_of(reason, window_s))
-
-
-def _words_of(reason: str, window_s: float) -> str:
-    match reason:
-        case "expired":
-            return f"expired: a call without a connection is kept for {window_s:g} s at most"
-        case "replaced":
-            return "replaced: this token was used, and its call goes on with another"
-        case _:
-            return "unknown: no call that can be resumed has this token"

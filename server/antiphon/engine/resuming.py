@@ -12,15 +12,15 @@ the new one may be lost with that connection too.
 
 from __future__ import annotations
 
-import hmac
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
-from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late, why_not
+from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late
+from antiphon.engine.resume_keys import ResumeKeys
 from antiphon.engine.rows import Rows
 from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
@@ -30,9 +30,6 @@ MAX_NOTES: Final = 512
 
 MAX_NOTES_BYTES: Final = 65_536
 """So that a resumption fits into one message of the seam."""
-
-GONE_KEYS: Final = 4096
-"""Tokens that are remembered with why they are good no more."""
 
 LOOK_S: Final = 1.0
 """How often the time is looked at while a call is detached."""
@@ -69,8 +66,7 @@ class Resuming:
         self._rows, self._clock, self._nudge = rows, clock, nudge
         self._swap, self._resumed = swap, resumed
         self.window_s, self._yield_s = window_s, yield_s
-        self._calls: dict[bytes, ResumableCall] = {}
-        self._gone: OrderedDict[bytes, str] = OrderedDict()
+        self._keys = ResumeKeys(window_s)
         self._detached: dict[ResumableCall, None] = {}  # in the order of their times
         self._parted: deque[ResumableCall] = deque()
         self._is_draining = False
@@ -90,9 +86,10 @@ class Resuming:
             ProtocolError: it has a token, or another call has this one.
         """
         with self._lock:
-            if guest.resumable is not None or key in self._calls:
+            if guest.resumable is not None or key in self._keys:
                 raise ProtocolError(f"call {guest.id} can be resumed already, or its token is another's")
-            guest.resumable = self._calls[key] = ResumableCall(guest, key, owner, guest.id)
+            guest.resumable = call = ResumableCall(guest, key, owner, guest.id)
+            self._keys.add(call)
 
     def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
@@ -118,9 +115,7 @@ class Resuming:
             return
         with self._lock:
             call.drop_until(seq)
-            if call.former_key is not None:
-                self._give_up_key(call.former_key, "replaced")
-                call.former_key = None
+            self._keys.drop_former(call)
 
     def detach(self, guest: Guest) -> bool:
         """The connection is gone: the row waits. False where the call cannot be resumed."""
@@ -163,8 +158,7 @@ class Resuming:
     def lose(self) -> tuple[Guest, ...]:
         """No row takes a step any more: no call goes on. Returns the guests that waited for one."""
         with self._lock:
-            calls = tuple(dict.fromkeys(self._calls.values()))
-            heirs = [self._forget(call, "unknown") for call in calls]
+            heirs = [self._forget(call, "unknown") for call in self._keys.calls]
         return tuple(heir for heir in heirs if heir is not None)
 
     # What one asks who comes back.
@@ -177,7 +171,9 @@ class Resuming:
             ServerFullError: the heir's pool has no lease.
         """
         with self._lock:
-            call = self._find(claim)
+            if self._is_draining:
+                raise ResumeError("draining: the server is leaving")
+            call = self._keys.find(claim)
             if not heir.take_lease():
                 raise ServerFullError(
                     "every place of this front end is taken; try again in 1 s", retry_after_s=1
@@ -191,22 +187,6 @@ class Resuming:
             self._nudge()
         else:
             call.guest.listener.ended(replaced())  # which lets go, in its own time
-
-    def _find(self, claim: ResumeClaim) -> ResumableCall:
-        if self._is_draining:
-            raise ResumeError("draining: the server is leaving")
-        call = self._calls.get(claim.key)
-        if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):
-            raise why_not(self._gone.get(claim.key, "unknown"), self.window_s)
-        if call.owner != claim.owner:
-            raise ResumeError("unknown: this call was begun with another API key")
-        if claim.seq >= call.next_seq:
-            raise ResumeError(
-                f"unknown: the client has message {claim.seq}, of {call.next_seq} that were noted"
-            )
-        if call.heir is not None:
-            raise ResumeError("replaced: the call is being resumed through another connection")
-        return call
 
     # What time brings.
 
@@ -264,15 +244,8 @@ class Resuming:
         return _Handover(call.guest, heir, claim, source, heir.lease)
 
     def _hand_over(self, call: ResumableCall, heir: Guest, claim: ResumeClaim) -> None:
-        if claim.key == call.key:
-            if call.former_key is not None:
-                self._give_up_key(call.former_key, "replaced")
-            call.former_key = call.key
-        else:  # the client never got the answer with the last token
-            self._calls.pop(call.key)
+        self._keys.renew(call, claim)
         call.drop_until(claim.seq)
-        call.key = claim.new_key
-        self._calls[call.key] = call
         call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
         call.is_leaving, call.is_changing = False, True
         self._detached.pop(call, None)
@@ -289,9 +262,7 @@ class Resuming:
         )
         heir.listener.admitted(target)
         with self._lock:
-            call.is_changing = (
-                False  # before that, an heir whose connection broke could not give the row back
-            )
+            call.is_changing = False  # until now an heir whose connection broke could not give the row back
         self._resumed()
         self._nudge()
         heir.tell()
@@ -301,7 +272,7 @@ class Resuming:
     def movable(self) -> tuple[ResumableCall, ...]:
         """The calls whose row holds something that another worker can have."""
         with self._lock:
-            calls = tuple(dict.fromkeys(self._calls.values()))
+            calls = self._keys.calls
         leases = [call.guest.lease for call in calls]
         return tuple(
             call
@@ -316,7 +287,7 @@ class Resuming:
         """
         with self._lock:
             is_busy = call.heir is not None or call.is_moving or call.is_changing
-            if is_busy or self._calls.get(call.key) is not call:
+            if is_busy or not self._keys.is_of(call):
                 return False
             call.is_moving, call.is_leaving = True, call.detached_s is None
             is_connected = call.is_leaving
@@ -328,7 +299,7 @@ class Resuming:
         """The call can be resumed at ``worker``: at another one when it ``is_gone``, else here, as before."""
         error = MovedError(f"{worker}: the call goes on at this worker")
         with self._lock:
-            if self._calls.get(call.key) is not call:
+            if not self._keys.is_of(call):
                 return
             call.is_moving, guest, heir = False, call.guest, None
             if is_gone:
@@ -356,7 +327,7 @@ class Resuming:
             key, *former = facts.keys
             if self._is_draining:
                 raise HandOverError("this worker is leaving too")
-            if key in self._calls or not self._gone.get(key, MOVED).startswith(MOVED):
+            if self._keys.was_here(key):
                 raise HandOverError("this worker has this call already, or had it")
             call = ResumableCall(guest, key, facts.owner, facts.call, former_key=next(iter(former), None))
             call.notes.extend(facts.notes)
@@ -367,26 +338,17 @@ class Resuming:
             call.detached_s = self._clock()
             self._detached[call] = None
             guest.resumable = call
-            for each in call.keys:
-                self._calls[each] = call
-                self._gone.pop(each, None)
+            self._keys.add(call)
 
     def _forget(self, call: ResumableCall, reason: str) -> Guest | None:
         """The call cannot be resumed from now on; returns the heir that waited for it, for its end."""
-        for key in call.keys:
-            self._give_up_key(key, reason)
+        self._keys.give_up(call, reason)
         self._detached.pop(call, None)
         call.guest.resumable = None
         heir, call.heir, call.claim = call.heir, None, None
         if heir is not None:
             heir.resumable = None
         return heir
-
-    def _give_up_key(self, key: bytes, reason: str) -> None:
-        self._calls.pop(key, None)
-        self._gone[key] = reason
-        if len(self._gone) > GONE_KEYS:
-            self._gone.popitem(last=False)
 
 
 def _is_full(call: ResumableCall) -> bool:

@@ -270,8 +270,8 @@ class Rows:
             rings, taken = self.inputs, self.inputs.taken[leases]
             slots = taken % rings.capacity
             pcm, marks = rings.pcm[leases, slots], rings.marks[leases, slots]
-            frame: Counts = marks[:, 0]
-            complete_s: Times = np.fmin(marks[:, 1].view(np.float64), now_s)  # callers' need not be times
+            frame = marks[:, 0]
+            complete_s = np.fmin(marks[:, 1].view(np.float64), now_s)  # callers' need not be times
             np.fmax(complete_s, now_s - LONGEST_WAIT_S, out=complete_s)
             # What was flushed since ready() is taken nevertheless, and its reply is flushed.
             has_frame = EVERY if self._is_live else rings.written[leases] > taken

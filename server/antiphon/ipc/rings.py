@@ -74,7 +74,8 @@ class InputWriter:
     def waiting(self) -> int:
         """Whole frames that wait and may be heard."""
         rings, lease = self._rings, self._lease
-        return rings.written.item(lease) - max(rings.taken.item(lease), rings.discarded.item(lease))
+        waiting: int = rings.written.item(lease) - max(rings.taken.item(lease), rings.discarded.item(lease))
+        return waiting
 
     @property
     def free_samples(self) -> int:
@@ -113,7 +114,8 @@ class InputWriter:
 
     def _free_slots(self) -> int:
         rings, lease = self._rings, self._lease
-        return rings.capacity - rings.written.item(lease) + rings.taken.item(lease)
+        free: int = rings.capacity - rings.written.item(lease) + rings.taken.item(lease)
+        return free
 
     def _end_frame(self) -> None:
         rings, lease = self._rings, self._lease
@@ -235,7 +237,8 @@ class OutputRings:
 
     def has_news(self, lease: int) -> bool:
         """Whether replies of one lease wait, or were given up."""
-        return self.written.item(lease) > self.taken.item(lease)
+        has_news: bool = self.written.item(lease) > self.taken.item(lease)
+        return has_news
 
     def waiting_for_caller(self, lease: int) -> int:
         """Replies of one lease that wait and answer what its caller sent."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_sessions_are_torchs(checkpoint: Checkpoint) -> None:
             open_rows[rows[inputs.reset]] = True
             watched.closest[:] = np.inf
             # The oracle's rows stand each in its own place, which is how its choices are found again.
-            wanted, got = oracle.step(inputs._replace(is_fixed=True)), ours.step(inputs)
+            wanted, got = oracle.step(replace(inputs, is_fixed=True)), ours.step(inputs)
             open_rows[rows] &= watched.closest[rows] > MARGIN
             assert_rows_equal(got, wanted, open_rows[rows])
             named += rows.size

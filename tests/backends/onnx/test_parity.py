@@ -63,7 +63,7 @@ def given_a_voice(backend: Backend, inputs: StepInputs) -> StepInputs:
         speakers = np.random.default_rng(row).normal(0, 1, (1 + row // 2, shape.frames, shape.width))
         nothing = np.zeros((0, 0), np.int32)
         assert backend.prime(row, Prompt(nothing, speakers=speakers.astype(np.float32))).is_done
-    return inputs._replace(reset=inputs.reset & ~joins)
+    return replace(inputs, reset=inputs.reset & ~joins)
 
 
 @pytest.mark.parametrize(

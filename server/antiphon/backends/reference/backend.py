@@ -21,8 +21,7 @@ from antiphon.backends.reference.duplex import DuplexLM
 from antiphon.backends.reference.rows import StreamRows
 from antiphon.backends.snapshots import check_tensors, part, with_prefix
 from antiphon.backends.stopwatch import Stopwatch
-from antiphon.backends.threads import model_threads
-from antiphon.backends.torch_devices import device_bytes, device_probe, pick_device, pick_dtype, to_numpy
+from antiphon.backends.torch_devices import device_bytes, device_probe, open_device, pick_dtype, to_numpy
 from antiphon.errors import UnsupportedError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -203,9 +202,7 @@ def make(
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
         raise UnsupportedError(f"the reference backend runs codec and duplex models, not {spec.kind}")
     check_slots(slots)
-    torch_device, cpu_threads = pick_device(device), model_threads(threads)
-    if torch_device.type == "cpu":
-        torch.set_num_threads(cpu_threads)
+    torch_device = open_device(device, threads)
     lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16", "float16"))
     mimi = loading.load_mimi(checkpoint, torch_device)
     lm = None

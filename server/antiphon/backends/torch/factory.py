@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from antiphon.backends.checks import check_slots
 from antiphon.backends.host import HostBackend
-from antiphon.backends.threads import model_threads
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.kernels.fused import ATTENTION
 from antiphon.backends.torch.tts import TorchTts
 from antiphon.backends.torch.weights.conditions import load_conditions
 from antiphon.backends.torch.weights.loading import load_codec, load_generator
-from antiphon.backends.torch_devices import pick_device, pick_dtype
+from antiphon.backends.torch_devices import open_device, pick_dtype
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError
 from antiphon.models.guidance import UNGUIDED, guidance_of
@@ -59,9 +56,7 @@ def make(
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
-    torch_device, cpu_threads = pick_device(device), model_threads(threads)
-    if torch_device.type == "cpu":
-        torch.set_num_threads(cpu_threads)
+    torch_device = open_device(device, threads)
     lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16"))
     mimi = load_codec(checkpoint, torch_device, attention)
     if spec.lm is None:
