@@ -5,9 +5,10 @@
     python -m lab.bench.by_turns old=... new=... --most --format pcm_s16le    the most sessions of each
     python -m lab.bench.by_turns old=... new=... --serve '--model tiny --slots 48' --sessions 16
 
-Each version is the `antiphon` command of an environment of its own; the load is this version's probe. Every
-run has a fresh server. Without `--serve` it has the null backend of 5 ms. Results go to
-`out/bench/by-turns.json`, and the summary is printed.
+Each version is the `antiphon` command of an environment of its own, and options of its own where it has any
+('new=.venv/bin/antiphon --front-ends 2'); the load is this version's probe. Every run has a fresh server.
+Without `--serve` it has the null backend of 5 ms. Results go to `out/bench/by-turns.json`, and the summary is
+printed.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def run(command: str, load: Load, sessions: int) -> Values:
 
 
 def _serve(command: str, options: Sequence[str]) -> Callable[[int], list[str]]:
-    return lambda port: [command, "serve", "--port", str(port), "--log-level", "warning", *options]
+    program, *more = shlex.split(command)
+    return lambda port: [program, "serve", "--port", str(port), "--log-level", "warning", *options, *more]
 
 
 def line(found: Values) -> str:

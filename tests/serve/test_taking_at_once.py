@@ -96,8 +96,9 @@ async def test_no_message_overtakes_one_that_waits_or_is_being_followed(socket: 
     assert not taker.taken
 
 
-async def test_of_a_burst_a_few_are_taken_at_once(socket: Socket) -> None:
-    taker = Taker()
+@pytest.mark.parametrize("rate", [500, 1_000_000_000])
+async def test_of_a_burst_a_few_are_taken_at_once(socket: Socket, rate: int) -> None:
+    taker, socket._message_s, socket._byte_s = Taker(), 1.0 / rate, 0.0
     socket.take_at_once(taker)
     task = await receiving(socket)
     feed(socket, *(b"%03d" % number for number in range(20)))

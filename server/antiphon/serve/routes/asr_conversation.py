@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError
-from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import ANYBODY, Caller
-from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.input_decoder import InputDecoder
-from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
+from antiphon.serve.routes.asr_stream import asr_parameters
+from antiphon.serve.routes.heard import HeardConversation
 from antiphon.serve.routes.kyutai import KyutaiConversation
 from antiphon.serve.transport.socket import Socket
 
-MAX_PENDING_SAMPLES: Final = 24_000
-"""A second that the engine has no room for yet; beyond, the socket is not read."""
 
-
-class AsrConversation(KyutaiConversation):
-    """A conversation of somebody who is heard and read back."""
+class AsrConversation(HeardConversation, KyutaiConversation):
+    """A conversation in Kyutai's protocol of recognition."""
 
     def __init__(
         self, services: Services, model: ServedModel, *, wait_s: float = 0.0, caller: Caller = ANYBODY
@@ -33,14 +29,8 @@ class AsrConversation(KyutaiConversation):
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
         self._wait_s = wait_s
-        self._hearing = AsrStream(model, services.clock)
         self._ear: InputDecoder | None = None
         self._has_audio = False
-
-    @property
-    def words(self) -> int:
-        """Words heard so far."""
-        return self._hearing.words
 
     async def admit(self) -> None:
         """Ask the engine for a session.
@@ -98,27 +88,7 @@ class AsrConversation(KyutaiConversation):
         if self._is_full:
             await self._wait_for_room(socket)
 
-    @property
-    def _is_full(self) -> bool:
-        return self._hearing.pending_samples > MAX_PENDING_SAMPLES
-
-    @property
-    def _waits_for_us(self) -> bool:
-        return self._hearing.has_audio_waiting
-
     # What goes out.
 
-    def _move(self, socket: Socket, session: CallSession) -> bool:
-        is_congested = socket.is_congested()
-        told = self._hearing.advance(may_tell=not is_congested)
-        if told.events:
-            self._say(socket, *told.messages)
-        now_s = self._clock()
-        for reply in told.replies:
-            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
-        self._congested(is_congested)
-        self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
-        return False
-
-    def _write_taken(self, socket: Socket) -> None:
-        """Words are written as they are taken."""
+    def _tell(self, socket: Socket, messages: Sequence[kyutai.ServerMessage]) -> None:
+        self._say(socket, *messages)

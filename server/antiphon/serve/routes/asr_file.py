@@ -22,13 +22,10 @@ from antiphon.serve.hosting.answer import Answer
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
-from antiphon.serve.routes.routing import ELSEWHERE
+from antiphon.serve.routes.routing import post_wait_s
 
 IN_MEMORY_BYTES: Final = 1_048_576
 """A smaller recording makes no file."""
-
-WAIT_S: Final = 100.0
-"""How long a recording waits for a row: as with Kyutai's server."""
 
 STEP_PACKETS: Final = 512
 """Packets decoded in one step, whether or not they hold audio: less than 20 ms of the thread's time."""
@@ -73,7 +70,7 @@ class AsrFile(Answer):
             AudioError: the recording cannot be read to its end, or is too long.
             AntiphonError: there is no session, or it, or the server, ended.
         """
-        wait_s = 0.0 if ELSEWHERE in self._request.headers else min(WAIT_S, self._limits.max_wait_s)
+        wait_s = post_wait_s(self._request, self._limits)
         self._hearing.session = await self._submit(asr_parameters(self._model), wait_s=wait_s, route=route)
         with contextlib.closing(decode_steps(file, self._rate)) as pieces:
             is_ended = False

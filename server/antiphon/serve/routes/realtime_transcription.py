@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Final
+from collections.abc import Sequence
 
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, AudioError, FieldError, ProtocolError
-from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai, realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.fields import INVALID_VALUE
@@ -17,21 +16,17 @@ from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.serve.access.callers import ANYBODY, Caller
-from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.line import LineDecoder
-from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
+from antiphon.serve.routes.asr_stream import asr_parameters
 from antiphon.serve.routes.duplex_call import line_of
-from antiphon.serve.routes.lossless import LosslessConversation
+from antiphon.serve.routes.heard import HeardConversation
 from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
 
-MAX_PENDING_SAMPLES: Final = 24_000
-"""A second that the engine has no room for yet; beyond, the socket is not read."""
 
-
-class RealtimeTranscription(LosslessConversation):
+class RealtimeTranscription(HeardConversation):
     """A conversation of somebody who is heard and read back, turn by turn."""
 
     def __init__(
@@ -49,14 +44,8 @@ class RealtimeTranscription(LosslessConversation):
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
         self._decoder = LineDecoder(line_of(session.input_format), self._rate)
-        self._hearing = AsrStream(model, services.clock)
         self._marks = itertools.count(1)
         self._patience.is_quiet = session.detection is None
-
-    @property
-    def words(self) -> int:
-        """Words heard so far."""
-        return self._hearing.words
 
     async def admit(self) -> None:
         """Ask for a row at once: this protocol has no queue.
@@ -171,20 +160,10 @@ class RealtimeTranscription(LosslessConversation):
         if not self._client.is_congested:
             self._client.say([error_event(error)])
 
-    @property
-    def _is_full(self) -> bool:
-        return self._hearing.pending_samples > MAX_PENDING_SAMPLES
-
-    @property
-    def _waits_for_us(self) -> bool:
-        return self._hearing.has_audio_waiting
-
     # What goes out.
 
-    def _move(self, socket: Socket, session: CallSession) -> bool:
-        is_congested = socket.is_congested()
-        told = self._hearing.advance(may_tell=not is_congested)
-        for message in told.messages:
+    def _tell(self, _socket: Socket, messages: Sequence[kyutai.ServerMessage]) -> None:
+        for message in messages:
             if isinstance(message, kyutai.Word):
                 self._client.say(self._turns.word(message.text))
                 if cut := self._turns.cut(self._detector.now_ms):
@@ -193,15 +172,6 @@ class RealtimeTranscription(LosslessConversation):
                     self._waker.wake()  # the marker is to be heard, whether or not audio follows
             elif isinstance(message, kyutai.Marker):
                 self._client.say(self._turns.transcribed())
-        now_s = self._clock()
-        for reply in told.replies:
-            session.sent(reply, now_s, socket.stalled_s(reply.replied_s))
-        self._congested(is_congested)
-        self._look_again_in(RECHECK_S if is_congested else self._hearing.quiet_in_s())
-        return False
-
-    def _write_taken(self, socket: Socket) -> None:
-        """Words are written as they are taken."""
 
     def _tell_error(self, _socket: Socket, error: AntiphonError) -> None:
         self._client.say([error_event(error)])

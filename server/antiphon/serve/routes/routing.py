@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from aiohttp import hdrs, web
 
+from antiphon.config import Limits
 from antiphon.errors import SessionError, SessionLimitError, UnknownModelError, UnknownSessionError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.events import close_code
@@ -50,6 +51,14 @@ ELSEWHERE = "X-Antiphon-Elsewhere"
 """A header of a proxy that has other workers to ask: a caller that gets no row at once is answered with a
 status, which the proxy can read, even a client whose protocol has a message for it, or that would wait.
 """
+
+POST_WAIT_S = 100.0
+"""How long a recording or a text that came by POST waits for a row: as with Kyutai's server."""
+
+
+def post_wait_s(request: web.Request, limits: Limits) -> float:
+    """How long what came by POST waits for a row of this worker."""
+    return 0.0 if ELSEWHERE in request.headers else min(POST_WAIT_S, limits.max_wait_s)
 
 
 async def refuse_over_http(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import Final
 
 from aiohttp import web
 
@@ -20,13 +19,10 @@ from antiphon.serve.hosting.answer import Answer
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.openai_errors import api_error
-from antiphon.serve.routes.routing import ELSEWHERE
+from antiphon.serve.routes.routing import post_wait_s
 from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.tts_stream import TtsStream
 from antiphon.serve.transport.liveness import LivenessRules
-
-WAIT_S: Final = 100.0
-"""How long a text waits for a row: as with Kyutai's server."""
 
 
 async def handle_text(
@@ -97,7 +93,7 @@ class TtsFile(Answer):
             pass
         if not (self._voicing.has_text or self._may_be_empty):
             raise FieldError("input has no words", param="input", code=INVALID_VALUE)
-        wait_s = 0.0 if ELSEWHERE in self._request.headers else min(WAIT_S, self._limits.max_wait_s)
+        wait_s = post_wait_s(self._request, self._limits)
         self._voicing.session = await self._submit(
             self._model.parameters(), wait_s=wait_s, prompt=self._voice, route="text post"
         )

@@ -40,7 +40,7 @@ HOLD_S: Final = 0.5
 """How long a peer is not read that has sent a second's messages too many."""
 
 AT_ONCE: Final = 8
-"""Messages ahead of its rate, beyond which a peer's wait for their turn: a burst is not taken at once."""
+"""Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
 
 Taker: TypeAlias = Callable[[bytes | str], bytes | str | None]
 """Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
@@ -72,6 +72,7 @@ class Socket:
         self.ahead_bytes = 0
         self._news: asyncio.Future[None] | None = None
         self._taker: Taker | None = None
+        self._offered = 0  # to the taker, of this read
         self._fault: Exception | None = None
         self._is_over = asyncio.Event()
         self._last: tuple[int, str] | None = None
@@ -130,6 +131,7 @@ class Socket:
 
     def _read(self) -> None:
         """Read what is here, until it is too much or too fast."""
+        self._offered = 0
         try:
             while not self._is_full():
                 if (message := self._incoming.next()) is None:
@@ -160,8 +162,9 @@ class Socket:
         """What the taker leaves of a message. It is asked while the receiver waits: none is overtaken."""
         if self._taker is None or self._ahead or self._news is None or self._news.done() or self._pauses:
             return content
-        if self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
+        if self._offered == AT_ONCE or self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
             return content
+        self._offered += 1
         try:
             return self._taker(content)
         except Exception as error:  # a boundary: it concerns the receiver, not the network
