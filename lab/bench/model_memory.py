@@ -84,7 +84,7 @@ NOTHING: Steps = ((), 0)
 
 
 def _graphs(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]:
-    files = [GraphFile.exported(folder, form, path.stem) for path in sorted(folder.glob("*.json"))]
+    files = [GraphFile.exported(folder, form, path.stem) for path in sorted((folder / form).glob("*.json"))]
     yield NOTHING
     sessions = [file.session(threads) for file in files]
     yield NOTHING

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.graph import Apart, Graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.graphs import GraphFormat, graph_from_json
@@ -30,9 +30,9 @@ class GraphFile:
 
     @classmethod
     def exported(cls, folder: Path, recipe: str, stage: str) -> GraphFile:
-        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, its table ``folder/STAGE.json``."""
-        form = graph_from_json(json.loads((folder / f"{stage}.json").read_text()), stage)
-        return cls(folder / recipe / f"{stage}.onnx", form)
+        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, its table beside it."""
+        path = folder / recipe / f"{stage}.onnx"
+        return cls(path, graph_from_json(json.loads(path.with_suffix(".json").read_text()), stage))
 
     @classmethod
     def shipped(cls, checkpoint: Checkpoint, stage: str) -> GraphFile:
@@ -49,12 +49,12 @@ class GraphFile:
         """As the server opens it, on the CPU."""
         return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
 
-    def rows(self, session: Session, rows: int) -> Graph:
+    def rows(self, session: Session, rows: int, apart: Apart | None = None) -> Graph:
         """Rows for a session of it, all of which advance and are far in their calls.
 
         Rings are written over, so that they are memory and not a page of zeros that the system lends.
         """
-        graph = Graph(session, self.form, rows)
+        graph = Graph(session, self.form, rows, apart)
         fill_rows(graph)
         return graph
 

@@ -1,7 +1,7 @@
 """Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``lab.bench.cpu_models``.
 
 Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
-Graphs are exported once, which takes 6 GB of memory for the LM and as much of the disk, and found again by
+Graphs are exported once, which takes 6 GB of memory for the LM and 10 GB of the disk, and found again by
 later runs; after a change of the export their folder wants deleting.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -19,11 +21,14 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
+from antiphon.backends.onnx.graph import Apart
+from antiphon.backends.onnx.windows import cut
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.models.graphs import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, ExportedStage, LanguageStage
+from antiphon_quantize.onnx_rings import round_rings
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import load_recipe
 from lab.bench.harness import Values, tell
@@ -37,6 +42,8 @@ FORMS: Mapping[str, Sequence[str]] = {"mimi": RECIPES[:2], "lm": RECIPES[1:], "l
 UPSTREAM = "upstream"
 SPINNING = "int8 spinning"
 """INT8 on threads that keep their cores during a step."""
+IN_PARTS = "int8 in parts"
+"""INT8, a part of the rows on each thread."""
 FRAME_MS = 80
 REAL_TIME_FORM = "int8"
 """The form whose sum of encoder and language model is told."""
@@ -76,6 +83,8 @@ def measure_model(model: str, rows: int, setting: Setting) -> Values:
         calls: Calls = {f"{UPSTREAM} {stage}": call for stage, call in upstream.items()}
         for form in (*FORMS[model], *([SPINNING] if setting.spin else [])):
             calls |= graph_calls(folder, form, seeded.stages, rows, setting)
+        if model == "mimi" and 1 < setting.threads <= rows:
+            calls |= calls_in_parts(folder, seeded.stages, rows, setting.threads, stack)
         if model == "lm":
             calls |= graph_calls(setting.folder("listener"), REAL_TIME_FORM, ("encode",), rows, setting)
         times = take_turns(calls, setting.turns)
@@ -96,31 +105,55 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     return calls
 
 
+def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int, stack: ExitStack) -> Calls:
+    """A frame of each stage, its rows in as many parts as threads, as the server runs a small graph."""
+    pool = stack.enter_context(ThreadPoolExecutor(threads - 1))
+    calls: Calls = {}
+    for stage in stages:
+        file = GraphFile.exported(folder, IN_PARTS.split()[0], stage)
+        session = file.session(1)
+        graph = file.rows(session, rows, Apart(session, pool, threads))
+        calls[f"{IN_PARTS} {stage}"] = partial(graph.run_apart, cut([range(rows)], threads))
+    return calls
+
+
 def export(seeded: Seeded, folder: Path) -> None:
-    """Every stage by every recipe into ``folder/RECIPE/STAGE.onnx``, unless the folder is there."""
+    """Every stage by every recipe into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
+
+    Nothing is done where the folder is there.
+    """
     if folder.is_dir():
         return
     part = folder.with_name(folder.name + ".part")
-    for recipe in RECIPES:
-        (part / recipe).mkdir(parents=True, exist_ok=True)
-    for name, stage in seeded_stages(seeded):
-        tell(f"exporting {folder.name} {name}")
-        source = part / RECIPES[0] / f"{name}.onnx"
-        form = export_stage(stage, source, name)
-        (part / f"{name}.json").write_text(json.dumps(graph_to_json(form)))
-        for recipe in RECIPES[1:]:
-            quantize_graph(source, part / recipe / source.name, load_recipe("onnx", recipe))
+    recipes = {name: load_recipe("onnx", name) for name in RECIPES}
+    if "lm" not in seeded.stages:
+        recipes = {name: replace(recipe, int8_ring_bytes=None) for name, recipe in recipes.items()}
+    for ring_bytes in dict.fromkeys(recipe.int8_ring_bytes for recipe in recipes.values()):
+        whole = part / f"whole-{ring_bytes}"
+        whole.mkdir(parents=True, exist_ok=True)
+        for name, stage in seeded_stages(seeded, ring_bytes):
+            tell(f"exporting {folder.name} {name}")
+            source = whole / f"{name}.onnx"
+            table = json.dumps(graph_to_json(export_stage(stage, source, name)))
+            for recipe_name, recipe in recipes.items():
+                if recipe.int8_ring_bytes == ring_bytes:
+                    target = part / recipe_name / source.name
+                    target.parent.mkdir(exist_ok=True)
+                    quantize_graph(source, target, recipe)
+                    target.with_suffix(".json").write_text(table)
+        shutil.rmtree(whole)
     part.rename(folder)
     gc.collect()
 
 
-def seeded_stages(seeded: Seeded) -> Iterator[tuple[str, ExportedStage]]:
+def seeded_stages(seeded: Seeded, int8_ring_bytes: int | None = None) -> Iterator[tuple[str, ExportedStage]]:
     """The stages of a language model, or of a Mimi."""
     with torch.device("meta"):
         is_lm = "lm" in seeded.stages
         model = LanguageModel(seeded.config, steps=0) if is_lm else Mimi(seeded.config, seeded.codebooks)
     with_weights(model)
     if isinstance(model, LanguageModel):
+        round_rings(model.transformer, int8_ring_bytes)
         yield "lm", LanguageStage(model.prepare())
         return
     mimi = model.prepare()

@@ -25,7 +25,7 @@ KERNEL: Final = "_kernel_time"
 RUN: Final = "model_run"
 SUMMED: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm"})
 """Operators that multiply in float32."""
-ROUNDED: Final = frozenset({"MatMulNBits"})
+ROUNDED: Final = frozenset({"MatMulNBits", "MatMulInteger"})
 """Operators that multiply in INT8."""
 LOOK_UPS: Final = IN_PLACE | {"Gather", "GatherND"}
 """Operators that touch little of their first input."""
@@ -151,7 +151,7 @@ def products(event: Values, node: Node) -> int:
     given, made = (_elements(event[key][0]) for key in ("input_type_shape", "output_type_shape"))
     if operator in ("Conv", "ConvTranspose") and kernel:
         return math.prod(kernel[1:]) * (made if operator == "Conv" else given)
-    if operator in ("MatMul", "FusedMatMul", "Gemm", "MatMulNBits"):
+    if operator in ("MatMul", "FusedMatMul", "Gemm", *ROUNDED):
         return made * int(_shape(event["input_type_shape"][0])[-1])
     return 0
 

@@ -56,7 +56,8 @@ def make_folder(out: Path, graphs: Path, recipe_name: str) -> Manifest:
         for path in (folder / recipe_name).glob(f"{stage}.onnx*"):
             (out / path.name).unlink(missing_ok=True)
             os.link(path, out / path.name)
-        form = graph_from_json(json.loads((folder / f"{stage}.json").read_text()), stage)
+        table = folder / recipe_name / f"{stage}.json"
+        form = graph_from_json(json.loads(table.read_text()), stage)
         forms[stage] = replace(form, file=f"onnx.{stage}")
     (out / TOKENIZER_NAME).write_bytes(train_tokenizer(PIECES))
     listener, lm = (MODELS[f"{model}-full"] for model in STAGES.values())

@@ -9,7 +9,12 @@ from typing import Any
 import onnxscript
 import torch
 
+from antiphon_quantize import onnx_rings  # noqa: F401  (two of the operators below are its own)
+
 op: Any = onnxscript.opset20  # its annotations do not know that Python's numbers become constants
+
+UINT8 = 2
+"""ONNX's number of the type."""
 
 OPSET = 20
 """The lowest opset with everything the graphs need (Gelu)."""
@@ -61,9 +66,21 @@ def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
     return op.Div(op.Sub(x, op.Mod(x, divisor)), divisor)
 
 
+def multiply_bytes(left: Any, right: Any) -> Any:
+    """Bytes times signed bytes; without zero points the runtime reads the right side where it lies."""
+    return op.MatMulInteger(left, right)
+
+
+def nearest_bytes(values: Any) -> Any:
+    """Rounding and narrowing in one pass."""
+    return op.QuantizeLinear(values, 1.0, op.Cast(0, to=UINT8))
+
+
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.scaled_dot_product_attention.default: attention,
     torch.ops.aten.elu.default: elu,
     torch.ops.aten.div.Tensor_mode: divide,
+    torch.ops.antiphon.multiply_bytes.default: multiply_bytes,
+    torch.ops.antiphon.nearest_bytes.default: nearest_bytes,
 }
 """For ``torch.onnx.export(custom_translation_table=...)``."""

@@ -41,6 +41,7 @@ from antiphon_quantize.onnx_modules import (
     ExportedStage,
     LanguageStage,
 )
+from antiphon_quantize.onnx_rings import round_rings
 from antiphon_quantize.onnx_voices import VoiceStage
 from antiphon_quantize.recipe import Recipe, told_options
 
@@ -105,7 +106,8 @@ def write_graphs(
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
     """
-    makers = {name: make for name, make in stage_makers(checkpoint).items() if name not in leave_out}
+    made = stage_makers(checkpoint, int8_ring_bytes=recipe.int8_ring_bytes)
+    makers = {name: make for name, make in made.items() if name not in leave_out}
     graphs: dict[str, GraphFormat] = {}
     lines: list[str] = []
     for done, (name, make) in enumerate(makers.items()):
@@ -182,8 +184,10 @@ def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
     )
 
 
-def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], ExportedStage]]:
-    """What makes each stage a checkpoint has, in float32.
+def stage_makers(
+    checkpoint: Checkpoint, *, int8_ring_bytes: int | None = None
+) -> Mapping[str, Callable[[], ExportedStage]]:
+    """What makes each stage a checkpoint has, in float32; for ``int8_ring_bytes`` see the recipe.
 
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
@@ -195,14 +199,16 @@ def stage_makers(checkpoint: Checkpoint) -> Mapping[str, Callable[[], ExportedSt
     if spec.kind is not PipelineKind.TTS:
         makers["encode"] = lambda: EncodeStage(mimi)
     if spec.lm is not None:
-        makers |= _language_makers(checkpoint, spec.lm)
+        makers |= _language_makers(checkpoint, spec.lm, int8_ring_bytes)
     if spec.kind is not PipelineKind.STT:
         codebooks = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
         makers["decode"] = lambda: DecodeStage(mimi, codebooks)
     return makers
 
 
-def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[], ExportedStage]]:
+def _language_makers(
+    checkpoint: Checkpoint, lm: LMSpec, int8_ring_bytes: int | None
+) -> dict[str, Callable[[], ExportedStage]]:
     spec = checkpoint.spec
     shape = None
     if spec.kind is PipelineKind.TTS:
@@ -223,6 +229,7 @@ def _language_makers(checkpoint: Checkpoint, lm: LMSpec) -> dict[str, Callable[[
         ).prepare()
     if rounded := len(int8_linears(model)):
         raise UnsupportedError(f"{spec.name} has {rounded} INT8 layers; start from its float weights")
+    round_rings(model.transformer, int8_ring_bytes)
     makers: dict[str, Callable[[], ExportedStage]] = {}
     if spec.kind is PipelineKind.TTS:
         conditions = load_conditions(checkpoint.file("lm"), spec, torch.device("cpu"))

@@ -23,6 +23,7 @@ OPTIONAL: Mapping[str, type] = {
     "search": bool,
     "format": str,
     "method": str,
+    "int8_ring_bytes": int,
     "gate": list,
 }
 
@@ -47,8 +48,10 @@ class Recipe:
     backend. ``keep`` wins over ``quantize``, and an earlier rule over a later one. ``block``: how many
     weights share a scale, and ``search``: whether that is looked for or just holds the largest of them,
     where there are blocks (onnx, torch's int4). ``format`` and ``method``, for torch: what a weight becomes
-    (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static). ``gate``: the limits
-    that what it makes is held to, before those that are common to all recipes.
+    (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static).
+    ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
+    would take so many bytes or more in float32; None: in no layer. ``gate``: the limits that what it makes is
+    held to, before those that are common to all recipes.
     """
 
     description: str
@@ -61,6 +64,7 @@ class Recipe:
     search: bool = False
     format: str = "int8"
     method: str = "nearest"
+    int8_ring_bytes: int | None = None
     gate: tuple[Limit, ...] = ()
 
     def bits_of(self, name: str) -> int | None:

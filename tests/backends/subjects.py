@@ -62,9 +62,9 @@ def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
     )
 
 
-def graphs(kind: str, folders: pytest.TempPathFactory) -> Subject:
+def graphs(kind: str, folders: pytest.TempPathFactory, *, int8_ring_bytes: int | None = None) -> Subject:
     """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
-    checkpoint = exported(kind, folders)
+    checkpoint = exported(kind, folders, int8_ring_bytes=int8_ring_bytes)
     return Subject(
         f"onnx {kind}",
         lambda slots: make_backend("onnx", checkpoint, slots=slots, options={"threads": 1}),
@@ -93,7 +93,7 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "reference-duplex": lambda folders: model("reference", "moshi", folders),
     "onnx-codec": lambda folders: graphs("codec", folders),
     "onnx-duplex": lambda folders: graphs("moshi", folders),
-    "onnx-stt": lambda folders: graphs("stt", folders),
+    "onnx-stt": lambda folders: graphs("stt", folders, int8_ring_bytes=0),
     "onnx-tts": lambda folders: graphs("tts", folders),
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),

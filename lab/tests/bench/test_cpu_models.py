@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lab.bench.cpu_rates import Rates, int8_unit
 from lab.bench.long_call import judge_call, render_call
 from lab.bench.model_memory import measure_memory
 from lab.bench.onnx_graphs import GraphFile
+from lab.bench.onnx_models import Setting, calls_in_parts
 from lab.bench.onnx_work import Node, Work, products
 
 
@@ -58,7 +60,7 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
     }
     assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm", "int8 spinning lm", "int8 encode"}
     assert mimi["file_bytes"]["int8"] < mimi["file_bytes"]["float32"]
-    written = [path.stat().st_size for path in (graphs / "lm-small" / "int4").iterdir()]
+    written = [path.stat().st_size for path in (graphs / "lm-small" / "int4").glob("*.onnx*")]
     assert lm["file_bytes"]["int4"] == sum(written)
     for form in ("upstream", "int8"):
         memory = values["attempts"][f"memory mimi {form} 2"]
@@ -120,6 +122,15 @@ def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, gr
         " others | ",
     ):
         assert words in text
+
+
+def test_parts_of_the_rows_are_timed_on_a_thread_each(graphs: Path) -> None:
+    folder = Setting(graphs, "small", 2, spin=False, turns=1).folder("mimi")
+    with ExitStack() as stack:
+        calls = calls_in_parts(folder, ("encode", "decode"), 3, 2, stack)
+        assert list(calls) == ["int8 in parts encode", "int8 in parts decode"]
+        for call in calls.values():
+            call()
 
 
 def test_products_are_counted_by_their_shapes() -> None:

@@ -31,7 +31,7 @@ def source(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
     return load_checkpoint(str(folder))
 
 
-def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
+def exported(kind: str, folders: pytest.TempPathFactory, *, int8_ring_bytes: int | None = None) -> Checkpoint:
     """Its graphs, by the command line for the first kind, and for the others what differs."""
 
     def export(out: Path) -> None:
@@ -40,9 +40,9 @@ def exported(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
             line = ["--target", "onnx", "--recipe", "float32", "--model", checkpoint.ref, str(out)]
             assert cli.run(["quantize", "--no-gate", *line]) == 0
         else:
-            _borrow(checkpoint, exported(FIRST, folders), out)
+            _borrow(checkpoint, exported(FIRST, folders), out, int8_ring_bytes)
 
-    return load_checkpoint(str(made_once(folders, f"onnx-{kind}", export)))
+    return load_checkpoint(str(made_once(folders, f"onnx-{kind}-{int8_ring_bytes}", export)))
 
 
 def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
@@ -60,13 +60,13 @@ def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
     return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
 
 
-def _borrow(checkpoint: Checkpoint, lender: Checkpoint, out: Path) -> None:
+def _borrow(checkpoint: Checkpoint, lender: Checkpoint, out: Path, int8_ring_bytes: int | None) -> None:
     assert checkpoint.file("mimi").read_bytes() == lender.file("mimi").read_bytes()
     out.mkdir(parents=True)
     borrowed = {name: lender.graphs[name] for name in stages(checkpoint.spec) if name in ("encode", "decode")}
     for graph in borrowed.values():
         shutil.copy(lender.file(graph.file), out)
-    recipe = load_recipe("onnx", "float32")
+    recipe = replace(load_recipe("onnx", "float32"), int8_ring_bytes=int8_ring_bytes)
     made, _ = write_graphs(checkpoint, out, recipe, lambda *_: None, leave_out=("encode", "decode"))
     sources = {role: name for role, name in COPIED.items() if role in checkpoint.files}
     for role, name in sources.items():

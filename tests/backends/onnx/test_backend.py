@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -162,6 +163,22 @@ def test_what_cannot_be_is_said() -> None:
     prompt = Prompt(np.zeros((4, 17), dtype=np.int32))
     with pytest.raises(UnsupportedError, match=r"takes no prompts \(this one has 4 frames\); torch does"):
         backend_of("tiny").prime(0, prompt)
+
+
+def test_parts_of_a_tick_have_a_thread_each_until_the_backend_is_closed() -> None:
+    plain, backend = backend_of("echo"), make(load_checkpoint("echo"), slots=3, threads=2)
+    assert isinstance(backend, HostBackend)
+    assert backend.info.memory["weights"] == 2 * plain.info.memory["weights"]
+    for stage in executor_of(backend).stages.values():
+        stage.apart_from = 2
+    before = set(threading.enumerate())
+    outputs = backend.step(tick(3, reset=True))
+    assert outputs.pcm is not None
+    assert np.isfinite(outputs.pcm).all()
+    (own,) = set(threading.enumerate()) - before
+    assert own.name.startswith("antiphon-rows")
+    backend.close()
+    assert not own.is_alive()
 
 
 def test_threads_may_spin_and_say_the_same() -> None:

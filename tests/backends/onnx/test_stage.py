@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx import stage as module
-from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.graph import Apart, Graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.onnx.windows import RunCost
@@ -89,3 +92,71 @@ def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPa
             array.flags.writeable = False
     stage.run(np.array([4, 2], np.int32), {"tokens": 1})
     assert stage.graph.state is stage.state
+
+
+def stage_in_parts(name: str, pool: ThreadPoolExecutor) -> Stage:
+    checkpoint = load_checkpoint("tiny")
+    form = checkpoint.graphs[name]
+    path, providers = checkpoint.file(form.file), pick_provider(None)[1]
+    session = open_session(path, providers, 1)
+    stage = Stage(session, form, ROWS, Apart(session, pool, 2))
+    stage.apart_from = 2
+    return stage
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_parts_at_the_same_time_compute_what_one_run_does(
+    monkeypatch: pytest.MonkeyPatch, lies: bool
+) -> None:
+    if lies:
+        monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
+    seen: list[list[range]] = []
+    run_apart = Graph.run_apart
+    monkeypatch.setattr(Graph, "run_apart", lambda self, parts: (seen.extend(parts), run_apart(self, parts)))
+    with ThreadPoolExecutor(1) as pool:
+        stage, plain = stage_in_parts("decode", pool), stage_of("decode")
+        for stage_or_plain in (stage, plain):
+            stage_or_plain.cost = RunCost(0.0, 1.0)
+        for one, two in zip(run(stage), run(plain), strict=True):
+            np.testing.assert_allclose(one, two, rtol=0, atol=TOLERANCE)
+        for name, array in stage.state.arrays.items():
+            if name.endswith("position"):
+                np.testing.assert_array_equal(array, plain.state.arrays[name])
+    assert sum(len(window) for part in seen for window in part) == sum(
+        r.size for r, _ in ticks() if r.size > 1
+    )
+
+
+def test_a_part_that_fails_is_raised_when_no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No state is touched before every part has ended."""
+    ended: list[int] = []
+
+    def fails(self: Graph, session: object, binding: object, window: range) -> None:
+        if window.start == 0:
+            raise RuntimeError("out of memory")
+        time.sleep(0.05)
+        ended.append(window.start)
+
+    monkeypatch.setattr(Graph, "_run", fails)
+    with ThreadPoolExecutor(1) as pool:
+        stage = stage_in_parts("decode", pool)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            stage.run(np.arange(4, dtype=np.int32), {"codes": 1})
+        assert ended == [2]
+
+
+def test_parts_are_chosen_from_the_rows_at_which_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_ms = {1: 1.0, 2: 1.5, 4: 3.0, 7: 6.0}
+    parts_ms = {2: 1.6, 4: 2.9, 7: 4.0}
+    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: whole_ms[len(window)])
+    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms[len(window)])
+    with ThreadPoolExecutor(1) as pool:
+        stage = stage_in_parts("decode", pool)
+        stage.warm_up((1, 2, 4, 7))
+        assert stage.apart_from == 4
+        parts_ms[7] = 7.0
+        stage.warm_up((1, 2, 4, 7))
+        assert stage.apart_from is None
+    plain = stage_of("decode")
+    plain.warm_up((1, 2, 4, 7))
+    assert plain.apart_from is None

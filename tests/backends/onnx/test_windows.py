@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends.onnx.windows import RunCost, split
+from antiphon.backends.onnx.windows import RunCost, cut, split
 
 rows_of_nine = st.sets(st.integers(0, 8), min_size=1, max_size=6).map(sorted)
 costs = st.builds(RunCost, st.sampled_from([0.0, 0.4, 1.0, 2.5, 9.0]), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
@@ -30,6 +30,20 @@ def test_no_other_split_costs_less(rows: list[int], cost: RunCost) -> None:
             parts = [rows[begin:end] for begin, end in pairwise(bounds)]
             other = [range(part[0], part[-1] + 1) for part in parts]
             assert cost_ms(got, cost) <= cost_ms(other, cost) + 1e-9
+
+
+@given(rows=rows_of_nine, cost=costs, parts=st.integers(1, 4))
+def test_parts_have_the_rows_of_the_windows_and_about_as_many_each(
+    rows: list[int], cost: RunCost, parts: int
+) -> None:
+    windows = split(rows, cost)
+    found = cut(windows, parts)
+    lengths = [sum(map(len, part)) for part in found]
+    whole = [row for window in windows for row in window]
+    assert [row for part in found for window in part for row in window] == whole
+    assert len(found) == min(parts, len(whole))
+    assert max(lengths) - min(lengths) <= 1
+    assert all(len(window) for part in found for window in part)
 
 
 @pytest.mark.parametrize(

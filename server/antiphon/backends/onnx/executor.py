@@ -95,7 +95,9 @@ class OnnxRows(HostArrays):
         return language + sum(stage.bytes for stage in self.stages.values())
 
     def close(self) -> None:
-        """Let go of the sessions and their state."""
+        """Let go of the sessions, their threads and their state."""
+        for stage in self.stages.values():
+            stage.close()
         self.stages.clear()
         self.language = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import onnxruntime
@@ -10,7 +11,7 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
-from antiphon.backends.onnx.graph import check_graph
+from antiphon.backends.onnx.graph import Apart, check_graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.threads import model_threads
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 VOICE: Final = "voice"
 """The graph that turns voices into what a tts row remembers of them."""
+
+APART_BYTES: Final = 100_000_000
+"""The largest graph that is loaded once more, for parts of a tick at the same time: Mimi's, not a language
+model of a thousand million weights, whose products are long enough for several threads each."""
 
 
 def make(
@@ -47,6 +52,7 @@ def make(
     check_slots(slots)
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
+    pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
     made, weight_bytes = {}, 0
     for stage in stages(spec):
         if stage not in checkpoint.graphs:
@@ -57,8 +63,13 @@ def make(
         path = checkpoint.file(form.file)
         session = open_session(path, providers, cpu_threads, spin=spin)
         check_graph(session, form, path)
-        made[stage] = Stage(session, form, 1)
-        weight_bytes += sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+        file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+        apart = None
+        if pool is not None and file_bytes <= APART_BYTES:
+            apart = Apart(open_session(path, providers, 1), pool, cpu_threads)
+            weight_bytes += file_bytes
+        made[stage] = Stage(session, form, 1, apart)
+        weight_bytes += file_bytes
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     facts = ExecutorFacts(
         name="onnx",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,18 @@ BINDINGS: Final = 256
 528 windows, most of which never occur."""
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
+
+    ``threads`` counts all of them, the caller's included.
+    """
+
+    session: onnxruntime.InferenceSession
+    pool: ThreadPoolExecutor
+    threads: int
+
+
 class Graph:
     """A session and everything it reads and writes, each tensor ``[S, *shape]`` and always in one place.
 
@@ -28,9 +42,15 @@ class Graph:
     write an output while the input is still to be read. State without a next value is only read.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        form: GraphFormat,
+        rows: int,
+        apart: Apart | None = None,
+    ) -> None:
         """Allocate fresh buffers for ``rows`` rows of a graph that was checked."""
-        self._session, self._form = session, form
+        self._session, self._form, self._apart = session, form, apart
         remembered = {entry.name for entry in form.state}
         written = [entry for entry in form.state if entry.output is not None]
         produced = {entry.output for entry in written}
@@ -38,22 +58,50 @@ class Graph:
         self.outputs = {t.name: t.allocate(rows) for t in form.outputs if t.name not in produced}
         self.state = RowState(form, rows)
         self._aside = {e.name: form.input(e.name).allocate(rows) for e in written if not e.aliased}
-        self._bindings: OrderedDict[range, onnxruntime.IOBinding] = OrderedDict()
+        self._bindings: OrderedDict[tuple[range, bool], onnxruntime.IOBinding] = OrderedDict()
 
     def run(self, window: range) -> None:
         """Run over neighbouring rows: from ``inputs`` and the state to ``outputs`` and the new state."""
-        if window not in self._bindings:
-            self._bindings[window] = self._bind(window)
-            if len(self._bindings) > BINDINGS:
-                self._bindings.popitem(last=False)
-        self._bindings.move_to_end(window)
-        self._session.run_with_iobinding(self._bindings[window])
+        self._run(self._session, self._binding(window), window)
+
+    def run_apart(self, parts: Sequence[Sequence[range]]) -> None:
+        """Run several parts at the same time, the windows of each one after the other on one thread."""
+        assert self._apart is not None
+        session = self._apart.session
+        bound = [[(self._binding(window, alone=True), window) for window in part] for part in parts]
+
+        def run(part: Sequence[tuple[onnxruntime.IOBinding, range]]) -> None:
+            for binding, window in part:
+                self._run(session, binding, window)
+
+        others = [self._apart.pool.submit(run, part) for part in bound[1:]]
+        try:
+            run(bound[0])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+    def _run(
+        self, session: onnxruntime.InferenceSession, binding: onnxruntime.IOBinding, window: range
+    ) -> None:
+        session.run_with_iobinding(binding)
         part = slice(window.start, window.stop)
         for name, aside in self._aside.items():
             self.state.arrays[name][part] = aside[part]
 
-    def _bind(self, window: range) -> onnxruntime.IOBinding:
-        binding = self._session.io_binding()
+    def _binding(self, window: range, *, alone: bool = False) -> onnxruntime.IOBinding:
+        key = window, alone
+        if key not in self._bindings:
+            self._bindings[key] = self._bind(window, alone=alone)
+            if len(self._bindings) > BINDINGS:
+                self._bindings.popitem(last=False)
+        self._bindings.move_to_end(key)
+        return self._bindings[key]
+
+    def _bind(self, window: range, *, alone: bool) -> onnxruntime.IOBinding:
+        session = self._apart.session if alone and self._apart is not None else self._session
+        binding = session.io_binding()
         for name, array in (*self.inputs.items(), *self.state.arrays.items()):
             binding.bind_input(name, "cpu", 0, array.dtype.type, *_place(array, window))
         targets = dict(self.outputs)

@@ -11,8 +11,10 @@ from antiphon.backends.base import IntArray
 from antiphon.backends.snapshots import Form
 from antiphon.models.graphs import Array, GraphFormat
 
-RING_PARTS: Final = ("k", "v", "k_scale", "v_scale")
-"""Last parts of the names of rings, ``MODULE.LAYER.PART``, whose slots are the axis after the heads.
+SLOT_AXES: Final[Mapping[str, int]] = {
+    "k": 1, "v": 1, "k_scale": 1, "v_scale": 1, "k_offset": 1, "k_across": 2,
+}  # fmt: skip
+"""Last parts of the names of rings, ``MODULE.LAYER.PART``, and which axis of a row's tensor are the slots.
 
 ``MODULE.position`` counts what was written into them.
 """
@@ -81,6 +83,6 @@ def _filled(name: str, row: Mapping[str, Array]) -> tuple[Any, ...]:
     """Where a row's tensor holds something: a ring up to the row's position, any other everywhere."""
     module, _, part = name.rpartition(".")
     position = row.get(f"{module.rpartition('.')[0]}.position")
-    if part not in RING_PARTS or position is None:
+    if part not in SLOT_AXES or position is None:
         return (...,)
-    return (*[slice(None)] * (1 + position.ndim), slice(int(position.max())))
+    return (*[slice(None)] * (SLOT_AXES[part] + position.ndim), slice(int(position.max())))

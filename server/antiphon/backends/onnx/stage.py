@@ -11,9 +11,9 @@ import onnxruntime
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.graph import Apart, Graph
 from antiphon.backends.onnx.rows import RowState
-from antiphon.backends.onnx.windows import RunCost, split
+from antiphon.backends.onnx.windows import RunCost, cut, split
 from antiphon.models.graphs import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
@@ -30,12 +30,21 @@ class Stage:
 
     Where a row has little state or none, the named rows are packed: their state is copied together, run and
     copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
-    rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges.
+    rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
+    ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
+    time.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, form: GraphFormat, rows: int) -> None:
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        form: GraphFormat,
+        rows: int,
+        apart: Apart | None = None,
+    ) -> None:
         """Allocate ``rows`` fresh rows for a graph that was checked."""
-        self._session, self._form = session, form
+        self._session, self._form, self._apart = session, form, apart
+        self.apart_from: int | None = None
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
         self.is_packed = row_bytes <= PACKED_STATE_BYTES
         self.cost = RunCost(0.0, 1.0)
@@ -44,7 +53,7 @@ class Stage:
     def allocate(self, rows: int) -> None:
         """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
         self.slots = rows
-        self.graph = Graph(self._session, self._form, rows)
+        self.graph = Graph(self._session, self._form, rows, self._apart)
         self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
 
     def windows(self, rows: IntArray, *, is_fixed: bool = False) -> list[range]:
@@ -73,11 +82,19 @@ class Stage:
         if self.is_packed:
             lain = np.arange(self.slots, dtype=np.int32) if is_fixed else rows
             graph.state.gather(self.state, lain)
-        for window in windows:
-            graph.run(window)
+        if is_fixed or not self._run_apart(windows):
+            for window in windows:
+                graph.run(window)
         if self.is_packed:
             graph.state.scatter(self.state, lain)
         return {name: array[places] for name, array in graph.outputs.items()}
+
+    def _run_apart(self, windows: Sequence[range]) -> bool:
+        """Run windows in parts at the same time, if they have rows enough; whether they have."""
+        if self._apart is None or self.apart_from is None or sum(map(len, windows)) < self.apart_from:
+            return False
+        self.graph.run_apart(cut(windows, self._apart.threads))
+        return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
@@ -87,10 +104,22 @@ class Stage:
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
         self._time_ms(range(self.slots))
-        times_ms = {count: min(map(self._time_ms, self._apart(count))) for count in counts}
+        times_ms = {count: min(map(self._time_ms, self._spaced(count))) for count in counts}
         self.cost = RunCost.fit(times_ms)
+        self.apart_from = self._find_apart_from(times_ms)
 
-    def _apart(self, count: int) -> list[range]:
+    def _find_apart_from(self, times_ms: Mapping[int, float]) -> int | None:
+        """The number of rows from which on parts at the same time took less than one run of all threads."""
+        found = None
+        if self._apart is not None:
+            for count in sorted(times_ms, reverse=True):
+                parts_ms = min(map(self._time_apart_ms, self._spaced(count)))
+                if count < self._apart.threads or parts_ms >= times_ms[count]:
+                    break
+                found = count
+        return found
+
+    def _spaced(self, count: int) -> list[range]:
         """Windows of so many rows, as far from each other as there is room."""
         starts = np.linspace(0, self.slots - count, TIMED_RUNS).astype(int).tolist()
         return [range(start, start + count) for start in starts]
@@ -99,6 +128,17 @@ class Stage:
         begin_s = time.perf_counter()
         self.graph.run(window)
         return 1000.0 * (time.perf_counter() - begin_s)
+
+    def _time_apart_ms(self, window: range) -> float:
+        assert self._apart is not None
+        begin_s = time.perf_counter()
+        self.graph.run_apart(cut([window], self._apart.threads))
+        return 1000.0 * (time.perf_counter() - begin_s)
+
+    def close(self) -> None:
+        """Let go of the other threads."""
+        if self._apart is not None:
+            self._apart.pool.shutdown()
 
     @property
     def bytes(self) -> int:

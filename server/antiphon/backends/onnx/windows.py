@@ -30,6 +30,22 @@ class RunCost:
         return idle_rows * self.row_ms < self.run_ms
 
 
+def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
+    """The same rows in at most ``parts`` lists of windows, of about as many rows each; none is empty."""
+    total = sum(map(len, windows))
+    ends = [total * part // parts for part in range(1, parts + 1)]
+    found: list[list[range]] = [[] for _ in ends]
+    seen = 0
+    for window in windows:
+        part = next(index for index, end in enumerate(ends) if seen < end)
+        while len(window):
+            piece = window[: ends[part] - seen]
+            if len(piece):
+                found[part].append(piece)
+            seen, window, part = seen + len(piece), window[len(piece) :], part + 1
+    return [part for part in found if part]
+
+
 def split(rows: Sequence[int], cost: RunCost) -> list[range]:
     """The cheapest windows that hold all of the ascending ``rows``.
 
