@@ -166,7 +166,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     warn_if_busy()
     clock = clock_name(options.threads)
-    settings = {"threads": options.threads, "clock": clock, "rows": options.rows, "config": config_of(options)}
+    settings = {
+        "threads": options.threads,
+        "clock": clock,
+        "rows": options.rows,
+        "config": config_of(options),
+    }
     results = Results(options.out / "cpu-7b.json", settings=settings, resume=True)
     for form in options.form:
         tell(form)

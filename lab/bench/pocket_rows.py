@@ -5,8 +5,8 @@
     python -m lab.bench.pocket_rows --quick            a small model, to see that it works
 
 Weights are random and of the package's shapes. The two ways of ours take turns, frame by frame of the same
-utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its time
-is that of one caller, times their number. The package decodes in a thread beside the one that thinks.
+utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its
+time is that of one caller, times their number. It decodes in a thread beside the one that thinks.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def render(values: Values) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="lab.bench.pocket_rows", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lab.bench.pocket_rows",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--shape", default="english", help="a configuration of the package [%(default)s]")

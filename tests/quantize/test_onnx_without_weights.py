@@ -51,7 +51,11 @@ def test_an_export_computes_nothing_and_knows_every_shape(tmp_path: Path) -> Non
     form = export_stage(stage, tmp_path / "a.onnx", "a", save)
     assert stage.computed == 0
     assert saved == [tmp_path / "a.onnx"]
-    assert [str(tensor) for tensor in form.inputs] == ["float32 [rows, 4]", "bool [rows]", "float32 [rows, 3]"]
+    assert [str(tensor) for tensor in form.inputs] == [
+        "float32 [rows, 4]",
+        "bool [rows]",
+        "float32 [rows, 3]",
+    ]
     assert [str(tensor) for tensor in form.outputs] == ["float32 [rows, 3]", "float32 [rows, 3]"]
     assert [(entry.name, entry.output, entry.fill) for entry in form.state] == [("last", "last.next", 0.0)]
 
