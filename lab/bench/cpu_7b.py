@@ -7,7 +7,8 @@
 
 Weights are seeded and of the published shapes, rings are full. Each weight is drawn and rounded before the
 next one, so the model is nowhere in more than its own bits. Writing graphs and stepping are processes of
-their own, whose peak is what the system says when they end. A run that was stopped goes on where it was.
+their own, whose peak is what the system says when they end. A run that was stopped goes on where it was. On
+a busy machine --threads 1 counts the thread's own CPU time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from lab.bench.pages import write_page
 from lab.bench.quantize_7b import measured
 from lab.bench.seeded_graphs import write_graphs
 from lab.bench.seeded_linears import seeded_lm
-from lab.bench.turns import Call, take_turns
+from lab.bench.turns import Call, clock_name, take_turns
 
 TURNS, FEW_TURNS = 15, 2
 SMALL_PROBE = {"floats": 1 << 20, "side": 128}
@@ -164,7 +165,13 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(step_form(options.step, options)))
         return 0
     warn_if_busy()
-    settings = {"threads": options.threads, "rows": options.rows, "config": config_of(options)}
+    clock = clock_name(options.threads)
+    settings = {
+        "threads": options.threads,
+        "clock": clock,
+        "rows": options.rows,
+        "config": config_of(options),
+    }
     results = Results(options.out / "cpu-7b.json", settings=settings, resume=True)
     for form in options.form:
         tell(form)

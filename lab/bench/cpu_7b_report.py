@@ -25,10 +25,10 @@ def render(values: Values) -> str:
     config = settings["config"]
     about = (
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
-        f"{values['machine']['load_average_before'][0]}. {settings['threads']} thread(s), wall-clock time, "
-        f"medians after {UNTIMED_TURNS} turns that do not count. {config['num_layers']} layers of "
-        f"{config['dim']}, a depformer of {config['depformer_num_layers']} layers of "
-        f"{config['depformer_dim']} and {config['dep_q']} codebooks, rings of {config['context']} frames, "
+        f"{values['machine']['load_average_before'][0]}. {settings['threads']} thread(s), "
+        f"{settings['clock']}, medians after {UNTIMED_TURNS} turns that do not count. "
+        f"{config['num_layers']} layers of {config['dim']}, a depformer of "
+        f"{config['depformer_num_layers']} layers of {config['depformer_dim']} and {config['dep_q']} codebooks, rings of {config['context']} frames, "
         "full; seeded weights."
     )
     rates = best_rates(attempts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from lab.bench.harness import Values
+from lab.bench.turns import clock
 
 PROBE_FLOATS: Final = 1 << 26
 """A quarter of a gigabyte: no cache holds it."""
@@ -73,9 +73,9 @@ def int8_unit(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _best_s(call: Callable[[], object]) -> float:
-    times = []
+    now, times = clock(), []
     for _ in range(PROBE_TURNS):
-        start_s = time.perf_counter()
+        start_s = now()
         call()
-        times.append(time.perf_counter() - start_s)
+        times.append(now() - start_s)
     return min(times)

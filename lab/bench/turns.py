@@ -22,9 +22,9 @@ def clock() -> Callable[[], float]:
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def clock_name() -> str:
-    """What :func:`clock` counts, in words."""
-    return "CPU time of the thread" if torch.get_num_threads() == 1 else "wall-clock time"
+def clock_name(threads: int | None = None) -> str:
+    """What :func:`clock` counts with so many threads, None for those there are, in words."""
+    return "CPU time of the thread" if (threads or torch.get_num_threads()) == 1 else "wall-clock time"
 
 
 def take_turns(calls: Mapping[str, Call], turns: int) -> Values:

@@ -1,7 +1,7 @@
 """The built-in models' graphs on an emulated aarch64: their answers beside those of this machine.
 
     python -m lab.tools.aarch64 out/aarch64                  tiny, tiny-stt and tiny-tts
-    python -m lab.tools.aarch64 out/aarch64 --cpu cortex-a72 a CPU without dot products
+    python -m lab.tools.aarch64 out/aarch64 --cpu max        with every instruction that the emulator has
 
 On Debian or Ubuntu, with qemu-aarch64 (package qemu-user) and network. A Python for arm64 comes from the
 distribution, into a folder and a package database of their own; numpy and onnxruntime come from pip, in the

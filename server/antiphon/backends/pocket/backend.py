@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -35,6 +37,10 @@ from antiphon.models.spec import ModelSpec
 
 TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
+TRIAL_ROWS: Final = 4
+TRIAL_SHARE: Final = 0.5
+"""Of a frame, which so many rows on a thread may take to be told by what they take together: where fewer fit,
+each takes more."""
 LONGEST_CHUNK_TOKENS: Final = 272
 """A word may have 256 tokens; quotes, a capital and a full stop come on top."""
 
@@ -48,6 +54,7 @@ class PocketRows(HostArrays):
         shape: PocketShape,
         *,
         frame_samples: int,
+        frame_ms: float,
         chunk_tokens: int,
         threads: int,
         quantization: str,
@@ -55,7 +62,7 @@ class PocketRows(HostArrays):
     ) -> None:
         """Take over a loaded model, and say a few words with it to know how long they take."""
         self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, frame_samples
-        self._clock = clock
+        self._clock, self.threads = clock, threads
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
         self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
         with torch.inference_mode():
@@ -68,7 +75,7 @@ class PocketRows(HostArrays):
             quantization=quantization,
             versions=model.versions,
             memory={"weights": model.weight_bytes, "state_per_row": row_bytes, "caches": KEPT_BYTES},
-            row_ms=self.workers.submit(self._trial_ms).result() / threads,
+            row_ms=self._row_ms(frame_ms) / threads,
         )
 
     def allocate(self, slots: int) -> None:
@@ -103,8 +110,25 @@ class PocketRows(HostArrays):
         """Only the voice's temperature and seed mean something here."""
         self.parameters[row] = parameters
 
-    def advance(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
-        """Let one row take what it is offered and say a frame, on a worker's thread."""
+    def advance(
+        self, rows: Sequence[int], offered: Sequence[tuple[TextEntry, ...]]
+    ) -> list[tuple[bool, Frame | None]]:
+        """Let rows take what they are offered and say a frame, on a worker's thread.
+
+        Those that are in an utterance think together first. Where that fails each thinks alone, and which
+        failed is seen.
+        """
+        going = [said for row in rows if (said := self.speakers[row].going_on) is not None]
+        if len(going) > 1:
+            with torch.inference_mode(), contextlib.suppress(Exception):
+                states, latents = [said.state for said in going], [said.latent for said in going]
+                thoughts = self._model.think_together(states, latents)
+                for said, thought in zip(going, thoughts, strict=True):
+                    said.thought = thought
+        return [self._speak(row, entries) for row, entries in zip(rows, offered, strict=True)]
+
+    def _speak(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
+        """Let one row take what it is offered and say a frame."""
         speaker = self.speakers[row]
         has_taken = bool(offered) and speaker.has_room
         try:
@@ -139,16 +163,23 @@ class PocketRows(HostArrays):
         for pool in (self.workers, self.listener):
             pool.shutdown(cancel_futures=True)
 
-    def _trial_ms(self) -> float:
-        """The least time of a frame, of a short sentence that is not sent."""
-        times_s: list[float] = []
-        with torch.inference_mode():
-            speaker = self._fresh()
+    def _row_ms(self, frame_ms: float) -> float:
+        """What a row adds to a frame of a thread: its share of several, where several fit well, or alone."""
+        alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in (1, TRIAL_ROWS))
+        return together_ms / TRIAL_ROWS if together_ms <= TRIAL_SHARE * frame_ms else alone_ms
+
+    def _trial_ms(self, rows: int) -> float:
+        """The least time of a frame of so many rows, of a short sentence that is not sent."""
+        self.allocate(rows)
+        for speaker in self.speakers:
             speaker.add((TextEntry((1,), TRIAL, is_last=True),))
-            while len(times_s) < TRIAL_FRAMES and not speaker.is_finished:
-                start_s = self._clock()
-                speaker.speak(SamplingParameters())
-                times_s.append(self._clock() - start_s)
+        times_s: list[float] = []
+        while len(times_s) < TRIAL_FRAMES and not all(speaker.is_finished for speaker in self.speakers):
+            start_s = self._clock()
+            self.advance(range(rows), [()] * rows)
+            times_s.append(self._clock() - start_s)
+        if self.failed:
+            raise next(iter(self.failed.values()))
         return 1000.0 * min(times_s[1:] or times_s)  # what disturbed the start-up must not shrink the server
 
     def _longest_bytes(self, shape: PocketShape) -> int:
@@ -164,8 +195,9 @@ class PocketRows(HostArrays):
 class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
-    Rows are stepped one by one, on as many threads as there are. A row that fails does so alone: the next
-    tick that names it raises its error, before any row is advanced.
+    Rows are dealt to the threads there are; those of a thread share what it reads of the language model's
+    weights. A row that fails does so alone: the next tick that names it raises its error, before any row is
+    advanced.
     """
 
     def __init__(
@@ -191,6 +223,7 @@ class PocketBackend(RowHost[PocketRows]):
             model,
             shape,
             frame_samples=spec.frame_samples,
+            frame_ms=spec.frame_ms,
             chunk_tokens=chunk_tokens,
             threads=threads,
             quantization=quantization,
@@ -212,8 +245,13 @@ class PocketBackend(RowHost[PocketRows]):
         n, start_s = inputs.count, self._clock()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
-        frames = executor.workers.map(executor.advance, rows, inputs.text)
-        for place, (row, (has_taken, frame)) in enumerate(zip(rows, frames, strict=True)):
+        groups = [range(first, n, executor.threads) for first in range(min(n, executor.threads))]
+        named = [[rows[place] for place in group] for group in groups]
+        offered = [[inputs.text[place] for place in group] for group in groups]
+        places = itertools.chain.from_iterable(groups)
+        frames = itertools.chain.from_iterable(executor.workers.map(executor.advance, named, offered))
+        for place, (has_taken, frame) in zip(places, frames, strict=True):
+            row = rows[place]
             consumed[place] = has_taken or row in executor.failed
             finished[place] = executor.speakers[row].is_finished and row not in executor.failed
             if frame is not None:

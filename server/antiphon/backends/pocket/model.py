@@ -8,7 +8,7 @@ are taken apart, its modules are used as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,6 +21,7 @@ from pocket_tts.modules.stateful_module import StatefulModule, init_states
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray
+from antiphon.backends.pocket.together import Together
 from antiphon.models.prompt import Prompt
 
 State: TypeAlias = dict[str, dict[str, Tensor]]
@@ -59,6 +60,7 @@ class PocketModel:
         """Take over a model of the package."""
         self._model, self._flow, self._mimi = loaded, loaded.flow_lm, loaded.mimi
         self._sampler_steps = sampler_steps
+        self._together = Together(loaded.flow_lm.transformer)
         self._sampler = _SAMPLERS[loaded.flow_lm.flow_type]
         self._sounding = {
             name: module
@@ -156,9 +158,31 @@ class PocketModel:
         """What stands before the first frame: not a number, which the model takes for the beginning."""
         return torch.full((1, 1, self.latent_width), float("nan"))
 
-    def next_latent(self, state: State, latent: Tensor, noise: FloatArray) -> tuple[Tensor, bool]:
-        """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over."""
-        out = self._think(state, torch.empty(1, 0, self._flow.dim), latent)[:, -1]
+    def think_together(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
+        """What :meth:`next_latent` takes as a thought, for several rows at once, each ``[1, dim]``.
+
+        States go on when all rows have thought: where one fails, none has.
+        """
+        heard = [torch.where(torch.isnan(latent), self._flow.bos_emb, latent) for latent in latents]
+        thought = self._together.think([self._flow.input_linear(latent) for latent in heard], states)
+        if self._flow.out_norm:
+            thought = [self._flow.out_norm(row) for row in thought]
+        if self._flow.z_proj is not None:
+            thought = [self._flow.z_proj(row) for row in thought]
+        for state in states:
+            self._pass(state, 1)
+        return [row[:, -1] for row in thought]
+
+    def next_latent(
+        self, state: State, latent: Tensor, noise: FloatArray, thought: Tensor | None = None
+    ) -> tuple[Tensor, bool]:
+        """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over.
+
+        ``thought``: what the language model made of ``latent`` already.
+        """
+        out = thought
+        if out is None:
+            out = self._think(state, torch.empty(1, 0, self._flow.dim), latent)[:, -1]
         is_over = bool((self._flow.out_eos(out) > self._model.eos_threshold).item())
         made: Tensor = self._sampler(
             partial(self._flow.flow_net, out), torch.from_numpy(noise)[None], self._sampler_steps
@@ -180,9 +204,12 @@ class PocketModel:
         """The language model over what comes next: text embeddings ``[1, T, dim]``, then latents."""
         heard = torch.where(torch.isnan(latents), self._flow.bos_emb, latents)
         out: Tensor = self._flow.backbone(self._flow.input_linear(heard), text, heard, model_state=state)
-        for name, module in self._heard.items():
-            module.increment_step(state[name], text.shape[1] + latents.shape[1])
+        self._pass(state, text.shape[1] + latents.shape[1])
         return out
+
+    def _pass(self, state: State, positions: int) -> None:
+        for name, module in self._heard.items():
+            module.increment_step(state[name], positions)
 
 
 def state_bytes(state: State) -> int:

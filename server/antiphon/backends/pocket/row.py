@@ -46,7 +46,10 @@ class Pause(NamedTuple):
 
 @dataclass(slots=True)
 class Utterance:
-    """A chunk of text that is being spoken: ``step`` frames of it are made."""
+    """A chunk of text that is being spoken: ``step`` frames of it are made.
+
+    ``thought``: what the language model made of ``latent``, where several rows thought together.
+    """
 
     state: State
     codec: State
@@ -56,6 +59,7 @@ class Utterance:
     index: int
     step: int = 0
     end_step: int | None = None
+    thought: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -167,6 +171,11 @@ class PocketRow:
         said = self._utterance
         return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
 
+    @property
+    def going_on(self) -> Utterance | None:
+        """The utterance whose next frame is the next that it says."""
+        return self._utterance if self._pause is None else None
+
     def add(self, entries: tuple[TextEntry, ...]) -> None:
         """Add words, pauses and the end. What comes after the end is not heard."""
         for entry in entries:
@@ -215,8 +224,9 @@ class PocketRow:
         """One frame; None when the model says that the speech was over before it."""
         noise = normal(parameters.audio_seed, self.draws, self.model.latent_width)
         self.draws += 1
+        thought, said.thought = said.thought, None
         latent, is_over = self.model.next_latent(
-            said.state, said.latent, noise * parameters.audio_temperature**0.5
+            said.state, said.latent, noise * parameters.audio_temperature**0.5, thought
         )
         if is_over and said.end_step is None and said.step >= self.model.first_end:
             said.end_step = said.step

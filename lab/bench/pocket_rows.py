@@ -1,0 +1,170 @@
+"""Pocket-TTS at several callers: its own package, our rows one after the other, and our rows together.
+
+    python -m lab.bench.pocket_rows                    english (90 M) at 1, 2, 4 and 8 callers, one thread
+    python -m lab.bench.pocket_rows --shape english_18m_2026-10
+    python -m lab.bench.pocket_rows --quick            a small model, to see that it works
+
+Weights are random and of the package's shapes. The two ways of ours take turns, frame by frame of the same
+utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its
+time is that of one caller, times their number. It decodes in a thread beside the one that thinks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from antiphon.backends.base import TextEntry
+from antiphon.backends.pocket.backend import PocketBackend
+from antiphon.backends.registry import make_backend
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.sampling import SamplingParameters
+from lab.bench.harness import Results, Values, machine_line, tell, warn_if_busy
+from lab.bench.pages import write_page
+from lab.bench.turns import summary
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
+
+CALLERS: Final = (1, 2, 4, 8)
+FRAMES: Final = 24
+FRAME_MS: Final = 80
+UNTIMED: Final = 2
+TEXT: Final = "One two three four five, six seven eight nine ten, and all the others that come after them."
+
+
+def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
+    """Frames of so many callers, by turns one row after the other and together; and how far sounds differ."""
+    rows, times = range(callers), {"apart": list[float](), "together": list[float]()}
+    advance = backend.executor.advance
+    begin(backend, rows)
+    nothing: list[tuple[TextEntry, ...]] = [()] * callers
+    ways: dict[str, Callable[[], object]] = {
+        "apart": lambda: [advance([row], [()]) for row in rows],
+        "together": lambda: advance(list(rows), nothing),
+    }
+    for frame in range(2 * frames + UNTIMED):
+        way = list(ways)[frame % 2]
+        start_s = time.perf_counter()
+        backend.executor.workers.submit(ways[way]).result()
+        if frame >= UNTIMED:
+            times[way].append(1000 * (time.perf_counter() - start_s))
+    return {way: summary(found) for way, found in times.items()} | {"apart_by": differ(backend, callers)}
+
+
+def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
+    """Have rows in the middle of a sentence, each with noise of its own."""
+    executor = backend.executor
+    executor.reset(list(rows))
+    for row in rows:
+        executor.set_parameters(row, SamplingParameters(audio_seed=row))
+        executor.speakers[row].add((TextEntry((1,), TEXT, is_last=True),))
+    for row in rows:
+        executor.workers.submit(executor.advance, [row], [()]).result()
+
+
+def differ(backend: PocketBackend, callers: int) -> float:
+    """The largest difference of a sample between rows together and each alone, over a few frames."""
+    rows, executor = range(callers), backend.executor
+    said = []
+    for groups in ([[row] for row in rows], [list(rows)]):
+        begin(backend, rows)
+        frames = [
+            frame.pcm
+            for _ in range(8)
+            for group in groups
+            for _, frame in executor.workers.submit(executor.advance, group, [()] * len(group)).result()
+            if frame is not None
+        ]
+        said.append(np.concatenate(frames))
+    return float(np.abs(said[0] - said[1]).max())
+
+
+def measure_package(folder: Path, sentences: int) -> Values:
+    """Milliseconds of a frame of the package's own, one caller."""
+    from pocket_tts import TTSModel
+
+    model: Any = TTSModel.load_model(config=folder / "absolute.yaml")
+    state = model.get_state_for_audio_prompt(str(folder / "voices" / "calm.safetensors"))
+    times = []
+    for turn in range(sentences + 1):
+        start_s = time.perf_counter()
+        audio = model.generate_audio(state, TEXT)
+        spent_ms = 1000 * (time.perf_counter() - start_s)
+        if turn:
+            times.append(spent_ms / (audio.shape[-1] / model.sample_rate * 1000 / FRAME_MS))
+    return summary(times)
+
+
+def make_model(folder: Path, shape: str | None) -> None:
+    """A model of random weights, once; and its configuration as the package takes it from anywhere."""
+    import yaml
+
+    if not (folder / "absolute.yaml").is_file():
+        make_pocket_checkpoint(folder, shape=shape)
+        config = dict(load_checkpoint(str(folder)).raw_config)
+        (folder / "absolute.yaml").write_text(yaml.safe_dump(config))
+
+
+def render(values: Values) -> str:
+    """The results in Markdown."""
+    settings, attempts = values["settings"], values["attempts"]
+    about = (
+        f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
+        f"{values['machine']['load_average_before'][0]}. The shape `{settings['shape']}`, random weights, a "
+        "worker of one thread; medians (best) in ms of a frame of every caller, which lasts 80 ms. Sounds "
+        "differ by: the largest difference of a sample between rows together and each alone."
+    )
+    package = attempts["package"]
+    lines = [
+        "| callers | the package, one after the other | our rows apart | our rows together | times as fast | "
+        "sounds differ by |",
+        "|---" * 6 + "|",
+    ]
+    for callers in settings["callers"]:
+        found = attempts[f"rows {callers}"]
+        apart, together = found["apart"], found["together"]
+        cells = [str(callers), f"{callers * package['median_ms']:.0f} ({callers * package['best_ms']:.0f})"]
+        cells += [f"{way['median_ms']:.0f} ({way['best_ms']:.0f})" for way in (apart, together)]
+        cells += [f"{apart['median_ms'] / together['median_ms']:.2f}", f"{found['apart_by']:.0e}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n\n".join(["# Pocket-TTS at several callers", about, "\n".join(lines)]) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="lab.bench.pocket_rows",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
+    parser.add_argument("--shape", default="english", help="a configuration of the package [%(default)s]")
+    parser.add_argument("--quick", action="store_true", help="a small model, few frames")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
+    options = parser.parse_args(argv)
+    warn_if_busy()
+    shape, frames = (None, 3) if options.quick else (options.shape, FRAMES)
+    folder = options.out / f"pocket-{shape or 'small'}"
+    make_model(folder, shape)
+    settings = {"shape": shape or "small", "callers": CALLERS, "frames": frames}
+    results = Results(options.out / "pocket-rows.json", settings=settings, resume=options.resume)
+    backend = make_backend("pocket", load_checkpoint(str(folder)), slots=max(CALLERS), options={"threads": 1})
+    assert isinstance(backend, PocketBackend)
+    tell("the package")
+    results.attempt("package", partial(measure_package, folder, 1 if options.quick else 3))
+    for callers in CALLERS:
+        tell(f"{callers} callers")
+        results.attempt(f"rows {callers}", partial(measure_rows, backend, callers, frames))
+    backend.close()
+    print(write_page(options.out / "pocket-rows.md", render(results.values)), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

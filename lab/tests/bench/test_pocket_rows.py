@@ -1,0 +1,26 @@
+"""The benchmark of Pocket-TTS at several callers, with a small model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.bench import pocket_rows
+
+
+def test_every_number_of_callers_is_measured_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pocket_rows.main(["--quick", "--out", str(tmp_path)]) == 0
+    values = json.loads((tmp_path / "pocket-rows.json").read_text())
+    assert list(values["attempts"]) == ["package", *(f"rows {count}" for count in pocket_rows.CALLERS)]
+    for count in pocket_rows.CALLERS:
+        found = values["attempts"][f"rows {count}"]
+        assert found["apart"]["runs"] == found["together"]["runs"] == 3
+        assert found["apart_by"] < 1e-5
+    page = (tmp_path / "pocket-rows.md").read_text()
+    assert "| 8 |" in page
+    assert capsys.readouterr().out == page
+    assert pocket_rows.main(["--quick", "--resume", "--out", str(tmp_path)]) == 0
