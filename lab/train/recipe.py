@@ -40,7 +40,7 @@ class Scale:
     speech_shards: int = 100
     question_shards: int = 140
     test_shards: int = 4
-    reading_shards: int = 8
+    reading_shards: int = 16
     speeches: int = corpus.UTTERANCES_PER_SHARD
     utterances: int = questions.UTTERANCES_PER_SHARD
     readings: int = readings.SHORT_PER_SHARD
@@ -175,6 +175,7 @@ class Recipe:
                     *self._trained(
                         "listener", self.minutes.listener, self._begun("tiny-stt", self._at("talker"))
                     ),
+                    *(["--rate", "4e-4"] if self.start else []),
                 ],
             ),
             (

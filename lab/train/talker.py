@@ -50,11 +50,11 @@ from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 DRILLS = 2
 """So many rows of a step are drills."""
-RATE, FURTHER_RATE = 1.2e-3, 4e-4
+RATE, FURTHER_RATE = 1.2e-3, 2e-4
 """Peaks of the learning rate: from nothing, and from a talker trained before."""
 NEAR_CODES = 8
-SUMS = 16
-"""So many short rows of sums are read besides, without any sound."""
+FURTHER_SUMS = 6
+"""For a talker that can add already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class Settings:
 
     batch: int = 7
     """Rows of a step, drills included."""
+    sums: int = 16
+    """So many short rows of sums are read besides, without any sound."""
     frames: int = 300
     peak_learning_rate: float = RATE
     warm_up_steps: int = 200
@@ -336,7 +338,9 @@ class Trainer:
         dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         sums = collate(
-            [self.composer.draw_sums(rng) for _ in range(SUMS)], self.voicebox.silence, self.tokenizer
+            [self.composer.draw_sums(rng) for _ in range(self.settings.sums)],
+            self.voicebox.silence,
+            self.tokenizer,
         )
         with fast_arithmetic():
             parts = self.talker.losses(batch, rng)
@@ -385,7 +389,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
-    settings = Settings(total_steps=options.steps, peak_learning_rate=rate)
+    sums = Settings().sums if options.start is None else FURTHER_SUMS
+    settings = Settings(total_steps=options.steps, peak_learning_rate=rate, sums=sums)
     trainer = Trainer(
         settings, options.segments, options.test, options.codec, options.out, start=options.start
     )

@@ -41,7 +41,7 @@ from lab.train.passages import (
     shares_by_rarity,
     text_stream,
 )
-from lab.train.segments import GROUP, STRIP_FRAMES, Scene, Segment, encoding_order
+from lab.train.segments import GROUP, PACES, STRIP_FRAMES, Scene, Segment, encoding_order
 from lab.train.sequences import ZERO, misheard
 from lab.train.ship import ship
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
@@ -154,7 +154,7 @@ def test_a_spliced_line_is_one_line_and_then_the_other(rooms: list[Room], own: i
 def test_a_paced_line_has_its_words_where_they_are_heard(rooms: list[Room]) -> None:
     line, late = rooms[0].lines[0], []
     old = line.segment
-    for factor in np.linspace(*passages.PACES, 40):
+    for factor in np.linspace(*PACES, 40):
         paced = line.paced(float(factor))
         new = paced.segment
         assert new.codes.shape[1] == round(27 * factor)

@@ -36,7 +36,7 @@ from lab.train.duplex_accuracy import marked
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from lab.train.sequences import delay
-from lab.train.talker import Settings, Talker, Trainer, collate, lm_config
+from lab.train.talker import Batch, Settings, Talker, Trainer, collate, lm_config
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
@@ -201,6 +201,24 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     folder = tmp_path / "halves" / "last"
     assert json.loads((folder / "config.json").read_text())["dim"] == 128
     assert (folder / "model.safetensors").stat().st_size > 100_000
+
+
+def test_a_talker_mishears_others_and_not_itself(tokenizer: TalkerTokenizer) -> None:
+    small = {**lm_config(tokenizer.size), "dim": 64, "num_heads": 2, "num_layers": 4, "depformer_dim": 16}
+    talker = Talker(small, Settings(misheard=0.9), torch.full((8, 512, 2), 511))
+    heard, forward = list[torch.Tensor](), talker.lm.forward_text
+
+    def listen(inputs: torch.Tensor) -> object:
+        heard.append(inputs)
+        return forward(inputs)
+
+    talker.lm.forward_text = listen
+    everywhere = torch.ones(2, 40, dtype=torch.bool)
+    codes = torch.full((2, 17, 40), 5)
+    with no_compile():
+        talker.read(Batch(codes, everywhere, everywhere, everywhere[:, 0], []), np.random.default_rng(0))
+    assert not (heard[0][:, :9] == 511).any()
+    assert 0.1 < (heard[0][:, 9:] == 511).float().mean() < 0.9
 
 
 def test_only_what_the_talker_says_trains_its_voice(voicebox: Voicebox, tokenizer: TalkerTokenizer) -> None:

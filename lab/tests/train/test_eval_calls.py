@@ -16,7 +16,9 @@ END_FRAME = round(LEAD_S * 12.5) + 25
 
 def overheard(intent: str, written: str) -> Dictated:
     """Something outside the domain, and what was written of it."""
-    one = Utterance(Turn(intent, "tell me a joke", "", True), Voice("flite", "rms"), 1.0, np.zeros(9))
+    one = Utterance(
+        Turn(intent, "tell me a joke", "", True), Voice("flite", "rms"), 1.0, np.zeros(9, np.float32)
+    )
     told = [(1.0 + place, word) for place, word in enumerate(written.split())]
     return Dictated(one, False, [], told, np.zeros((0, 4), np.float32))
 

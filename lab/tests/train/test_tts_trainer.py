@@ -174,13 +174,17 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
     settings = Settings(short_batch=3, long_batch=2)
     schedule = replace(SCHEDULE, total_steps=4, warm_up_steps=1)
 
-    def trainer(out: Path) -> Trainer:
-        return Trainer(settings, schedule, tmp_path / "readings", TINY, out)
+    def trainer(out: Path, start: Path | None = None) -> Trainer:
+        return Trainer(settings, schedule, tmp_path / "readings", TINY, out, start)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
         losses = [whole.train_step() for _ in range(4)]
         assert losses[-1]["audio"] < losses[0]["audio"]
+        whole.save()
+        begun = trainer(tmp_path / "begun", tmp_path / "whole")
+        for name, tensor in begun.lm.state_dict().items():
+            torch.testing.assert_close(tensor, whole.lm.state_dict()[name], rtol=0.01, atol=1e-4)
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()
