@@ -81,9 +81,10 @@ def fuzz(name: str, executions: int, seed: int, findings: Path, *, keeps: bool) 
         corpus = read_corpus(name)
         for number, data in enumerate(corpus):
             (folder / f"{number:04}").write_bytes(data)
-        words = Path(temporary) / "words"
-        words.write_text(dictionary(corpus), encoding="ascii")
-        options = [f"-dict={words}", f"-runs={executions}", f"-seed={seed}", f"-timeout={INPUT_S}"]
+        options = [f"-runs={executions}", f"-seed={seed}", f"-timeout={INPUT_S}"]
+        if words := dictionary(corpus):  # libFuzzer takes no empty file
+            (Path(temporary) / "words").write_text(words, encoding="ascii")
+            options.append(f"-dict={temporary}/words")
         options += [f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={findings}/{name}-"]
         progress, last = Progress(name), list[str]()
         begun_s = time.monotonic()
