@@ -8,7 +8,7 @@ from typing import Final
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
-from antiphon.engine.rows import Used
+from antiphon.engine.rows import FramesUsed
 from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
 from antiphon.ipc.resumption import Note, ResumeClaim
 
@@ -16,7 +16,7 @@ MOVED = "moved to "
 """Before a worker's name, in place of a reason."""
 
 
-NOTHING: Final = Used(0, 0)
+NOTHING: Final = FramesUsed(0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +41,7 @@ class ResumableCall:
     notes_bytes: int = 0
     next_seq: int = 0
     told_frame: int = 0
-    recorded: Used = NOTHING
+    recorded: FramesUsed = NOTHING
     given: int = 0  # replies that any connection was given
 
     @property
@@ -54,12 +54,12 @@ class ResumableCall:
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
 
-    def use(self, now: Used, *, is_lost: bool) -> Used:
+    def use(self, now: FramesUsed, *, is_lost: bool) -> FramesUsed:
         """The call leaves its connection, whose front end ``is_lost``; returns what none has recorded."""
         self.given = max(self.given, now.given)
-        used = Used(now.heard, self.given)
+        used = FramesUsed(now.heard, self.given)
         if is_lost:
-            return Used(used.heard - self.recorded.heard, used.given - self.recorded.given)
+            return FramesUsed(used.heard - self.recorded.heard, used.given - self.recorded.given)
         self.recorded = used
         return NOTHING
 

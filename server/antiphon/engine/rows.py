@@ -35,7 +35,7 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 """The flags of a lease that may take part: attached, primed; not frozen, not closed, not over."""
 
 
-class Used(NamedTuple):
+class FramesUsed(NamedTuple):
     """Frames of a call: how many the model heard, and how many replies its connections were given."""
 
     heard: int
@@ -179,10 +179,10 @@ class Rows:
         self.arena.show()
         return replay_from
 
-    def used(self, lease: int) -> Used:
+    def used(self, lease: int) -> FramesUsed:
         """What was used of a call so far; a reply that is taken again counts as not given."""
         self.arena.look()
-        return Used(int(self.arena.engine.taken[lease]), int(self.outputs.taken[lease]))
+        return FramesUsed(int(self.arena.engine.taken[lease]), int(self.outputs.taken[lease]))
 
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.
