@@ -5,8 +5,8 @@
 Every input of the corpus first, then mutations of what reached new code (atheris, over libFuzzer). A finding
 ends its target: the input and the error are shown, and the file that has it is named. ``--keep`` puts
 inputs that reach new lines into the corpus. With ``--table`` a target runs until it has had N executions
-together with those that the file has, the fastest target first, in runs of ``--run`` after each of which the
-file is written: what is stopped goes on with the same command. Exits with 1 where there is a finding.
+together with those that the file has, the fastest target first, in runs of two minutes after each of which
+the file is written: what is stopped goes on with the same command. Exits with 1 where there is a finding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.tools.fuzz.target import read_corpus, write_corpus
 from lab.tools.fuzz.targets import TARGETS
 
 EXECUTIONS: Final = 100_000
-RUN: Final = 50_000
+RUN_S: Final = 120
 """Of a campaign's run, before its table is written."""
 
 _ENDED_BY_CTRL_C: Final = 130
@@ -51,12 +51,12 @@ def run_once(names: Sequence[str], executions: int, seed: int, findings: Path, *
     return held
 
 
-def run_campaign(names: Sequence[str], table: Table, executions: int, run: int, findings: Path) -> bool:
+def run_campaign(names: Sequence[str], table: Table, executions: int, findings: Path) -> bool:
     """Fuzz each target until it has had so many executions, or has a finding; whether all held."""
     held = True
     for name in sorted(names, key=executions_per_s, reverse=True):
         while left := table.left(name, executions):
-            outcome = fuzz(name, min(run, left), executions - left + 1, findings, table.inputs)
+            outcome = fuzz(name, left, executions - left + 1, findings, table.inputs, most_s=RUN_S)
             table.add(name, outcome)
             if outcome.finding:
                 held = False
@@ -74,7 +74,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="put what reached new lines into the corpus")
     parser.add_argument("--findings", type=Path, default=Path("out/fuzz"), help="a folder [%(default)s]")
     parser.add_argument("--table", type=Path, help="go on with a campaign that this file has")
-    parser.add_argument("--run", type=int, default=RUN, help="executions between two writes [%(default)s]")
     args = parser.parse_args(argv)
     unknown = [name for name in args.targets if name not in TARGETS]
     if unknown:
@@ -83,7 +82,7 @@ def main(argv: list[str]) -> int:
     names = args.targets or list(TARGETS)
     try:
         if args.table is not None:
-            held = run_campaign(names, Table(args.table), args.executions, args.run, args.findings)
+            held = run_campaign(names, Table(args.table), args.executions, args.findings)
         else:
             held = run_once(names, args.executions, args.seed, args.findings, keeps=args.keep)
     except KeyboardInterrupt:

@@ -72,14 +72,18 @@ def dictionary(corpus: Sequence[bytes]) -> str:
     return "".join(f'"{word}"\n' for word in sorted(words))
 
 
-def fuzz(name: str, executions: int, seed: int, findings: Path, folder: Path) -> Outcome:
-    """Fuzz one target over the corpus and a folder of inputs, which gets those that reach new code."""
+def fuzz(name: str, executions: int, seed: int, findings: Path, folder: Path, *, most_s: int = 0) -> Outcome:
+    """Fuzz one target over the corpus and a folder of inputs, which gets those that reach new code.
+
+    It ends after ``most_s`` seconds, where that is not 0.
+    """
     inputs, corpus = folder / name, read_corpus(name)
     inputs.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(corpus):
         (inputs / f"{number:04}").write_bytes(data)
     options = [f"-runs={executions}", f"-seed={seed}", f"-timeout={INPUT_S}"]
     options += [f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={findings}/{name}-"]
+    options += [f"-max_total_time={most_s}"]
     if words := dictionary(corpus):  # libFuzzer takes no empty file
         path = folder / f"{name}.words"
         path.write_text(words, encoding="ascii")
