@@ -26,7 +26,6 @@ FRAMES_A_CUT = 10
 FRAMES_AFTER = 100
 """Answered as fast as they come: the last cut has to find the call under way."""
 SILENT_FRAMES = {"tiny": 1}
-AHEAD = 5
 SEEDS = "&text_seed=5&audio_seed=7"
 
 
@@ -40,14 +39,11 @@ async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
             url = f"ws://127.0.0.1:{port}/api/chat?{QUERY}{SEEDS}"
             pcm = fit_clip(load_question(), frames * FRAME_SAMPLES / 24_000)
             caller = ResumingCaller(http, url, pcm, SILENT_FRAMES.get(model, 0), patience_s=3600.0)
-            if cuts_at:  # or it is through before its last cut comes
-                caller.sends_until = cuts_at[-1] + AHEAD
             running = asyncio.ensure_future(caller.run())
             for at in cuts_at:
                 await caller.until_answered(at)
                 await asyncio.sleep(0.08 * np.random.default_rng(at).random())
                 caller.cut()
-            caller.go_on()
             await running
     return caller
 
