@@ -32,6 +32,9 @@ from lab.tools.fuzz.target import read_corpus
 from tests.serve.harness import Client, speech
 
 AT_ONCE: Final = 8
+AWAY_S: Final = 0.6
+"""After a cut: its row is free again when the window is over, and the next call finds one."""
+
 SETTLE_S: Final = 1.0
 """After a batch, for sockets and rows to be given back."""
 
@@ -72,6 +75,7 @@ async def resumable(http: aiohttp.ClientSession, url: str, _: random.Random) -> 
 async def cut(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
     """A call whose connection breaks, and that is not resumed in time."""
     await _talk(http, url, f"{QUERY}&resume=1", is_cut=True)
+    await asyncio.sleep(AWAY_S)
 
 
 async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:

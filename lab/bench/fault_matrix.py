@@ -98,9 +98,10 @@ async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -
         running = [asyncio.ensure_future(talker.run()) for talker in talkers]
         scene = Scene(service, http, talkers, folder, proxy)
         await asyncio.sleep(FAULT_AT_S)
+        await fault.comes(scene)
         until_s = time.monotonic() + NEWCOMER_S
         injecting = asyncio.ensure_future(fault.inject(scene))
-        await asyncio.sleep(fault.comes_s)
+        await asyncio.sleep(0.05)
         new = asyncio.ensure_future(newcomer_ms(url, until_s))
         fates = await asyncio.gather(*running)
         await injecting

@@ -37,10 +37,10 @@ LITTLE_BYTES: Final = 262_144
 this size."""
 
 PLANNED_TICK: Final = 60
-"""Of the backend's faults."""
+"""Of the backend's faults: it comes some three seconds into the calls, of which a tick may have several."""
 
-PLANNED_S: Final = 2.0
-"""From three seconds into the calls until that tick is over, 4.8 s after the first."""
+MISSED_S: Final = 0.2
+"""Without an answer, a call has met the backend's fault."""
 
 START_S: Final = 60.0
 """For a server that is to end when it starts."""
@@ -158,6 +158,13 @@ async def _recorded(scene: Scene) -> None:
     scene.facts.append(f"{failed} recordings given up")
 
 
+async def _planned_tick(scene: Scene) -> None:
+    """The backend's fault has come: a call has had no answer for a while, or has ended."""
+    async with asyncio.timeout(START_S):
+        while max(talker.silent_s for talker in scene.talkers) < MISSED_S:  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.01)
+
+
 def _slow_ticks() -> NullFaults:
     return NullFaults(slow_ms=dict.fromkeys(range(PLANNED_TICK, 100000, 40), 150.0))
 
@@ -227,8 +234,8 @@ async def _slow_writers(scene: Scene) -> None:
 class Fault:
     """One row of the matrix: ``inject`` is done three seconds into the calls of a server with ``options``.
 
-    ``after`` looks at the server when the calls are over. ``delay_s`` puts a proxy before it. A new caller
-    comes ``comes_s`` after that: what the backend does is planned by its ticks.
+    ``comes`` waits for one that comes by itself, and ``after`` looks at the server when the calls are over.
+    ``delay_s`` puts a proxy before it.
     """
 
     name: str
@@ -239,7 +246,7 @@ class Fault:
     environment: Callable[[Path], Mapping[str, str]] = lambda _: {}
     after: Callable[[Scene], Awaitable[None]] = _nothing
     delay_s: float | None = None
-    comes_s: float = 0.05
+    comes: Callable[[Scene], Awaitable[None]] = _nothing
     needs: str = ""
     query: str = field(default=QUERY + "&resume=1")
 
@@ -297,19 +304,19 @@ FAULTS: Final = {
             "device_lost",
             "the backend's device is lost",
             faults=NullFaults(lose_device_at=PLANNED_TICK),
-            comes_s=PLANNED_S,
+            comes=_planned_tick,
         ),
         Fault(
             "backend_nan",
             "one row of one step of the backend is NaN",
             faults=NullFaults(nan_at=frozenset({PLANNED_TICK})),
-            comes_s=PLANNED_S,
+            comes=_planned_tick,
         ),
         Fault(
             "backend_hangs",
             "one step takes 3 s",
             faults=NullFaults(slow_ms={PLANNED_TICK: 3000.0}),
-            comes_s=PLANNED_S,
+            comes=_planned_tick,
         ),
         Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),
     )

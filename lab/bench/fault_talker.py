@@ -79,7 +79,7 @@ class Talker:
         self._hashes = hash_frames(self._pcm).tolist()
         self._answered_s: dict[int, float] = {}
         self._late = self._foreign = 0
-        self._start_s = 0.0
+        self._start_s = self._heard_s = 0.0
         self._next = 0
         self._ended = self.refusal = ""
         self._lost_s = 0.0
@@ -92,6 +92,11 @@ class Talker:
         if self.socket is not None and self.socket._response.connection is not None:
             found = self.socket._response.connection.transport
         return found
+
+    @property
+    def silent_s(self) -> float:
+        """Since the last answer."""
+        return time.monotonic() - (self._heard_s or self._start_s or time.monotonic())
 
     def reset(self) -> None:
         """End the connection with RST."""
@@ -194,7 +199,7 @@ class Talker:
             is_own = False
         self._foreign += not is_own
         if frame not in self._answered_s:
-            self._answered_s[frame] = now_s
+            self._answered_s[frame] = self._heard_s = now_s
             latency_ms = 1000 * (now_s - self._start_s - (frame + 1) * FRAME_S)
             self._late += latency_ms > 1000 * FRAME_S
             self.on_reply(now_s, latency_ms)

@@ -6,7 +6,7 @@ Callers speak in real time for 5 to 40 s and call again at once; one in three is
 three connections send nonsense all the time, and `/metrics` is read each second. Each second private memory,
 open files and threads of all processes are noted, the p99 of the last ten seconds' latencies, and the frames
 lost so far: resilience-soak.json and .png. The slope of memory is that of least squares over means of ten
-seconds after the first quarter, with its interval of 95 %.
+seconds after the first quarter, with its interval of 95 %; that of each quarter is printed too.
 """
 
 from __future__ import annotations
@@ -151,12 +151,12 @@ async def soak(seconds: float, slots: int) -> tuple[list[Sample], Tally, Service
     return samples, tally, service
 
 
-def slope_of(samples: Sequence[Sample]) -> Slope:
-    """How memory goes on after the first quarter."""
-    warm_s = samples[-1].at_s / 4
+def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -> Slope:
+    """How memory goes on between two parts of the run, as a rule after the first quarter."""
+    first_s, last_s = begin * samples[-1].at_s, end * samples[-1].at_s
     blocks: dict[int, list[float]] = {}
     for each in samples:
-        if each.at_s >= warm_s:
+        if first_s <= each.at_s <= last_s:
             blocks.setdefault(int(each.at_s // BLOCK_S), []).append(each.memory_mib)
     at_h = [(number + 0.5) * BLOCK_S / 3600 for number in blocks]
     return Slope(*line_through(at_h, [float(np.mean(block)) for block in blocks.values()]))
@@ -203,8 +203,10 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     samples, tally, service = asyncio.run(soak(args.seconds, args.slots))
     slope = slope_of(samples)
+    quarters = [slope_of(samples, part / 4, (part + 1) / 4) for part in range(4)]
     args.out.mkdir(parents=True, exist_ok=True)
-    values = {"slope": asdict(slope), "samples": [asdict(each) for each in samples]}
+    slopes = {"slope": asdict(slope), "quarters": list(map(asdict, quarters))}
+    values = {**slopes, "samples": [asdict(each) for each in samples]}
     (args.out / "resilience-soak.json").write_text(json.dumps(values), encoding="utf-8")
     plot(samples, slope, args.out / "resilience-soak.png")
     fates = tally.fates
@@ -217,6 +219,7 @@ def main(argv: Sequence[str]) -> int:
         f"{cuts} cuts resumed, {ended} calls ended before their time, server started {service.starts} times"
     )
     print(f"memory {slope.mib_per_hour:+.2f} ± {slope.half_width:.2f} MiB an hour")
+    print("by quarter " + ", ".join(f"{it.mib_per_hour:+.1f} ± {it.half_width:.1f}" for it in quarters))
     for name in ("memory_mib", "open_files", "threads"):
         found = [getattr(each, name) for each in samples]
         print(f"{name}: {found[len(found) // 4]:.1f} after a quarter, {found[-1]:.1f} at the end")

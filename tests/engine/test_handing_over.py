@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.engine.call_state import unpack_call
+from antiphon.engine.call_state import FACTS, unpack_call
 from antiphon.engine.handing_over import AGAIN_S, HandOverPlan
-from antiphon.engine.row_state import MAX_HEADER_BYTES, StateIdentity
+from antiphon.engine.row_state import MAX_HEADER_BYTES, StateIdentity, pack
 from antiphon.errors import (
     HandOverError,
     HandOverRefusedError,
@@ -279,6 +279,26 @@ def test_messages_that_are_not_those_before_the_next_are_refused() -> None:
     facts = replace(state.facts, notes=((0, b"a"), (5, b"b")))
     with pytest.raises(UnsupportedError, match=r"are no facts of a call: messages .* are not those before 2"):
         Worker("c").taken(replace(state, facts=facts).pack(IDENTITY))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ("[" * 100_000, "100000 characters are no facts of a call: maximum recursion depth exceeded"),
+        ('{"call": 1}', "11 characters are no facts of a call: 'parameters'"),
+    ],
+)
+def test_facts_of_another_form_are_refused(facts: str, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        unpack_call(pack({}, IDENTITY, {FACTS: facts}), IDENTITY)
+
+
+def test_a_call_without_a_name_is_refused() -> None:
+    a, _b = two()
+    moved(a, armed(a))
+    state = unpack_call(a.posted[0], IDENTITY)
+    with pytest.raises(UnsupportedError, match="are no facts of a call: a call's id is '', not 1 to 64"):
+        unpack_call(replace(state, facts=replace(state.facts, call="")).pack(IDENTITY), IDENTITY)
 
 
 def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:

@@ -96,6 +96,35 @@ def test_a_claim_that_comes_between_two_looks_at_the_leases_resets_no_row(
     assert resets(bench) == 1
 
 
+def lose_front_end(bench: Bench, key: bytes) -> None:
+    """The front end of a call is gone: nothing comes from it any more."""
+    guest = bench.engine.resuming._calls[key].guest
+    guest.listener = NoListener()
+    guest.detach()
+
+
+def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> None:
+    bench = Bench()
+    armed(bench).take()
+    lose_front_end(bench, KEY)
+    second = resume(bench, claim(frame=0))
+    assert second.resumption is not None
+    assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (2, 2)
+    assert second.resumption.replayed == 1
+    bench.push(second, 3)
+    bench.ticks()
+    assert heard(second.take()) == [2, 3]
+    lose_front_end(bench, NEXT)
+    third = resume(bench, claim(NEXT, THIRD, frame=2))
+    assert third.resumption is not None
+    assert (third.resumption.unrecorded_in, third.resumption.unrecorded_out) == (3, 3)
+    assert third.resumption.replayed == 0
+    third.detach()
+    last = resume(bench, claim(THIRD, b"4" * 32, frame=2))
+    assert last.resumption is not None
+    assert (last.resumption.unrecorded_in, last.resumption.unrecorded_out) == (0, 0)
+
+
 def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledged() -> None:
     bench = Bench()
     armed(bench).detach()

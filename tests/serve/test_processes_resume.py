@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
-from tests.serve.harness import DUPLEX, speech
+from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.live_resuming import ResumingLiveCaller
 from tests.serve.process import serve_process
 from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
@@ -20,6 +23,7 @@ pytestmark = pytest.mark.product
 FRAMES = 120
 CALLS = 32
 CUTS = (10, 35, 60, 85)
+WHOLE = (FRAMES, FRAMES - DUPLEX.delay_frames)
 AHEAD = IN_FLIGHT_FRAMES + DUPLEX.delay_frames
 SEEDS = "&text_seed=5&audio_seed=7"
 OPTIONS = ("--slots", "40", "--front-ends", "2", "--fixed-batch")
@@ -42,6 +46,16 @@ def live_caller_of(http: object, url: str) -> ResumingLiveCaller:
     return caller
 
 
+def used(usage: Path) -> list[tuple[int, int]]:
+    """Frames heard and said of each call, over all of its connections."""
+    frames: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for line in usage.read_text().splitlines():
+        record = json.loads(line)
+        heard, said = (round(record[name] / 0.08) for name in ("seconds_in", "seconds_out"))
+        frames[record["session"]] = frames[record["session"]][0] + heard, frames[record["session"]][1] + said
+    return list(frames.values())
+
+
 def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
     assert cut.thread.reason == ""
     assert "".join(cut.heard.text) == "".join(whole.heard.text)
@@ -53,8 +67,9 @@ def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
         np.testing.assert_array_equal(pcm[STAMP_SAMPLES:], again[STAMP_SAMPLES:])
 
 
-async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume() -> None:
-    async with serve_process(*OPTIONS, spec="DUPLEX") as server:
+async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume(tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    async with serve_process(*OPTIONS, "--usage", str(usage), spec="DUPLEX") as server:
         whole = caller_of(server.http, server.url)
         await whole.run()
         live = [live_caller_of(server.http, server.url) for _ in range(2)]
@@ -72,6 +87,9 @@ async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume() ->
             caller.go_on()
         await asyncio.gather(*(session.go_on() for session in live))
         await asyncio.gather(*running, *speaking)
+        async with asyncio.timeout(PATIENCE_S):  # what the killed one could not record is in other records
+            while Counter(used(usage)) != {WHOLE: 1 + CALLS + len(live)}:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
     resumed = [caller for caller in callers if caller.thread.resumptions]
     assert len(resumed) == CALLS // 2
     assert len("".join(whole.heard.text)) > FRAMES

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from antiphon.errors import ProtocolError
-from lab.tools.fuzz.__main__ import dictionary
 from lab.tools.fuzz.growth import grown
+from lab.tools.fuzz.process import Outcome, dictionary
+from lab.tools.fuzz.table import Table
 from lab.tools.fuzz.target import CORPUS, MAX_CORPUS_BYTES, MAX_WORDS, Finding, Target, read_corpus, try_input
 from lab.tools.fuzz.targets import TARGETS
 
@@ -57,3 +60,18 @@ def test_another_error_than_a_refusal_passes_through() -> None:
 
 def test_the_words_of_a_corpus_are_a_dictionary() -> None:
     assert dictionary([b'{"type": "session.start"}', b"\xfftype\x00a"]) == '"session.start"\n"type"\n'
+
+
+def test_a_campaign_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.tools.fuzz.table.version", lambda: "abc")
+    table = Table(tmp_path / "table.json")
+    assert table.left("chat", 100) == 100
+    table.add("chat", Outcome(40, 1.5, ""))
+    table.add("ogg", Outcome(7, 0.25, "out/fuzz/ogg-crash-1"))
+    again = Table(tmp_path / "table.json")
+    again.add("chat", Outcome(40, 1.0, ""))
+    assert (again.left("chat", 100), again.left("chat", 50), again.left("ogg", 100)) == (20, 0, 93)
+    assert again.markdown().splitlines()[2:] == [
+        "| `chat` | 80 | 2 | 0 | abc |",
+        "| `ogg` | 7 | 0 | 1 | abc |",
+    ]

@@ -100,8 +100,8 @@ def _facts(text: str) -> CallFacts:
         numbers = [seq for seq, _ in facts.notes]
         if any(later != seq + 1 for seq, later in pairwise([*numbers, facts.next_seq])):
             raise ValueError(f"messages {numbers[:3]} ... are not those before {facts.next_seq}")
-    except AntiphonError:
+    except UnsupportedError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (AntiphonError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnsupportedError(f"{len(text)} characters are no facts of a call: {error}") from error
     return facts

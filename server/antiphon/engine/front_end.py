@@ -67,8 +67,9 @@ class MessageListener:
     def resumed(self, resumption: Resumption) -> None:
         """The call goes on with one of another connection."""
         facts = resumption
-        said = (facts.notes, facts.next_seq, facts.told_frame, facts.replay_from)
-        self.post.send(messages.Resumed(self.guest.id, facts.call, asdict(facts.parameters), *said))
+        said = (facts.notes, facts.next_seq, facts.told_frame, facts.replay_from, facts.replayed)
+        used = (facts.unrecorded_in, facts.unrecorded_out)
+        self.post.send(messages.Resumed(self.guest.id, facts.call, asdict(facts.parameters), *said, *used))
 
     def moving(self) -> None:
         """The call is to be let go."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
+from antiphon.engine.rows import FramesUsed
 from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import Note, ResumeClaim
 
@@ -14,9 +16,15 @@ MOVED = "moved to "
 """Before a worker's name, in place of a reason."""
 
 
+NOTHING: Final = FramesUsed(0, 0)
+
+
 @dataclass(eq=False, slots=True)
 class ResumableCall:
-    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one."""
+    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one.
+
+    ``recorded`` is what was used before its connection, or before those of front ends that were killed.
+    """
 
     guest: Guest
     key: bytes
@@ -33,6 +41,8 @@ class ResumableCall:
     notes_bytes: int = 0
     next_seq: int = 0
     told_frame: int = 0
+    recorded: FramesUsed = NOTHING
+    given: int = 0  # replies that any connection was given
 
     @property
     def keys(self) -> tuple[bytes, ...]:
@@ -43,6 +53,15 @@ class ResumableCall:
         """The client has got everything up to this number."""
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
+
+    def use(self, now: FramesUsed, *, is_lost: bool) -> FramesUsed:
+        """The call leaves its connection, whose front end ``is_lost``; returns what none has recorded."""
+        self.given = max(self.given, now.given)
+        used = FramesUsed(now.heard, self.given)
+        if is_lost:
+            return FramesUsed(used.heard - self.recorded.heard, used.given - self.recorded.given)
+        self.recorded = used
+        return NOTHING
 
     def facts(self) -> CallFacts:
         """What another worker needs to know."""

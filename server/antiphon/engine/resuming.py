@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
+from antiphon.engine.no_listener import NoListener
 from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late
 from antiphon.engine.resume_keys import ResumeKeys
 from antiphon.engine.rows import Rows
@@ -252,13 +253,17 @@ class Resuming:
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
         guest, heir, claim, source, target = handover
+        unrecorded = call.use(self._rows.used(source), is_lost=isinstance(guest.listener, NoListener))
         replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
+        replayed = call.given - self._rows.used(target).given
         self._swap(guest, heir)
         parameters = heir.inherit(guest)
         guest.listener.ended(replaced())
         notes, next_seq = tuple(call.notes), call.next_seq
         heir.listener.resumed(
-            Resumption(call.call, parameters, notes, next_seq, call.told_frame, replay_from)
+            Resumption(
+                *(call.call, parameters, notes, next_seq, call.told_frame, replay_from, replayed), *unrecorded
+            )
         )
         heir.listener.admitted(target)
         with self._lock:
@@ -336,6 +341,8 @@ class Resuming:
                 raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
+            assert guest.lease is not None
+            call.use(self._rows.used(guest.lease), is_lost=False)  # the other worker has recorded it
             self._detached[call] = None
             guest.resumable = call
             self._keys.add(call)

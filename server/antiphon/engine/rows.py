@@ -8,7 +8,7 @@ front end of another process holds the leases of its calls: these end when both 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,13 @@ LONGEST_WAIT_S: Final = 3600.0
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 """The flags of a lease that may take part: attached, primed; not frozen, not closed, not over."""
+
+
+class FramesUsed(NamedTuple):
+    """Frames of a call: how many the model heard, and how many replies its connections were given."""
+
+    heard: int
+    given: int
 
 
 class Rows:
@@ -171,6 +178,11 @@ class Rows:
         self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
         self.arena.show()
         return replay_from
+
+    def used(self, lease: int) -> FramesUsed:
+        """What was used of a call so far; a reply that is taken again counts as not given."""
+        self.arena.look()
+        return FramesUsed(int(self.arena.engine.taken[lease]), int(self.outputs.taken[lease]))
 
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.

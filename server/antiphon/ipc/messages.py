@@ -181,6 +181,9 @@ class Resumed(NamedTuple):
     next_seq: int
     told_frame: int
     replay_from: int
+    replayed: int
+    unrecorded_in: int
+    unrecorded_out: int
 
 
 class Moving(NamedTuple):

@@ -34,7 +34,9 @@ class Resumption:
 
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the next
     one has ``next_seq``. The text of replies to frames below ``told_frame`` is among the notes, or was.
-    ``replay_from`` is the first frame whose reply may still come.
+    ``replay_from`` is the first frame whose reply may still come; ``replayed`` replies were given to another
+    connection before. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end
+    ended before it could record their use.
     """
 
     call: str
@@ -43,3 +45,6 @@ class Resumption:
     next_seq: int
     told_frame: int
     replay_from: int
+    replayed: int = 0
+    unrecorded_in: int = 0
+    unrecorded_out: int = 0

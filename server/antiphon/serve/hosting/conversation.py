@@ -38,7 +38,8 @@ class Conversation(ABC):
         self._waker = services.turns.waker(self._turn, self._fail)
         self._session: CallSession | None = None
         self._opened_s = self._clock()
-        self._first_frame = 0  # earlier ones came over other connections of the call, which have counted them
+        # Earlier ones went over other connections of the call, which have recorded them, or could not.
+        self._first_frame = self._first_reply = self._unrecorded_out = 0
         self._at_end: list[Callable[[], None]] = []  # what gives back what a subclass holds
         self._ending: asyncio.Task[None] | None = None
         self._is_over = False
@@ -111,14 +112,14 @@ class Conversation(ABC):
     def _used(self, session: CallSession) -> UsageRecord:
         stats, spec = session.stats(), self._model.engine.info.spec
         heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in - self._first_frame
-        said = 0 if spec.kind is PipelineKind.STT else stats.frames_out
+        said = 0 if spec.kind is PipelineKind.STT else max(0, stats.frames_out - self._first_reply)
         return UsageRecord(
             ended=self._services.access.usage.stamp(),
             session=session.id if session.resumption is None else session.resumption.call,
             key=self.caller.name,
             model=self._model.name,
             seconds_in=round(heard * spec.frame_ms / 1000, 2),
-            seconds_out=round(said * spec.frame_ms / 1000, 2),
+            seconds_out=round((said + self._unrecorded_out) * spec.frame_ms / 1000, 2),
             words=self.words,
         )
 

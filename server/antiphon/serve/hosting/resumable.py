@@ -104,7 +104,9 @@ class ResumableConversation(SocketConversation):
         self._provoked = self._provoked.bind(session=found.call)
         furthest = session.next_frame + round((self._window_s + LATE_S) * 1000 / spec.frame_ms)
         session.skip_to(min(claim.input_frame, furthest))
-        self._first_frame = session.next_frame
+        self._first_frame = session.next_frame - found.unrecorded_in
+        self._first_reply = session.stats().frames_out + found.replayed
+        self._unrecorded_out = found.unrecorded_out
         self._numbering.go_on(found)
         missed = missed_frames(claim, found)
         self._log.info("session resumed", missed=missed, messages=len(found.notes))
