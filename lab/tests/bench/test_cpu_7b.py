@@ -151,6 +151,26 @@ def test_forms_are_measured_in_processes_once_and_told_beside_their_floors(
     assert capsys.readouterr().out.endswith(page)
 
 
+def test_without_a_share_that_was_measured_the_floors_are_told_alone() -> None:
+    machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "system": "Linux", "python": "3.11"}
+    values = {
+        "command": "python -m lab.bench.cpu_7b",
+        "started_at": "today",
+        "machine": {**machine, "versions": {}, "load_average_before": [0.1]},
+        "settings": {"threads": 1, "clock": "a clock", "config": defaults.MOSHI_CONFIG},
+        "attempts": {"torch int8": found(700.0)},
+    }
+    page = cpu_7b_report.render(values)
+    assert "| torch int8 | 1 | 700 |" in page
+    assert "at the share" not in page
+    line = next(line for line in page.splitlines() if line.startswith("| 64 | 600 |"))
+    assert line.split("|")[3].strip().isdigit()
+    at_share = cpu_7b_report.render(values | {"attempts": {"onnx int4": found(700.0)}})
+    line = next(line for line in at_share.splitlines() if line.startswith("| 64 | 600 |"))
+    floor_ms, shared_ms = map(int, line.split("|")[3].split(","))
+    assert shared_ms > floor_ms
+
+
 def test_a_process_says_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_7b, "measure_rates", lambda threads, **_: RATES)
     options = argparse.Namespace(
