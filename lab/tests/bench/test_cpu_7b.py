@@ -61,13 +61,13 @@ def test_the_graphs_hold_the_bytes_that_the_floor_counts(graphs: Path) -> None:
 
 def test_a_weight_is_the_same_whenever_it_is_drawn() -> None:
     first, again, other = seeded_reader(), seeded_reader(), seeded_reader(1)
-    tensor = onnx.TensorProto(name="a", dims=(300, 70_000), data_type=onnx.TensorProto.FLOAT)
+    tensor = onnx.TensorProto(name="a", dims=(100, 70_000), data_type=onnx.TensorProto.FLOAT)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     values = first(tensor, Path())
     assert np.array_equal(values, again(tensor, Path()))
     assert not np.array_equal(values, other(tensor, Path()))
-    assert values.std() == pytest.approx(300**-0.5, rel=0.01)
-    assert len(np.unique(values, axis=0)) == 300
+    assert values.std() == pytest.approx(100**-0.5, rel=0.01)
+    assert len(np.unique(values[:, :8], axis=0)) == 100
     tensor.name = "b"
     assert not np.array_equal(values, first(tensor, Path()))
 
@@ -143,7 +143,7 @@ def test_forms_are_measured_in_processes_once_and_told_beside_their_floors(
     assert cpu_7b.main(line) == 0
     assert len(asked) == 2  # what was measured is not measured again
     page = (tmp_path / "cpu-7b.md").read_text()
-    assert "rings of 750 frames" in page
+    assert "rings of 750 frames" in page.replace("\n", " ")
     assert "| onnx int4 | 1 | 400 |" in page
     assert "| 9.50 |" in page
     assert "Computed, not measured." in page.replace("\n", " ")
