@@ -28,14 +28,12 @@ def render(values: Values) -> str:
         f"{values['machine']['load_average_before'][0]}. {settings['threads']} thread(s), "
         f"{settings['clock']}, medians after {UNTIMED_TURNS} turns that do not count. "
         f"{config['num_layers']} layers of {config['dim']}, a depformer of "
-        f"{config['depformer_num_layers']} layers of {config['depformer_dim']} and {config['dep_q']} codebooks, rings of {config['context']} frames, "
-        "full; seeded weights."
+        f"{config['depformer_num_layers']} layers of {config['depformer_dim']} and {config['dep_q']} "
+        f"codebooks, rings of {config['context']} frames, full; seeded weights."
     )
     rates = best_rates(attempts)
-    parts = ["# Moshi 7B on CPUs", about, _measured(attempts, config)]
-    if any(form in attempts for form in COMPUTED):
-        parts += ["## Other machines", *_computed(attempts, config, rates, settings["threads"])]
-    return "\n\n".join(parts) + "\n"
+    parts = ["# Moshi 7B on CPUs", about, _measured(attempts, config), "## Other machines"]
+    return "\n\n".join([*parts, *_computed(attempts, config, rates, settings["threads"])]) + "\n"
 
 
 def best_rates(attempts: Mapping[str, Values]) -> Rates:
@@ -83,26 +81,26 @@ def _computed(
 ) -> Iterator[str]:
     """A table for each number of cores and each memory rate."""
     shares = {form: _share(form, attempts[form], config) for form in COMPUTED if form in attempts}
-    told = " and ".join(f"{share:.0%} ({form})" for form, share in shares.items())
+    reached = " and ".join(f"{share:.0%} ({form})" for form, share in shares.items())
+    beside = f"; beside each floor, what it becomes at the share of it that was reached here: {reached}"
     yield (
         "**Computed, not measured.** The same floors with Mimi's work added, for a machine whose every core "
-        "multiplies as fast as one of these and whose memory is read at the rate in the second column; beside"
-        f" each floor, what it becomes at the share of it that was reached here: {told}. Sessions: the most "
-        f"whose frame then takes {FRAME_MS} ms, all their rings full. On a machine of that kind, `{COMMAND}` "
-        "measures it."
+        "multiplies as fast as one of these and whose memory is read at the rate in the second column"
+        f"{beside if shares else ''}. Sessions: the most whose frame then takes {FRAME_MS} ms, all their "
+        "rings full; where no share was measured, no machine of these rates holds more. On a machine of that "
+        f"kind, `{COMMAND}` measures it."
     )
-    head = [f"{form}, ms: floor, at that share | sessions" for form in shares]
-    lines = [f"| cores | GB/s | {' | '.join(head)} |", "|---" * (2 + 2 * len(shares)) + "|"]
+    works = {form: frame_work(config, KEEPINGS[form]) for form in COMPUTED}
+    head = " | ".join(f"{form}, ms | sessions" for form in COMPUTED)
+    lines = [f"| cores | GB/s | {head} |", "|---" * (2 + 2 * len(COMPUTED)) + "|"]
     for cores in CORES:
         for gb_s in MEMORY_GB_S:
-            there = scaled(rates, cores / threads, gb_s * 1e9)
-            cells = []
-            for form, share in shares.items():
-                work = frame_work(config, KEEPINGS[form])
+            there, cells = scaled(rates, cores / threads, gb_s * 1e9), [str(cores), str(gb_s)]
+            for form, work in works.items():
                 floor_ms = least_ms(work, 1, there)
-                held = sessions(work, there, share)
-                cells += [f"{floor_ms:.0f}, {floor_ms / share:.0f}", str(held)]
-            lines.append(f"| {cores} | {gb_s} | {' | '.join(cells)} |")
+                at_share = f", {floor_ms / shares[form]:.0f}" if form in shares else ""
+                cells += [f"{floor_ms:.0f}{at_share}", str(sessions(work, there, shares.get(form, 1.0)))]
+            lines.append(f"| {' | '.join(cells)} |")
     yield "\n".join(lines)
 
 

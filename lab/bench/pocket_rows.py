@@ -89,7 +89,7 @@ def measure_package(folder: Path, sentences: int) -> Values:
     """Milliseconds of a frame of the package's own, one caller."""
     from pocket_tts import TTSModel
 
-    model: Any = TTSModel.load_model(config=folder / "absolute.yaml")
+    model: Any = TTSModel.load_model(config=absolute(folder))
     state = model.get_state_for_audio_prompt(str(folder / "voices" / "calm.safetensors"))
     times = []
     for turn in range(sentences + 1):
@@ -105,10 +105,15 @@ def make_model(folder: Path, shape: str | None) -> None:
     """A model of random weights, once; and its configuration as the package takes it from anywhere."""
     import yaml
 
-    if not (folder / "absolute.yaml").is_file():
+    if not absolute(folder).is_file():
         make_pocket_checkpoint(folder, shape=shape)
         config = dict(load_checkpoint(str(folder)).raw_config)
-        (folder / "absolute.yaml").write_text(yaml.safe_dump(config))
+        absolute(folder).write_text(yaml.safe_dump(config))
+
+
+def absolute(folder: Path) -> Path:
+    """Where a model's configuration is for the package; a folder holds one for us."""
+    return folder.with_name(f"{folder.name}-absolute.yaml")
 
 
 def render(values: Values) -> str:
