@@ -98,7 +98,7 @@ def test_a_claim_that_comes_between_two_looks_at_the_leases_resets_no_row(
 
 def lose_front_end(bench: Bench, key: bytes) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
-    guest = bench.engine.resuming._calls[key].guest
+    guest = bench.engine.resuming._keys._calls[key].guest
     guest.listener = NoListener()
     guest.detach()
 

@@ -287,7 +287,7 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     def leave_meanwhile(guest: Guest, wait_s: float) -> None:
         guest.end(DrainingError("the server is leaving; its queue is closed"))
 
-    host.engine.admit = leave_meanwhile  # type: ignore[method-assign]
+    host.engine.reception.admit = leave_meanwhile  # type: ignore[method-assign]
     async with asyncio.timeout(120.0):
         with pytest.raises(DrainingError, match="its queue is closed"):
             await open_call(Place(port, lambda: None))
