@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.serve.operator import drain
 from antiphon_client.thread import CallThread
-from tests.serve.harness import DUPLEX, speech
+from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.process import ServerProcess, serve_process
 from tests.serve.resuming import QUERY, ResumingCaller
 from tests.serve.test_processes_resume import assert_same
@@ -73,6 +73,9 @@ async def test_a_worker_that_drains_hands_its_calls_over(
         said = [a.url, "--hand-over", f"https://127.0.0.1:{port}", "--secret", str(tmp_path / "secret")]
         assert await asyncio.to_thread(drain.main, said) == 0
         assert capsys.readouterr().out == "draining; calls that can be resumed go to b\n"
+        async with asyncio.timeout(PATIENCE_S):  # a call that goes on may end before its turn to move comes
+            while not all(caller.thread.resumptions for caller in callers):  # noqa: ASYNC110 (processes)
+                await asyncio.sleep(0.02)
         for caller in callers:
             caller.go_on()
         await asyncio.gather(*running)
