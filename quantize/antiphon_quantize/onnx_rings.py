@@ -147,7 +147,7 @@ def _weigh(weights: Tensor, values: Tensor) -> Tensor:
     upper = digits.floor()
     lower = (digits - upper) * (BASE - 1)
     both = torch.stack([nearest_bytes(upper), nearest_bytes(lower)], dim=3)
-    found = multiply_bytes(both.flatten(2, 3)[:, :, :, None], values).float()
+    found: Tensor = multiply_bytes(both.flatten(2, 3)[:, :, :, None], values).float()
     found = found.reshape(*both.shape[:4], -1)
     return (found[:, :, :, 0] + found[:, :, :, 1] / (BASE - 1)) * (most / LARGEST)
 

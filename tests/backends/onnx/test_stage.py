@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -110,9 +111,14 @@ def test_parts_at_the_same_time_compute_what_one_run_does(
 ) -> None:
     if lies:
         monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
-    seen: list[list[range]] = []
+    seen: list[Sequence[range]] = []
     run_apart = Graph.run_apart
-    monkeypatch.setattr(Graph, "run_apart", lambda self, parts: (seen.extend(parts), run_apart(self, parts)))
+
+    def watched(self: Graph, parts: Sequence[Sequence[range]]) -> None:
+        seen.extend(parts)
+        run_apart(self, parts)
+
+    monkeypatch.setattr(Graph, "run_apart", watched)
     with ThreadPoolExecutor(1) as pool:
         stage, plain = stage_in_parts("decode", pool), stage_of("decode")
         for stage_or_plain in (stage, plain):

@@ -64,12 +64,10 @@ def make(
         session = open_session(path, providers, cpu_threads, spin=spin)
         check_graph(session, form, path)
         file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
-        apart = None
-        if pool is not None and file_bytes <= APART_BYTES:
-            apart = Apart(open_session(path, providers, 1), pool, cpu_threads)
-            weight_bytes += file_bytes
+        is_apart = pool is not None and file_bytes <= APART_BYTES
+        apart = Apart(open_session(path, providers, 1), pool, cpu_threads) if pool and is_apart else None
         made[stage] = Stage(session, form, 1, apart)
-        weight_bytes += file_bytes
+        weight_bytes += file_bytes * (1 + is_apart)
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     facts = ExecutorFacts(
         name="onnx",
