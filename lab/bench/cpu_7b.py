@@ -78,7 +78,7 @@ def step_form(form: str, options: argparse.Namespace) -> Values:
 
 def open_graphs(folder: Path, recipe: str, threads: int) -> Model:
     """Graphs that were written before."""
-    files = {path.stem: GraphFile.exported(folder, recipe, path.stem) for path in folder.glob("*.json")}
+    files = {path.stem: GraphFile.exported(folder, recipe, path.stem) for path in folder.glob("*/*.json")}
     sessions = {stage: file.session(threads) for stage, file in files.items()}
 
     def run(rows: int) -> tuple[dict[str, Call], int]:

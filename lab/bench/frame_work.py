@@ -14,6 +14,7 @@ from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised.int8 import follows_recipe
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models.costs import CODEC_FLOP
+from antiphon_quantize.onnx_rings import round_rings
 from lab.bench.cpu_rates import FLOAT32, INT8, Rates
 
 CODEC_BYTES: Final = 124e6
@@ -26,22 +27,23 @@ CODEC_ROW_BYTES: Final = 16.4e6
 class Keeping:
     """How a backend keeps a model, and by which numbers it multiplies layers.
 
-    Bits of a layer's weight, its share of a scale included, of any other weight, and of a ring's number.
+    Bits of a layer's weight, its share of a scale included, and of any other weight. ``int8_ring_bytes``:
+    rings of a layer that take so many or more in float32 are INT8; None for float32 in any case.
     """
 
     layer_bits: float
     other_bits: int
-    ring_bits: int
+    int8_ring_bytes: int | None
     layer_kind: str
 
 
 KEEPINGS: Final[Mapping[str, Keeping]] = {
-    "onnx int4": Keeping(4 + 32 / 32, 32, 32, INT8),
-    "onnx int8": Keeping(8 + 32 / 128, 32, 32, INT8),
-    "torch int4": Keeping(4 + 2 * 16 / 32, 16, 32, FLOAT32),
-    "torch int8": Keeping(8, 16, 32, INT8),
+    "onnx int4": Keeping(4 + 32 / 32, 32, 1_000_000, INT8),
+    "onnx int8": Keeping(8 + 32 / 128, 32, 1_000_000, INT8),
+    "torch int4": Keeping(4 + 2 * 16 / 32, 16, None, FLOAT32),
+    "torch int8": Keeping(8, 16, None, INT8),
 }
-"""By backend and form. ONNX keeps heads in float32, torch in bfloat16; rings are float32 on CPUs."""
+"""By backend and form. ONNX keeps heads in float32 and large rings in INT8, torch heads in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,12 @@ def frame_work(config: Mapping[str, Any], keeping: Keeping) -> FrameWork:
     with torch.device("meta"):
         compute = Compute(torch.bfloat16, torch.float32)
         model = LanguageModel(config, steps=config["dep_q"], compute=compute)
-    transformer = model.transformer.config
-    ring = Work(
-        0,
-        row_bytes(spec for spec in model.specs() if spec.position) * keeping.ring_bits / 32,
-        2 * transformer.context * transformer.dim * transformer.layers,
-        FLOAT32,
-    )
+    shape, least_bytes = model.transformer.config, keeping.int8_ring_bytes
+    round_rings(model.transformer, least_bytes)
+    rings = list(model.specs())
+    is_rounded = any(spec.dtype == torch.int8 for spec in rings)
+    products = 2 * shape.context * shape.dim * shape.layers
+    ring = Work(0, row_bytes(rings), products, INT8 if is_rounded else FLOAT32)
     stages = {"lm": (*_linears(model, "lm", keeping), ring)}
     if model.depformer is not None:
         stages["depformer"] = tuple(_linears(model, "depformer", keeping))

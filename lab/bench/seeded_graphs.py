@@ -22,6 +22,7 @@ from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.models.graphs import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DepformerStage, ExportedStage, LanguageStage
+from antiphon_quantize.onnx_rings import round_rings
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.onnx_weights_files import Array, is_external, read_tensor
 from antiphon_quantize.recipe import load_recipe
@@ -36,23 +37,23 @@ MATRIX_BYTES: Final = 1024
 
 
 def write_graphs(folder: Path, config: Mapping[str, Any], recipe: str) -> None:
-    """Every stage of a language model into ``folder/RECIPE/STAGE.onnx`` and ``folder/STAGE.json``.
+    """Every stage of a language model into ``folder/RECIPE/STAGE.onnx`` and ``.json`` beside it.
 
     Scales are not searched for: they have no part in the time.
     """
     (folder / recipe).mkdir(parents=True, exist_ok=True)
     rules, read = replace(load_recipe("onnx", recipe), search=False), seeded_reader()
-    for name, make in stages(config).items():
+    for name, make in stages(config, rules.int8_ring_bytes).items():
         tell(f"exporting {name} without weights")
         source = folder / f"{name}.onnx"
         form = export_stage(make(), source, name, save_without_weights)
         tell(f"writing the weights of {name} in {recipe}")
         quantize_graph(source, folder / recipe / source.name, rules, read)
         source.unlink()
-        (folder / f"{name}.json").write_text(json.dumps(graph_to_json(form)))
+        (folder / recipe / f"{name}.json").write_text(json.dumps(graph_to_json(form)))
 
 
-def stages(config: Mapping[str, Any]) -> dict[str, Callable[[], ExportedStage]]:
+def stages(config: Mapping[str, Any], int8_ring_bytes: int | None) -> dict[str, Callable[[], ExportedStage]]:
     """The stages of a language model by name, with memory for weights that nothing has written to."""
     with torch.device("meta"):
         model = LanguageModel(config, steps=config["dep_q"])
@@ -60,6 +61,7 @@ def stages(config: Mapping[str, Any]) -> dict[str, Callable[[], ExportedStage]]:
     for tensor in model.state_dict().values():
         if not is_matrix(tensor.shape):
             tensor.fill_(1)
+    round_rings(model.transformer, int8_ring_bytes)
     found: dict[str, Callable[[], ExportedStage]] = {"lm": lambda: LanguageStage(model)}
     if (depformer := model.depformer) is not None:
         found["depformer"] = lambda: DepformerStage(depformer)
