@@ -47,7 +47,7 @@ class Scale:
     steps: int | None = None
 
 
-SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=24, readings=5, steps=2)
+SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=12, readings=5, steps=2)
 """To see that the whole runs: what it makes knows nothing."""
 
 
