@@ -114,12 +114,15 @@ def words_in_frames(answer: Answer) -> list[FloatArray]:
 
 
 class Texts:
-    """Draws sentences: answers, and words of the domain at random."""
+    """Draws sentences: answers, and words of the domain at random; or the first answers and their words."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_answers: int | None = None) -> None:
         domain = Domain()
-        self.words = domain.words()
         self.answers = [answer for answer in domain.answers() if not is_answer_held_out(answer)]
+        self.answers = self.answers[:most_answers]
+        self.words = domain.words()
+        if most_answers is not None:
+            self.words = sorted({word for answer in self.answers for word in answer.split()})
 
     def sentence(self, rng: random.Random) -> str:
         """An answer twice in five times, else some random words."""
@@ -128,7 +131,7 @@ class Texts:
         return " ".join(rng.choices(self.words, k=rng.randint(1, 8)))
 
 
-def speakers_of_all_words(threads: int) -> dict[str, Speaker]:
+def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
     """By voice a speaker who knows every word, in every place that a question or answer has it in."""
     domain, rng = Domain(), random.Random(1)
     asked = [
@@ -137,8 +140,9 @@ def speakers_of_all_words(threads: int) -> dict[str, Speaker]:
         for phrase in phrasings.trained + phrasings.held_out
         for fact in rng.sample(domain.facts[intent], min(12, len(domain.facts[intent])))
     ]
-    words = [" ".join((word, word, word)) for word in domain.words()]
-    sentences = [*domain.answers(), *asked, *words]
+    words = [" ".join((word, word, word)) for word in texts.words]
+    known = set(texts.words)
+    sentences = [one for one in (*domain.answers(), *asked, *words) if known >= set(one.split())]
     return {name: Speaker(sentences, threads, Voice("flite", voice)) for name, voice in VOICES.items()}
 
 
@@ -236,6 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--readings", type=int, default=SHORT_PER_SHARD, help="short ones of a shard [%(default)s]"
     )
+    parser.add_argument("--answers", type=int, help="read the first so many, and words of them [all]")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
@@ -245,7 +250,8 @@ def main(argv: list[str] | None = None) -> int:
     paths = [options.out / f"{seed:04d}.npz" for seed in range(options.shards)]
     if all(path.exists() for path in paths):
         return 0
-    texts, speakers = Texts(), speakers_of_all_words(options.threads)
+    texts = Texts(options.answers)
+    speakers = speakers_of(texts, options.threads)
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s = time.monotonic()

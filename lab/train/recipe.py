@@ -44,10 +44,11 @@ class Scale:
     speeches: int = corpus.UTTERANCES_PER_SHARD
     utterances: int = questions.UTTERANCES_PER_SHARD
     readings: int = readings.SHORT_PER_SHARD
+    answers: int | None = None
     steps: int | None = None
 
 
-SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=24, readings=5, steps=2)
+SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=12, readings=5, answers=9, steps=2)
 """To see that the whole runs: what it makes knows nothing."""
 
 
@@ -195,6 +196,7 @@ class Recipe:
     def _reader_stages(self) -> list[Stage]:
         scale, read = self.scale, self._at("readings")
         many = ["--readings", str(scale.readings), *self._threads]
+        many += [] if scale.answers is None else ["--answers", str(scale.answers)]
         return [
             (
                 "readings",

@@ -95,6 +95,14 @@ def test_a_recording_tells_its_text_and_when_each_part_starts() -> None:
     assert not set(texts.answers) & set(held_out_answers(99))
 
 
+def test_few_answers_are_read_with_their_words_alone() -> None:
+    texts, rng = Texts(2), random.Random(1)
+    known = {word for answer in texts.answers for word in answer.split()}
+    assert len(texts.answers) == 2
+    assert {word for _ in range(50) for word in texts.sentence(rng).split()} == known
+    assert known < set(Texts().words)
+
+
 def test_words_fill_whole_frames_and_are_equally_loud() -> None:
     rng = np.random.default_rng(0)
     pcm = (rng.standard_normal(1920 * 9) * np.linspace(0.01, 0.1, 1920 * 9)).astype(np.float32)
