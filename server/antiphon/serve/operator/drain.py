@@ -18,7 +18,9 @@ examples:
   antiphon drain http://127.0.0.1:8998 --hand-over http://127.0.0.1:9998 --secret secret.txt --wait 60
 """
 
-ASK_S: Final = 5.0
+ASK_S: Final = 15.0
+"""For an answer: TLS with a worker whose cores are busy takes seconds."""
+
 LOOK_S: Final = 0.2
 
 
