@@ -71,66 +71,66 @@ async def receiving(socket: Socket) -> asyncio.Task[bytes | str | None]:
 
 async def test_what_is_taken_wakes_no_receiver_and_what_is_left_does(socket: Socket) -> None:
     taker = Taker()
-    socket.take_at_once(taker)
-    task = await receiving(socket)
-    feed(socket, b"1", b"123")
-    await asyncio.sleep(0)
-    assert taker.taken == [b"1", b"123"]
-    assert not task.done()
-    feed(socket, b"12")
-    assert await task == b"1"
+    with socket.taking_at_once(taker):
+        task = await receiving(socket)
+        feed(socket, b"1", b"123")
+        await asyncio.sleep(0)
+        assert taker.taken == [b"1", b"123"]
+        assert not task.done()
+        feed(socket, b"12")
+        assert await task == b"1"
 
 
 async def test_no_message_overtakes_one_that_waits_or_is_being_followed(socket: Socket) -> None:
     taker = Taker()
     feed(socket, b"1")  # before there is a taker
-    socket.take_at_once(taker)
-    feed(socket, b"2")  # the receiver does not wait yet
-    assert [await socket.receive_any(), await socket.receive_any()] == [b"1", b"2"]
-    feed(socket, b"3")  # it follows the last one
-    task = await receiving(socket)
-    assert await task == b"3"
-    task = await receiving(socket)
-    feed(socket, b"too long", b"4")
-    assert [await task, await socket.receive_any()] == [b"too long", b"4"]
-    assert not taker.taken
+    with socket.taking_at_once(taker):
+        feed(socket, b"2")  # the receiver does not wait yet
+        assert [await socket.receive_any(), await socket.receive_any()] == [b"1", b"2"]
+        feed(socket, b"3")  # it follows the last one
+        task = await receiving(socket)
+        assert await task == b"3"
+        task = await receiving(socket)
+        feed(socket, b"too long", b"4")
+        assert [await task, await socket.receive_any()] == [b"too long", b"4"]
+        assert not taker.taken
 
 
 @pytest.mark.parametrize("rate", [500, 1_000_000_000])
 async def test_of_a_burst_a_few_are_taken_at_once(socket: Socket, rate: int) -> None:
     taker, socket._message_s, socket._byte_s = Taker(), 1.0 / rate, 0.0
-    socket.take_at_once(taker)
-    task = await receiving(socket)
-    feed(socket, *(b"%03d" % number for number in range(20)))
-    assert taker.taken == [b"%03d" % number for number in range(AT_ONCE)]
-    assert await task == b"%03d" % AT_ONCE
+    with socket.taking_at_once(taker):
+        task = await receiving(socket)
+        feed(socket, *(b"%03d" % number for number in range(20)))
+        assert taker.taken == [b"%03d" % number for number in range(AT_ONCE)]
+        assert await task == b"%03d" % AT_ONCE
 
 
 async def test_nothing_is_taken_while_the_receiver_waits_for_room(socket: Socket) -> None:
     taker, room = Taker(), asyncio.Event()
-    socket.take_at_once(taker)
-    waiting = asyncio.create_task(socket.wait_for(room))
-    await asyncio.sleep(0)
-    feed(socket, b"1")
-    assert not taker.taken
-    room.set()
-    await waiting
-    assert await socket.receive_any() == b"1"
+    with socket.taking_at_once(taker):
+        waiting = asyncio.create_task(socket.wait_for(room))
+        await asyncio.sleep(0)
+        feed(socket, b"1")
+        assert not taker.taken
+        room.set()
+        await waiting
+        assert await socket.receive_any() == b"1"
 
 
 async def test_a_fault_is_raised_where_messages_are_received_before_a_close_behind_it(socket: Socket) -> None:
-    socket.take_at_once(Taker())
-    task = await receiving(socket)
-    feed(socket, b"bad", b"1")
-    socket.feed_data(client_frame(CLOSE, b""))
-    with pytest.raises(AudioError, match="no audio"):
-        await task
-    assert not cast("Wire", socket._transport).written  # the close is not answered yet
+    with socket.taking_at_once(Taker()):
+        task = await receiving(socket)
+        feed(socket, b"bad", b"1")
+        socket.feed_data(client_frame(CLOSE, b""))
+        with pytest.raises(AudioError, match="no audio"):
+            await task
+        assert not cast("Wire", socket._transport).written  # the close is not answered yet
 
 
 async def test_after_the_end_of_the_connection_a_fault_is_none(socket: Socket) -> None:
-    socket.take_at_once(Taker())
-    task = await receiving(socket)
-    feed(socket, b"bad")
-    socket.feed_eof()
-    assert await task is None
+    with socket.taking_at_once(Taker()):
+        task = await receiving(socket)
+        feed(socket, b"bad")
+        socket.feed_eof()
+        assert await task is None

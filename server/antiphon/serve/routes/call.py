@@ -99,29 +99,30 @@ class ChatCall(SocketConversation):
     # What comes in.
 
     async def _read(self, socket: Socket) -> None:
-        socket.take_at_once(self._take_audio)
-        while self._ending is None and (data := await socket.receive()) is not None:
-            if not self._is_heeded(data):
-                continue
-            message = moshi.decode(data)
-            if isinstance(message, moshi.Audio):
-                if message.data:
-                    self._ear.put(message.data)
-                received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
-                while has_more and not socket.has_ended:
-                    await asyncio.sleep(0)
-                    has_more = self._hear(received_s)
-            elif isinstance(message, moshi.Control):
-                self._control(message.action)
-            elif isinstance(message, moshi.Event) and self._request.extended:
-                self._handle_event(message)
-            elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
-                self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
-            elif isinstance(message, moshi.Unknown):
-                self._heed(message)
-            # Everything else says nothing to a server, and unknown tags are to be discarded.
-            if self._is_others_turn():
+        with socket.taking_at_once(self._take_audio):
+            while self._ending is None and (data := await socket.receive()) is not None:
+                if self._is_heeded(data):
+                    await self._take(moshi.decode(data), socket)
+
+    async def _take(self, message: moshi.Message, socket: Socket) -> None:
+        """Do what a message asks for. Those that say nothing to a server, and unknown tags, are passed over."""
+        if isinstance(message, moshi.Audio):
+            if message.data:
+                self._ear.put(message.data)
+            received_s, has_more = socket.seen_s, self._hear(socket.seen_s)
+            while has_more and not socket.has_ended:
                 await asyncio.sleep(0)
+                has_more = self._hear(received_s)
+        elif isinstance(message, moshi.Control):
+            self._control(message.action)
+        elif isinstance(message, moshi.Event) and self._request.extended:
+            self._handle_event(message)
+        elif isinstance(message, moshi.Ping) and self._request.extended and not socket.is_congested():
+            self._send(message)  # a browser neither sees nor sends pings of the WebSocket itself
+        elif isinstance(message, moshi.Unknown):
+            self._heed(message)
+        if self._is_others_turn():
+            await asyncio.sleep(0)
 
     def _take_audio(self, message: bytes | str) -> bytes | str | None:
         """Hear a message of audio where it is read; what takes more than a step is left for a turn."""

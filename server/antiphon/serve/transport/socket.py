@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from aiohttp import web
@@ -220,12 +220,17 @@ class Socket:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    def take_at_once(self, taker: Taker) -> None:
-        """From now on ``taker`` is offered each message that comes while a receiver waits.
+    @contextlib.contextmanager
+    def taking_at_once(self, taker: Taker) -> Iterator[None]:
+        """Meanwhile ``taker`` is offered each message that comes while a receiver waits.
 
         What it takes wakes no task, which costs more than the work on a packet of Opus.
         """
         self._taker = taker
+        try:
+            yield
+        finally:
+            self._taker = None  # else a call and its socket, which hold each other, outlive their end
 
     async def receive(self) -> bytes | None:
         """The next binary message; None once the connection is over. Text messages are passed over."""
@@ -242,7 +247,8 @@ class Socket:
             self._forget_ahead()  # else it would all be worked off at once: nothing waits for room any more
             return None
         if self._fault is not None:
-            raise self._fault
+            fault, self._fault = self._fault, None
+            raise fault
         message = self._ahead.popleft()
         was_full = self.ahead_bytes >= READ_AHEAD_BYTES
         self.ahead_bytes -= _kept_bytes(message)
