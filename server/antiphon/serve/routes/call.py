@@ -105,7 +105,7 @@ class ChatCall(SocketConversation):
                     await self._take(moshi.decode(data), socket)
 
     async def _take(self, message: moshi.Message, socket: Socket) -> None:
-        """Do what a message asks for. Those that say nothing to a server, and unknown tags, are passed over."""
+        """Do what a message asks for. Unknown tags and those that say nothing to a server are passed over."""
         if isinstance(message, moshi.Audio):
             if message.data:
                 self._ear.put(message.data)
