@@ -77,8 +77,9 @@ def test_random_bytes_are_refused_in_our_own_words(
         read_header(path)
 
 
-def test_impossible_entry_is_refused(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 4]}}).encode()
+@pytest.mark.parametrize("size", ["x", -1, 1.0, float("inf")])
+def test_impossible_entry_is_refused(size: object, tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4]}}).encode()
     path = tmp_path / "model.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     with pytest.raises(CheckpointFormatError, match="is not a safetensors file"):

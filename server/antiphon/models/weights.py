@@ -69,9 +69,14 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
-    shape = tuple(int(size) for size in entry["shape"])
-    int(entry["data_offsets"][1])
-    return TensorInfo(str(entry["dtype"]), shape)
+    _size(entry["data_offsets"][1])
+    return TensorInfo(str(entry["dtype"]), tuple(map(_size, entry["shape"])))
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a size")
+    return value
 
 
 def count_parameters(tensors: Mapping[str, TensorInfo]) -> int:
