@@ -181,6 +181,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"there is no fault {unknown[0]}; there are: {', '.join(FAULTS)}")
     rows: list[Row] = []
     left_out: list[str] = []
+    has_failed = False
     for name in args.faults or FAULTS:
         with folder_of(FAULTS[name]) as folder:
             if folder is None:
@@ -190,6 +191,7 @@ def main(argv: Sequence[str]) -> int:
                 row = asyncio.run(run_fault(FAULTS[name], folder, calls=args.calls, seconds=args.seconds))
             except Exception as error:  # a boundary: the other rows are measured all the same
                 left_out.append(f"`{name}`, which failed with {error!r}")
+                has_failed = True
                 continue
             rows.append(row)
             tell(row.line())
@@ -197,7 +199,7 @@ def main(argv: Sequence[str]) -> int:
     print(text)
     if args.write:
         write(text)
-    return int(not rows)
+    return int(has_failed or not rows)
 
 
 if __name__ == "__main__":

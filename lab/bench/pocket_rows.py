@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from antiphon.backends.base import TextEntry
 from antiphon.backends.pocket.backend import PocketBackend
@@ -91,6 +92,7 @@ def measure_package(folder: Path, sentences: int) -> Values:
     """Milliseconds of a frame of the package's own, one caller."""
     from pocket_tts import TTSModel
 
+    torch.set_num_threads(1)  # as the package's own import leaves it
     model: Any = TTSModel.load_model(config=absolute(folder))
     state = model.get_state_for_audio_prompt(str(folder / "voices" / "calm.safetensors"))
     times = []

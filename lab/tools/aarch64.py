@@ -198,7 +198,7 @@ def unpack_system(folder: Path, root: Path) -> None:
     _run([*apt, "install", "-y", "--download-only", "--no-install-recommends", *PACKAGES])
     for archive in sorted((state / "archives").glob("*.deb")):
         _run(["dpkg-deb", "-x", str(archive), str(part)])
-    (part / "proc").mkdir()
+    (part / "proc").mkdir(exist_ok=True)
     cores = range(os.cpu_count() or 1)
     (part / "proc/cpuinfo").write_text("".join(CPUINFO.format(core=core) for core in cores))
     part.rename(root)

@@ -91,7 +91,7 @@ class Outside:
             else:
                 intent = rng.choice(list(UNKNOWN_OF))
                 ways, about = PHRASINGS[intent], [rng.choice(UNKNOWN_OF[intent])]
-                other = rng.choice((*NUMBERS, *LARGE))
+                other = rng.choice((*NUMBERS, *filter(self._is_mine, LARGE)))
                 pair = [*about, other] if rng.random() < 0.5 else [other, *about]
                 slots = {"a": pair[0], "b": pair[1]} if UNKNOWN_OF[intent] is LARGE else {"a": about[0]}
                 slots |= {"way": rng.choice(("up", "down")), "unit": rng.choice(("day", "month"))}

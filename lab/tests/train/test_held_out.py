@@ -13,6 +13,7 @@ from lab.train.bendings import BENDINGS
 from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Domain, Turn
 from lab.train.music import INSTRUMENTS, music
 from lab.train.outside import ABROAD, FOREIGN, INTENTS, Outside
+from lab.train.outside_texts import LARGE
 from lab.train.questions import Asked, plan
 from lab.train.surroundings import LINES, NOISES, ROOMS, Surroundings
 from lab.train.synthetic_voices import FESTIVAL, FLITE, OTHER_LANGUAGES, VARIANTS, Voice, draw_voice
@@ -102,6 +103,17 @@ def test_what_is_outside_the_domain_is_no_question_and_not_shared_with_the_tests
     share = sum(turn.answer == REFUSAL for turn in turns) / len(turns)
     assert share == pytest.approx(0.22 + 0.08 + 0.15, abs=0.03)
     assert {turn.intent for turn in turns} == {*PHRASINGS, *INTENTS, "half", "words"}
+
+
+def test_numbers_kept_for_the_tests_are_in_no_question_of_training() -> None:
+    rng = random.Random(3)
+    texts = {Outside()._like_question(rng) for _ in range(4_000)}
+    trained = {number for number in LARGE if not held_out.is_sentence_held_out(number)}
+    numbers = [
+        number for number in LARGE if not any(f" {number} " in f" {other} " for other in trained)
+    ]  # "thirty" is heard in "thirty two" anyway
+    assert numbers
+    assert not [text for text in texts for number in numbers if f" {number} " in f" {text} "]
 
 
 def test_half_a_question_lacks_what_it_is_about() -> None:

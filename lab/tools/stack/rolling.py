@@ -115,6 +115,14 @@ async def _hand_over(
         ]
         roll.is_by_command = False
         whole, found = await measure(roll, model, calls)
-    if any("".join(it.text) != "".join(whole.text) or not it.thread.resumptions for it in found):
-        raise StackError("a call was not moved, or its words changed:\n" + report(model, whole, found))
+    if any(
+        "".join(it.text) != "".join(whole.text)
+        or not it.thread.resumptions
+        or it.thread.reason
+        or set(whole.frames) - set(it.frames)
+        for it in found
+    ):
+        raise StackError(
+            "a call was not moved, lost frames, or its words changed:\n" + report(model, whole, found)
+        )
     return [*said, *report(model, whole, found).splitlines()]
