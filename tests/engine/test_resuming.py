@@ -96,6 +96,20 @@ def test_a_claim_that_comes_between_two_looks_at_the_leases_resets_no_row(
     assert resets(bench) == 1
 
 
+def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> None:
+    bench = Bench()
+    first = armed(bench)
+    for reply in first.take():
+        first.sent(reply, bench.clock())
+    first.detach()
+    second = resume(bench, claim(frame=1))
+    bench.push(second, 3)
+    bench.ticks()
+    for reply in second.take():
+        second.sent(reply, bench.clock())
+    assert bench.read("first_audio_seconds_count") == 1
+
+
 def lose_front_end(bench: Bench, key: bytes) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
     guest = bench.engine.resuming._keys._calls[key].guest

@@ -73,6 +73,9 @@ async def test_a_worker_that_drains_hands_its_calls_over(
         said = [a.url, "--hand-over", f"https://127.0.0.1:{port}", "--secret", str(tmp_path / "secret")]
         assert await asyncio.to_thread(drain.main, said) == 0
         assert capsys.readouterr().out == "draining; calls that can be resumed go to b\n"
+        async with b.http.get(f"https://127.0.0.1:{port}/healthz", ssl=False) as response:
+            assert response.status == 404
+            assert await response.text() == f"port {port} is for other workers; callers have another one\n"
         async with asyncio.timeout(PATIENCE_S):  # a call that goes on may end before its turn to move comes
             while not all(caller.thread.resumptions for caller in callers):  # noqa: ASYNC110 (processes)
                 await asyncio.sleep(0.02)

@@ -111,6 +111,14 @@ def test_a_large_message_is_refused_before_it_is_here() -> None:
         received(halves, [], 100)
 
 
+def test_a_large_read_is_not_kept_once_its_messages_are_taken() -> None:
+    incoming = Incoming(1 << 20)
+    incoming.feed(client_frame(BINARY, bytes(1 << 16)))
+    assert incoming.next() == (BINARY, bytes(1 << 16))
+    assert incoming.next() is None
+    assert incoming._data == b""
+
+
 def test_a_message_inside_another_is_refused() -> None:
     with pytest.raises(FrameError, match="a message inside another"):
         received(client_frame(TEXT, b"", is_final=False) + client_frame(TEXT, b""), [])

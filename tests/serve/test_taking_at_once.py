@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -126,6 +128,23 @@ async def test_a_fault_is_raised_where_messages_are_received_before_a_close_behi
         with pytest.raises(AudioError, match="no audio"):
             await task
         assert not cast("Wire", socket._transport).written  # the close is not answered yet
+
+
+async def test_a_fault_is_gone_when_it_was_dealt_with(socket: Socket) -> None:
+    gc.disable()
+    try:
+        with socket.taking_at_once(Taker()):
+            task = await receiving(socket)
+            feed(socket, b"bad")
+            try:
+                await task
+            except AudioError as error:
+                seen = weakref.ref(error)
+            del task
+            await asyncio.sleep(0)  # the loop's own reference
+            assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_after_the_end_of_the_connection_a_fault_is_none(socket: Socket) -> None:

@@ -342,7 +342,9 @@ class Resuming:
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
             assert guest.lease is not None
-            call.use(self._rows.used(guest.lease), is_lost=False)  # the other worker has recorded it
+            call.use(
+                self._rows.used(guest.lease), is_lost=False
+            )  # what was used there is in that worker's records
             self._detached[call] = None
             guest.resumable = call
             self._keys.add(call)

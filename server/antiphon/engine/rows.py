@@ -36,7 +36,8 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: how many the model heard, and how many replies its connections were given."""
+    """Frames of a call: how many the model heard, and how many replies were given to its connections
+    or given up."""
 
     heard: int
     given: int

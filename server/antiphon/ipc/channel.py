@@ -53,6 +53,7 @@ class Channel:
         self._first_kept = int(self._caller.first_kept[lease])
         self.sends.due_s = float(self._caller.due_s[lease])
         self.sends.out = self._handed_on(lease)
+        self.sends.is_heard = self.sends.out > 0  # through another connection
         if self._takes_audio:
             self._writer = InputWriter(self._inputs, lease)
             if self._is_finished:

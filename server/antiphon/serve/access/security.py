@@ -103,6 +103,19 @@ def host_check(allowed: Collection[str] | None) -> Middleware:
     return check
 
 
+def workers_port(port: int, paths: Collection[str]) -> Middleware:
+    """A middleware that answers 404 on the port for other workers to all but the ``paths`` they ask for."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        name = request.transport and request.transport.get_extra_info("sockname")
+        if port and isinstance(name, tuple) and name[1] == port and request.path not in paths:
+            raise web.HTTPNotFound(text=f"port {port} is for other workers; callers have another one\n")
+        return await handler(request)
+
+    return check
+
+
 def page_headers(host: str | None) -> dict[str, str]:
     """The headers of every page and script: nothing from elsewhere, no frames, the microphone for us.
 

@@ -27,6 +27,8 @@ MIN_BYTES: Final = 16
 """Of a secret: as many random bytes as a token has."""
 
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+END: Final = b"-----END CERTIFICATE-----"
+PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 MAKE_CERTIFICATE: Final = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=workers "
     "-keyout hand-over.pem -out hand-over.pem"
@@ -47,7 +49,7 @@ class SharedSecret:
         """The secret of a file, without white space around it.
 
         Raises:
-            ConfigError: it cannot be read, or is too short.
+            ConfigError: it cannot be read, is too short, or is a certificate alone, which is no secret.
         """
         try:
             key = path.read_bytes().strip()
@@ -58,10 +60,15 @@ class SharedSecret:
                 f"hand_over_secret: {path} has {len(key)} bytes, {MIN_BYTES} or more are needed; "
                 "make one with: openssl rand -hex 32"
             )
+        if CERTIFICATE in key and PRIVATE_KEY not in key:
+            raise ConfigError(
+                f"hand_over_secret: {path} holds a certificate without its key, which every TLS connection "
+                f"shows; make both with: {MAKE_CERTIFICATE}"
+            )
         return cls(key)
 
     def client_tls(self) -> ssl.SSLContext:
-        """The TLS of requests to another worker.
+        """The TLS of requests to another worker; of several certificates the first is the one it shows.
 
         Raises:
             ConfigError: its certificate is none.
@@ -70,8 +77,11 @@ class SharedSecret:
             return ssl.create_default_context()  # SSL_CERT_FILE names another authority
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, whoever signed it
+        _, begin, rest = self.key.partition(CERTIFICATE)
+        own = begin + b"".join(rest.partition(END)[:2])
         try:
-            context.load_verify_locations(cadata=self.key.decode("ascii"))
+            context.load_verify_locations(cadata=own.decode("ascii"))
         except (ssl.SSLError, UnicodeError) as error:
             raise ConfigError(f"hand_over_secret: its certificate cannot be used: {error}") from error
         return context

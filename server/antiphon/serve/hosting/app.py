@@ -18,7 +18,8 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.key_watch import watch_keys
-from antiphon.serve.access.security import allowed_hosts, host_check
+from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
+from antiphon.serve.access.security import allowed_hosts, host_check, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial
 from antiphon.serve.hosting.canary_rules import rules_of
@@ -80,7 +81,12 @@ def build_app(
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes,
-        middlewares=[_no_sniffing, openai_bodies, host_check(hosts)],
+        middlewares=[
+            _no_sniffing,
+            openai_bodies,
+            workers_port(config.hand_over_port, (CALLS_PATH, DRAIN_PATH, CANARY_PATH)),
+            host_check(hosts),
+        ],
     )
 
     recorder, own_log = make_recorder(config), log or Log()

@@ -72,6 +72,7 @@ class Incoming:
         """
         data, start = self._data, self._start
         if start == len(data):
+            self._data, self._start = b"", 0  # a large read is not kept
             return None
         if self._opcode == CONTINUATION and len(data) - start >= 6 and data[start] == 0x82:
             size = data[start + 1] - 0x80

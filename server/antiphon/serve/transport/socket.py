@@ -248,7 +248,10 @@ class Socket:
             return None
         if self._fault is not None:
             fault, self._fault = self._fault, None
-            raise fault
+            try:
+                raise fault
+            finally:
+                del fault  # its traceback holds this frame
         message = self._ahead.popleft()
         was_full = self.ahead_bytes >= READ_AHEAD_BYTES
         self.ahead_bytes -= _kept_bytes(message)
