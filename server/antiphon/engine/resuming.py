@@ -342,9 +342,8 @@ class Resuming:
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
             assert guest.lease is not None
-            call.use(
-                self._rows.used(guest.lease), is_lost=False
-            )  # what was used there is in that worker's records
+            # What was used there is in that worker's records.
+            call.use(self._rows.used(guest.lease), is_lost=False)
             self._detached[call] = None
             guest.resumable = call
             self._keys.add(call)
