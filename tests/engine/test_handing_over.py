@@ -96,7 +96,7 @@ def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
     moved(a, first)
     assert isinstance(first.error, MovedError)
     assert (first.error.worker, str(first.error)) == ("b", "b: the call goes on at this worker")
-    assert a.engine.health().active == 0
+    ticked(a, lambda: a.engine.health().active == 0)  # its connection hears of it first
     assert b.engine.health().active == 1
     second = resume(b, claim(frame=0))
     assert second.resumption is not None
