@@ -202,12 +202,12 @@ async def test_bye_closes_with_1000() -> None:
 async def test_more_than_the_model_can_take_drops_the_oldest_and_tells_in_stats() -> None:
     async with serving(step_ms=200, engine={"input_frames": 4}) as server, server.caller() as client:
         await client.speak(speech(20))
-        stamped, _ = await client.reply()
-        assert stamped.frame in (0, 16)
-        frames = [stamped.frame]
-        while frames[-1] != 19:
+        frames: list[int] = []
+        while 19 not in frames:
             stamped, _ = await client.reply()
             frames.append(stamped.frame)
+        # How many frames a tick finds depends on how fast the socket brings them; four newer ones always push one out.
+        assert frames == sorted(set(frames)) and len(frames) < 20
         assert frames[-4:] == [16, 17, 18, 19]
         assert (await client.event("stats")).fields["dropped"] == 20 - len(frames)
 
