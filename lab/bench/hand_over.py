@@ -5,7 +5,7 @@
 Three workers behind HAProxy with the configuration of the stack, with ``--fixed-batch``. One call at a time
 speaks a question at the pace of speech. While it speaks the worker that has it is drained, and the call goes
 to another one; the drained worker starts again meanwhile. The words have to be those of a call
-that was not moved.
+that was not moved. The exit code is 1 where a call was lost, lacks an answer or has other words.
 """
 
 from __future__ import annotations
@@ -214,17 +214,46 @@ def shown(name: str, values: list[float]) -> str:
     return f"{name:<24} p50 {found.p50:.0f} ms, p99 {found.p99:.0f} ms, most {found.max:.0f} ms"
 
 
+def went_on(spoken: Spoken) -> bool:
+    """Whether a call moved, and was resumed where it is now."""
+    thread = spoken.thread
+    return thread.moves > 0 and thread.resumptions > 0 and not thread.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Calls that went on, those with the words of the one that stayed, and answers that they lack."""
+
+    calls: int
+    alive: int
+    same: int
+    lost: int
+
+    @classmethod
+    def of(cls, whole: Spoken, found: list[Spoken]) -> Tally:
+        """Count."""
+        return cls(
+            calls=len(found),
+            alive=sum(went_on(it) for it in found),
+            same=sum("".join(it.text) == "".join(whole.text) for it in found),
+            lost=sum(len(set(whole.frames) - set(it.frames)) for it in found),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every call went on as if it had stayed."""
+        return self.calls == self.alive == self.same > 0 and self.lost == 0
+
+
 def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
     """What came of the calls so far."""
-    calls = len(found)
-    alive = sum(bool(it.thread.moves and it.thread.resumptions and not it.thread.reason) for it in found)
-    same = sum("".join(it.text) == "".join(whole.text) for it in found)
-    lost = sum(len(set(whole.frames) - set(it.frames)) for it in found)
+    tally = Tally.of(whole, found)
+    calls = tally.calls
     lines = (
         f"{model}: {calls} calls, each handed over while it spoke; load {os.getloadavg()[0]:.1f}",
-        f"{'alive':<24} {alive} of {calls}",
-        f"{'words as unmoved':<24} {same} of {calls}, {len(''.join(whole.text))} bytes each",
-        f"{'frames not answered':<24} {lost} of {calls * len(whole.frames)}",
+        f"{'alive':<24} {tally.alive} of {calls}",
+        f"{'words as unmoved':<24} {tally.same} of {calls}, {len(''.join(whole.text))} bytes each",
+        f"{'frames not answered':<24} {tally.lost} of {calls * len(whole.frames)}",
         shown("told to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
         shown("gap in the audio", [it.gap_ms for it in found]),
         shown("the same, unmoved", [whole.gap_ms]),
@@ -232,13 +261,14 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Print what came of it."""
+def main() -> int:
+    """Print what came of it; 0 where every call went on as if it had stayed."""
     model, calls = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     with tempfile.TemporaryDirectory(prefix="hand-over-") as folder:
         whole, found = asyncio.run(measure_processes(model, calls, Path(folder)))
     print(report(model, whole, found))
+    return 0 if Tally.of(whole, found).is_whole else 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

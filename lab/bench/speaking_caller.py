@@ -33,9 +33,9 @@ class Spoken:
 
     @property
     def gap_ms(self) -> float:
-        """The longest time in which nothing was heard, beyond a frame."""
+        """The longest time between two answers, beyond a frame; 0 with fewer of them."""
         pauses = np.diff(np.array(self.heard_s))
-        return 1000 * max(0.0, float(pauses.max()) - FRAME_S)
+        return 1000 * max(0.0, float(pauses.max(initial=0.0)) - FRAME_S)
 
 
 class SpeakingCaller:

@@ -29,7 +29,7 @@ from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, heard
 from tests.engine.fakes import FakeBackend
-from tests.engine.test_resuming import KEY, NEXT, THIRD, armed, claim, resume
+from tests.engine.test_resuming import KEY, NEXT, THIRD, armed, claim, lose_front_end, resume
 
 IDENTITY = StateIdentity("a1", "fake", "float32", "none")
 PATIENCE_S = 30.0
@@ -332,6 +332,34 @@ def test_who_claims_a_call_that_is_leaving_hears_where_it_went() -> None:
     assert isinstance(waiting[0].error, MovedError)
     assert waiting[0].error.worker == "b"
     ticked(a, lambda: a.engine.health().active == 0)
+
+
+def test_what_a_killed_front_end_did_not_record_goes_to_the_next_worker_and_counts_once() -> None:
+    a, b = two()
+    armed(a).take()
+    lose_front_end(a, KEY)
+    a.engine.drain("https://other")
+    ticked(a, lambda: a.engine.health().active == 0)
+    second = resume(b, claim(frame=1))
+    assert second.resumption is not None
+    assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (2, 2)
+    b.push(second, 3)
+    b.ticks()
+    assert heard(second.take()) == [3]
+    second.detach()
+    third = resume(b, claim(NEXT, THIRD, frame=2))
+    assert third.resumption is not None
+    assert (third.resumption.unrecorded_in, third.resumption.unrecorded_out) == (0, 0)
+
+
+def test_what_a_connection_has_recorded_comes_to_no_other_worker() -> None:
+    a, b = two()
+    first = armed(a)
+    first.take()
+    moved(a, first)
+    second = resume(b, claim(frame=1))
+    assert second.resumption is not None
+    assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (0, 0)
 
 
 def test_a_call_goes_further_and_not_to_an_engine_that_leaves() -> None:

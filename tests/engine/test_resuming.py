@@ -139,6 +139,23 @@ def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> N
     assert (last.resumption.unrecorded_in, last.resumption.unrecorded_out) == (0, 0)
 
 
+def test_replies_that_were_flushed_are_not_in_what_comes_with_the_call() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.flush()
+    bench.push(first, 3)
+    bench.ticks()
+    assert heard(first.take()) == [3]
+    lose_front_end(bench, KEY)
+    second = resume(bench, claim())
+    assert second.resumption is not None
+    assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (3, 1)
+    assert second.resumption.replayed == 1
+    begun_with = second.stats().frames_out
+    assert heard(second.take()) == [3]  # nothing that was flushed comes again
+    assert second.stats().frames_out - begun_with == second.resumption.replayed
+
+
 def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledged() -> None:
     bench = Bench()
     armed(bench).detach()

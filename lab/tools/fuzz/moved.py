@@ -116,7 +116,7 @@ class Arrivals:
     def take(self, lease: Mapping[str, NDArray[Any]], frame: int) -> None:
         """Take a call, resume it after a ``frame``, talk and end it; the engine has a row again."""
         key, next_key = (next(self._numbers).to_bytes(KEY_BYTES, "little") for _ in range(2))
-        facts = CallFacts("a call", "", SamplingParameters(), False, (key,), (), 0, 0)
+        facts = CallFacts("a call", "", SamplingParameters(), False, (key,), (), 0, 0, 0, 0, 0)
         state = CallState(facts, {"row": np.array([1.0, 2.0, 0.0, 3.0])}, lease)
         try:
             self._arrive(state.pack(IDENTITY))

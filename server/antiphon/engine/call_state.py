@@ -37,7 +37,8 @@ class CallFacts:
     """What resuming a call needs beside its row and its lease.
 
     ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the tokens
-    that are good, the newest first.
+    that are good, the newest first. ``recorded_in`` and ``recorded_out`` frames are in records of its use;
+    ``given`` replies were given to its connections, those of front ends that were killed included.
     """
 
     call: str
@@ -48,6 +49,9 @@ class CallFacts:
     notes: tuple[Note, ...]
     next_seq: int
     told_frame: int
+    recorded_in: int
+    recorded_out: int
+    given: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,8 +99,10 @@ def _facts(text: str) -> CallFacts:
             raise ValueError(f"{len(facts.keys)} tokens")
         for key in facts.keys:
             check_key(key)
-        for name in ("next_seq", "told_frame"):
+        for name in ("next_seq", "told_frame", "recorded_in", "recorded_out", "given"):
             check_number(name, getattr(facts, name), MAX_COUNT, is_whole=True)
+        if facts.recorded_out > facts.given:
+            raise ValueError(f"{facts.recorded_out} replies recorded, of {facts.given} that were given")
         numbers = [seq for seq, _ in facts.notes]
         if any(later != seq + 1 for seq, later in pairwise([*numbers, facts.next_seq])):
             raise ValueError(f"messages {numbers[:3]} ... are not those before {facts.next_seq}")

@@ -242,7 +242,7 @@ class HandingOver:
         facts: list[CallFacts] = []
 
         def beside(lease: int) -> Mapping[str, NDArray[Any]]:
-            facts.append(call.facts())
+            facts.append(call.facts(host.rows.used(lease)))
             found = copy_out(host.rows.arena, lease, host.clock())
             return {BESIDE + name: array for name, array in found.items()}
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
+from antiphon.engine.no_listener import NoListener
 from antiphon.engine.rows import FramesUsed
 from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import Note, ResumeClaim
@@ -54,21 +55,23 @@ class ResumableCall:
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
 
-    def use(self, now: FramesUsed, *, is_lost: bool) -> FramesUsed:
-        """The call leaves its connection, whose front end ``is_lost``; returns what none has recorded."""
+    def use(self, now: FramesUsed, guest: Guest) -> FramesUsed:
+        """The call leaves a connection; returns what its front end, if it was killed, has not recorded."""
         self.given = max(self.given, now.given)
         used = FramesUsed(now.heard, self.given)
-        if is_lost:
+        if isinstance(guest.listener, NoListener):
             return FramesUsed(used.heard - self.recorded.heard, used.given - self.recorded.given)
         self.recorded = used
         return NOTHING
 
-    def facts(self) -> CallFacts:
-        """What another worker needs to know."""
+    def facts(self, now: FramesUsed) -> CallFacts:
+        """What another worker needs to know of a call that has let its connection go."""
+        self.use(now, self.guest)
         parameters, is_new = self.guest.parameters_now()
         notes = tuple(self.notes)
         return CallFacts(
-            *(self.call, self.owner, parameters, is_new, self.keys, notes, self.next_seq, self.told_frame)
+            *(self.call, self.owner, parameters, is_new, self.keys, notes, self.next_seq, self.told_frame),
+            *(*self.recorded, self.given),
         )
 
 

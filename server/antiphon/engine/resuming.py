@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
-from antiphon.engine.no_listener import NoListener
 from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late
 from antiphon.engine.resume_keys import ResumeKeys
-from antiphon.engine.rows import Rows
+from antiphon.engine.rows import FramesUsed, Rows
 from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 
@@ -253,7 +252,7 @@ class Resuming:
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
         guest, heir, claim, source, target = handover
-        unrecorded = call.use(self._rows.used(source), is_lost=isinstance(guest.listener, NoListener))
+        unrecorded = call.use(self._rows.used(source), guest)
         replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
         replayed = call.given - self._rows.used(target).given
         self._swap(guest, heir)
@@ -342,8 +341,9 @@ class Resuming:
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
             assert guest.lease is not None
-            # What was used there is in that worker's records.
-            call.use(self._rows.used(guest.lease), is_lost=False)
+            heard = self._rows.used(guest.lease).heard
+            call.recorded = FramesUsed(min(facts.recorded_in, heard), facts.recorded_out)
+            call.given = facts.given
             self._detached[call] = None
             guest.resumable = call
             self._keys.add(call)

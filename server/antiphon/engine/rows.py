@@ -36,8 +36,7 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: how many the model heard, and how many replies were given to its connections
-    or given up."""
+    """Frames of a call: how many the model heard, and how many replies were given to its connections."""
 
     heard: int
     given: int
@@ -171,9 +170,9 @@ class Rows:
         before the last, as far as they are there. Returns the first frame whose reply may still come.
         """
         self.arena.look()
-        taken, replay_from = self.outputs.rewound(source, frame, told_frame, replay_frames)
+        taken, replay_from, again = self.outputs.rewound(source, frame, told_frame, replay_frames)
         with self.arena.turning():
-            self.arena.move(source, target, taken)
+            self.arena.move(source, target, taken, again)
         self._row[target], self._row[source] = self._row[source], -1
         self._is_fresh[target], self.max_steps[target] = self._is_fresh[source], self.max_steps[source]
         self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
@@ -183,7 +182,7 @@ class Rows:
     def used(self, lease: int) -> FramesUsed:
         """What was used of a call so far; a reply that is taken again counts as not given."""
         self.arena.look()
-        return FramesUsed(int(self.arena.engine.taken[lease]), int(self.outputs.taken[lease]))
+        return FramesUsed(int(self.arena.engine.taken[lease]), int(self.arena.caller.given[lease]))
 
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.

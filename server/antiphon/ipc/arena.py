@@ -87,15 +87,17 @@ class CallerCounts:
 
     ``written`` whole input frames; those below ``discarded`` are not to be heard. Replies below ``taken``
     were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of flush
-    padding. ``due_s``, float64, is when the last reply was due.
+    padding. ``given`` replies were handed on, neither flushed nor given up. ``due_s``, float64, is when the
+    last reply was due.
     """
 
-    ROWS: Final = 6
+    ROWS: Final = 7
 
     def __init__(self, rows: Counts) -> None:
         """Name the rows of ``[ROWS, leases]``; ``written`` is the first, looked at before the rest."""
         self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
-        self.due_s: Times = rows[5].view(np.float64)
+        self.given = rows[5]
+        self.due_s: Times = rows[6].view(np.float64)
 
 
 class EngineCounts:
@@ -153,11 +155,15 @@ class Arena:
     def show(self) -> None:
         """Let callers see what the engine has counted; in one process they always do."""
 
-    def move(self, source: int, target: int, taken: int) -> None:
-        """Copy all of one lease to another, of which replies up to the place ``taken`` are taken."""
+    def move(self, source: int, target: int, taken: int, again: int) -> None:
+        """Copy all of one lease to another, of which replies up to the place ``taken`` are taken.
+
+        ``again`` replies that were given are to be given once more.
+        """
         self.blocks[target] = self.blocks[source]
         self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
         self.caller.taken[target] = taken
+        self.caller.given[target] -= again
 
     def counters(self, lease: int) -> tuple[Counts, Counts]:
         """A copy of a lease's counters: the caller's, the engine's."""

@@ -248,7 +248,9 @@ class Channel:
         replies = as_replies(self._wanted(found))
         interrupted_at = replies[0].frame if self._has_gap and replies else None
         self._has_gap &= not replies
-        self.sends.out += sum(not reply.is_padding for reply in replies)
+        given = sum(not reply.is_padding for reply in replies)
+        self.sends.out += given
+        self._caller.given[self._lease] += given
         return TakenReplies(replies, interrupted_at)
 
     def _wanted(self, found: RingReplies) -> RingReplies:

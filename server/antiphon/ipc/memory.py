@@ -194,11 +194,11 @@ class SharedArena(Arena):
             if is_news and bell != NO_BELL:
                 ring(bell)
 
-    def move(self, source: int, target: int, taken: int) -> None:
+    def move(self, source: int, target: int, taken: int, again: int) -> None:
         """Copy all of one lease to another, on both sides."""
         pool, place = divmod(target, self.plan.leases)
         with self._copying:
-            super().move(source, target, taken)
+            super().move(source, target, taken, again)
             self.slabs[pool].caller[:, place] = self._caller[:, target]
 
     def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:

@@ -227,7 +227,7 @@ class OutputRings:
         self.marks: Counts = blocks["out_marks"]
         self.vad: FloatArray = blocks["out_vad"]
         self.written, self.discarded = arena.engine.output_written, arena.engine.output_discarded
-        self.taken = arena.caller.taken
+        self.taken, self.first_kept = arena.caller.taken, arena.caller.first_kept
         self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
@@ -287,8 +287,8 @@ class OutputRings:
         self.taken[lease] = end
         return found, start - before
 
-    def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int]:
-        """The place of the first reply to be taken again, and the frame it answers, or will.
+    def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
+        """Where replies are to be taken again from, the frame of the first, or next, and how many were given.
 
         Of those after ``frame`` that are there: from ``told_frame``, and ``replay_frames`` before the last.
         """
@@ -296,11 +296,13 @@ class OutputRings:
         first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)
         frames = self.marks[lease, np.arange(first, written) % self.capacity, 0]
         if not frames.size:
-            return taken, frame + 1
+            return taken, frame + 1, 0
         wanted = max(frame + 1, min(told_frame, int(frames[-1]) + 1 - replay_frames))
         place = min(taken, first + int(np.searchsorted(frames, wanted)))
         begin = max(place, first) - first
-        return place, int(frames[begin]) if begin < frames.size else int(frames[-1]) + 1
+        replay_from = int(frames[begin]) if begin < frames.size else int(frames[-1]) + 1
+        again = frames[begin : max(taken, first) - first] >= self.first_kept[lease]
+        return place, replay_from, int(np.count_nonzero(again))
 
     def read(self, leases: Any, slots: Counts | slice) -> RingReplies:
         """What lies there, a copy unless ``slots`` is a slice.
