@@ -21,7 +21,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from antiphon.backends.onnx.graph import Apart
+from antiphon.backends.onnx.sessions import Apart
 from antiphon.backends.onnx.windows import cut
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,8 +12,9 @@ import onnxruntime
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.onnx.graph import Apart, Graph
+from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.sessions import Apart, Opener
 from antiphon.backends.onnx.windows import RunCost, cut, split
 from antiphon.models.graphs import Array, GraphFormat
 
@@ -20,6 +22,9 @@ PACKED_STATE_BYTES: Final = 200_000
 """The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
 graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
 TIMED_RUNS: Final = 5
+SPIN_GAIN: Final = 0.95
+"""Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
+from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
 
 EXEC: Final = "exec"
 """The input that says which rows advance, of graphs that have state."""
@@ -32,7 +37,8 @@ class Stage:
     copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
     ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
-    time.
+    time. ``is_spinning``: threads keep their cores while they wait within a run. Both are measured where an
+    ``opener`` is given.
     """
 
     def __init__(
@@ -40,11 +46,13 @@ class Stage:
         session: onnxruntime.InferenceSession,
         form: GraphFormat,
         rows: int,
-        apart: Apart | None = None,
+        opener: Opener | None = None,
     ) -> None:
         """Allocate ``rows`` fresh rows for a graph that was checked."""
-        self._session, self._form, self._apart = session, form, apart
+        self._session, self._form, self._opener = session, form, opener
+        self._apart: Apart | None = None
         self.apart_from: int | None = None
+        self.is_spinning = opener is not None and bool(opener.spin)
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
         self.is_packed = row_bytes <= PACKED_STATE_BYTES
         self.cost = RunCost(0.0, 1.0)
@@ -103,10 +111,46 @@ class Stage:
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        self._time_ms(range(self.slots))
-        times_ms = {count: min(map(self._time_ms, self._spaced(count))) for count in counts}
+        times_ms = self._time_waiting(counts)
         self.cost = RunCost.fit(times_ms)
+        self.open_apart()
         self.apart_from = self._find_apart_from(times_ms)
+        if self.apart_from is None:
+            self._use(self._session)
+
+    def open_apart(self) -> None:
+        """Open the session for parts, unless it is open or there are none."""
+        if self._opener is not None and self._apart is None:
+            self._use(self._session, self._opener.open_apart())
+
+    def _time_waiting(self, counts: Sequence[int]) -> dict[int, float]:
+        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay."""
+        if self._opener is None or self._opener.spin is not None:
+            return self._time_counts(counts)
+        if self.is_spinning:  # since an earlier warm-up
+            self._reopen(spin=False)
+        sleeping_ms = self._time_counts(counts)
+        self._reopen(spin=True)
+        spinning_ms = self._time_counts(counts)
+        ratios = [spinning_ms[count] / sleeping_ms[count] for count in counts]
+        if statistics.geometric_mean(ratios) < SPIN_GAIN:
+            return spinning_ms
+        self._reopen(spin=False)
+        return sleeping_ms
+
+    def _reopen(self, *, spin: bool) -> None:
+        assert self._opener is not None
+        self._use(None)  # the weights are in memory once
+        self._use(self._opener.open(spin=spin))
+        self.is_spinning = spin
+
+    def _use(self, session: onnxruntime.InferenceSession | None, apart: Apart | None = None) -> None:
+        self._session, self._apart = session, apart
+        self.graph.use(session, apart)
+
+    def _time_counts(self, counts: Sequence[int]) -> dict[int, float]:
+        self._time_ms(range(self.slots))
+        return {count: min(map(self._time_ms, self._spaced(count))) for count in counts}
 
     def _find_apart_from(self, times_ms: Mapping[int, float]) -> int | None:
         """The number of rows from which on parts at the same time took less than one run of all threads."""
@@ -137,8 +181,19 @@ class Stage:
 
     def close(self) -> None:
         """Let go of the other threads."""
-        if self._apart is not None:
-            self._apart.pool.shutdown()
+        if self._opener is not None and self._opener.pool is not None:
+            self._opener.pool.shutdown()
+
+    @property
+    def threads(self) -> int:
+        """How many threads a step has."""
+        return 1 if self._opener is None else self._opener.threads
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of a second copy of the weights that are not in memory, since no parts run."""
+        opener = self._opener
+        return 0 if opener is None or opener.pool is None or self._apart is not None else opener.file_bytes
 
     @property
     def bytes(self) -> int:
