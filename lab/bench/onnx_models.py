@@ -1,7 +1,7 @@
 """Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``lab.bench.cpu_models``.
 
 Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
-Graphs are exported once, which takes 6 GB of memory for the LM and 10 GB of the disk, and found again by
+Graphs are exported once, which takes 6 GB of memory for the LM and 7 GB of the disk, and found again by
 later runs; after a change of the export their folder wants deleting.
 """
 
@@ -39,6 +39,8 @@ from lab.bench.turns import take_turns
 RECIPES = ("float32", "int8", "int4")
 FORMS: Mapping[str, Sequence[str]] = {"mimi": RECIPES[:2], "lm": RECIPES[1:], "listener": RECIPES[1:2]}
 """The forms of each model that are measured."""
+EXPORTS: Mapping[str, Sequence[str]] = {**FORMS, "listener": RECIPES[1:]}
+"""The forms of each model that are exported: the two of a language model in every form take 10 GB more."""
 UPSTREAM = "upstream"
 SPINNING = "int8 spinning"
 """INT8 on threads that keep their cores during a step."""
@@ -68,7 +70,7 @@ class Setting:
         """Where a model's graphs are, exported now if they were not there."""
         name = f"{model}-{self.size}"
         folder = self.graphs / name
-        export(MODELS[name], folder)
+        export(MODELS[name], folder, EXPORTS[model])
         return folder
 
 
@@ -117,15 +119,15 @@ def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int,
     return calls
 
 
-def export(seeded: Seeded, folder: Path) -> None:
-    """Every stage by every recipe into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
+def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
+    """Every stage by these recipes into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
 
     Nothing is done where the folder is there.
     """
     if folder.is_dir():
         return
     part = folder.with_name(folder.name + ".part")
-    recipes = {name: load_recipe("onnx", name) for name in RECIPES}
+    recipes = {name: load_recipe("onnx", name) for name in forms}
     if "lm" not in seeded.stages:
         recipes = {name: replace(recipe, int8_ring_bytes=None) for name, recipe in recipes.items()}
     for ring_bytes in dict.fromkeys(recipe.int8_ring_bytes for recipe in recipes.values()):
