@@ -42,8 +42,10 @@ FORMS: Mapping[str, Sequence[str]] = {"mimi": RECIPES[:2], "lm": RECIPES[1:], "l
 EXPORTS: Mapping[str, Sequence[str]] = {**FORMS, "listener": RECIPES[1:]}
 """The forms of each model that are exported: the two of a language model in every form take 10 GB more."""
 UPSTREAM = "upstream"
-SPINNING = "int8 spinning"
-"""INT8 on threads that keep their cores during a step."""
+SPINNING = " spinning"
+"""What the names of forms end with whose threads keep their cores during a step."""
+SPUN: Mapping[str, str] = {"mimi": "int8", "lm": "int4"}
+"""The form of each model that is also measured so."""
 IN_PARTS = "int8 in parts"
 """INT8, a part of the rows on each thread."""
 FRAME_MS = 80
@@ -57,7 +59,7 @@ Calls: TypeAlias = dict[str, Callable[[], object]]
 class Setting:
     """How graphs are measured: where they lie, full size or small, on how many threads, and how many turns.
 
-    With ``spin`` INT8 is also measured on threads that spin.
+    With ``spin`` a form of each model is also measured on threads that spin.
     """
 
     graphs: Path
@@ -83,7 +85,7 @@ def measure_model(model: str, rows: int, setting: Setting) -> Values:
     with ExitStack() as stack:
         upstream = upstream_calls(upstream_model(seeded), seeded.stages, rows, stack)
         calls: Calls = {f"{UPSTREAM} {stage}": call for stage, call in upstream.items()}
-        for form in (*FORMS[model], *([SPINNING] if setting.spin else [])):
+        for form in (*FORMS[model], *([SPUN[model] + SPINNING] if setting.spin else [])):
             calls |= graph_calls(folder, form, seeded.stages, rows, setting)
         if model == "mimi" and 1 < setting.threads <= rows:
             calls |= calls_in_parts(folder, seeded.stages, rows, setting.threads, stack)
@@ -102,7 +104,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     calls: Calls = {}
     for stage in stages:
         file = GraphFile.exported(folder, form.split()[0], stage)
-        graph = file.rows(file.session(setting.threads, spin=form == SPINNING), rows)
+        graph = file.rows(file.session(setting.threads, spin=form.endswith(SPINNING)), rows)
         calls[f"{form} {stage}"] = partial(graph.run, range(rows))
     return calls
 

@@ -203,7 +203,7 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
     if count == 1:
         return "1 thread"
     spinning = [name for name, stage in stages.items() if stage.is_spinning]
-    waiting = "spinning" if len(spinning) == len(stages) else f"spinning in {' and '.join(spinning)}"
+    waiting = "spinning" if len(spinning) == len(stages) else f"spinning in {', '.join(spinning)}"
     apart = [f"{name} from {stage.apart_from} rows on" for name, stage in stages.items() if stage.apart_from]
     parts = f"in parts: {', '.join(apart)}" if apart else "no stage in parts"
     return f"{count} threads, {waiting if spinning else 'sleeping'}; {parts}"

@@ -111,7 +111,7 @@ class Stage:
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        times_ms = self._time_waiting(counts)
+        times_ms = {count: min(found) for count, found in self._time_waiting(counts).items()}
         self.cost = RunCost.fit(times_ms)
         self.open_apart()
         self.apart_from = self._find_apart_from(times_ms)
@@ -123,8 +123,11 @@ class Stage:
         if self._opener is not None and self._apart is None:
             self._use(self._session, self._opener.open_apart())
 
-    def _time_waiting(self, counts: Sequence[int]) -> dict[int, float]:
-        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay."""
+    def _time_waiting(self, counts: Sequence[int]) -> dict[int, list[float]]:
+        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay.
+
+        By medians: beside other work the best of several runs is one that met none of it.
+        """
         if self._opener is None or self._opener.spin is not None:
             return self._time_counts(counts)
         if self.is_spinning:  # since an earlier warm-up
@@ -132,7 +135,7 @@ class Stage:
         sleeping_ms = self._time_counts(counts)
         self._reopen(spin=True)
         spinning_ms = self._time_counts(counts)
-        ratios = [spinning_ms[count] / sleeping_ms[count] for count in counts]
+        ratios = [statistics.median(spinning_ms[n]) / statistics.median(sleeping_ms[n]) for n in counts]
         if statistics.geometric_mean(ratios) < SPIN_GAIN:
             return spinning_ms
         self._reopen(spin=False)
@@ -148,9 +151,9 @@ class Stage:
         self._session, self._apart = session, apart
         self.graph.use(session, apart)
 
-    def _time_counts(self, counts: Sequence[int]) -> dict[int, float]:
+    def _time_counts(self, counts: Sequence[int]) -> dict[int, list[float]]:
         self._time_ms(range(self.slots))
-        return {count: min(map(self._time_ms, self._spaced(count))) for count in counts}
+        return {count: list(map(self._time_ms, self._spaced(count))) for count in counts}
 
     def _find_apart_from(self, times_ms: Mapping[int, float]) -> int | None:
         """The number of rows from which on parts at the same time took less than one run of all threads."""

@@ -202,8 +202,8 @@ class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
     Rows are dealt to the threads there are by what they take, so that one that begins an utterance delays few
-    others; those of a thread share what it reads of the language model's weights. A row that fails does so alone: the next tick that names it raises its error, before any row is
-    advanced.
+    others; those of a thread share what it reads of the language model's weights. A row that fails does so
+    alone: the next tick that names it raises its error, before any row is advanced.
     """
 
     def __init__(
