@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean, median
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.neighbour import neighbour
 from antiphon.backends.onnx.rows import RowState
 from antiphon.backends.onnx.sessions import Apart, Opener
 from antiphon.backends.onnx.windows import RunCost, cut, split
@@ -107,14 +108,17 @@ class Stage:
     def warm_up(self, counts: Sequence[int]) -> None:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
 
-        Each time is that of rows that were not just run: their rings come from memory, as in a call.
+        Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
+        sockets, where threads leave no core to them, the best run is one that met none of their work: what
+        a run costs is told by that, how it is run by the medians.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        times_ms = {count: min(found) for count, found in self._time_waiting(counts).items()}
-        self.cost = RunCost.fit(times_ms)
-        self.open_apart()
-        self.apart_from = self._find_apart_from(times_ms)
+        with neighbour(self.threads):
+            times_ms = self._time_waiting(counts)
+            self.open_apart()
+            self.apart_from = self._find_apart_from(times_ms)
+        self.cost = RunCost.fit({count: min(found) for count, found in times_ms.items()})
         if self.apart_from is None:
             self._use(self._session)
 
@@ -124,10 +128,7 @@ class Stage:
             self._use(self._session, self._opener.open_apart())
 
     def _time_waiting(self, counts: Sequence[int]) -> dict[int, list[float]]:
-        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay.
-
-        By medians: beside other work the best of several runs is one that met none of it.
-        """
+        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay."""
         if self._opener is None or self._opener.spin is not None:
             return self._time_counts(counts)
         if self.is_spinning:  # since an earlier warm-up
@@ -135,8 +136,8 @@ class Stage:
         sleeping_ms = self._time_counts(counts)
         self._reopen(spin=True)
         spinning_ms = self._time_counts(counts)
-        ratios = [statistics.median(spinning_ms[n]) / statistics.median(sleeping_ms[n]) for n in counts]
-        if statistics.geometric_mean(ratios) < SPIN_GAIN:
+        ratios = [median(spinning_ms[count]) / median(sleeping_ms[count]) for count in counts]
+        if geometric_mean(ratios) < SPIN_GAIN:
             return spinning_ms
         self._reopen(spin=False)
         return sleeping_ms
@@ -155,13 +156,13 @@ class Stage:
         self._time_ms(range(self.slots))
         return {count: list(map(self._time_ms, self._spaced(count))) for count in counts}
 
-    def _find_apart_from(self, times_ms: Mapping[int, float]) -> int | None:
+    def _find_apart_from(self, times_ms: Mapping[int, Sequence[float]]) -> int | None:
         """The number of rows from which on parts at the same time took less than one run of all threads."""
         found = None
         if self._apart is not None:
             for count in sorted(times_ms, reverse=True):
-                parts_ms = min(map(self._time_apart_ms, self._spaced(count)))
-                if count < self._apart.threads or parts_ms >= times_ms[count]:
+                parts_ms = median(map(self._time_apart_ms, self._spaced(count)))
+                if count < self._apart.threads or parts_ms >= median(times_ms[count]):
                     break
                 found = count
         return found
